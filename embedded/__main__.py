@@ -1,4 +1,4 @@
-"""`python -m embedded up | down`: the whole control plane on one machine."""
+"""`python -m embedded up | down`: runs the whole control plane on one machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOWN = "save and stop running jobs, then end everything"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run one command; return its exit status."""
     given = vars(_parser().parse_args(arguments))
     root: Path = given.pop("root").expanduser().absolute()
     if given.pop("command") == "up":
@@ -109,7 +109,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not seconds >= 0:  # NaN is neither
+    if not seconds >= 0:  # NaN fails this comparison too
         raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
     return seconds
 

@@ -15,10 +15,10 @@ from trainyard.run.atomic import replace_file
 
 
 def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
-    """Create a token for the user of the `trainyard` command; return its name.
+    """Create a token for the user of the `trainyard` command; return the name of the user.
 
-    The token is stored with the data, to be reused while it is valid, and, with the server's
-    address, under the given profile.
+    The token is stored in the data folder and reused while it is valid. Token and server address
+    are also stored in the given profile.
     """
     token = _saved_token(folders)
     if token is None or not _opens(admin.url, token):
@@ -30,7 +30,7 @@ def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
 
 
 def login_link(admin: Client) -> str | None:
-    """Return a one-time login link for a browser; None if no dashboard is served."""
+    """Return a one-time login link for a browser; None if the server serves no dashboard."""
     if not answers_with_success(admin.url, seconds=5):
         return None
     code = admin.create_token("login-link", kind="login")
@@ -56,7 +56,7 @@ def _opens(url: str, token: str) -> bool:
 def _new_token(folders: Folders, admin: Client) -> str:
     name = _user_name()
     for token in admin.tokens():
-        if token.kind == "api" and token.name == name:  # its secret is lost
+        if token.kind == "api" and token.name == name:  # the secret of this token is lost
             admin.revoke_token(token.id)
     secret = admin.create_token(name, kind="api").secret
     assert secret is not None, "a new token comes with its secret"
@@ -67,6 +67,6 @@ def _new_token(folders: Folders, admin: Client) -> str:
 def _user_name() -> str:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
+    except (KeyError, OSError):  # the user id of a container may have no name
         user = str(os.getuid())
     return f"cli-{re.sub(r'[^A-Za-z0-9._-]', '-', user)}"[:80]

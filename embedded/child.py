@@ -1,4 +1,4 @@
-"""One process of the control plane: its log, its port, and its restart when it crashes."""
+"""One process of the control plane: its log, its port, and its restart after a crash."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from embedded.record import ProcessRecord, identify
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
-"""Lifetime after which the restart pauses start from the shortest again."""
+"""Lifetime, in seconds, after which the next restart uses the shortest pause again."""
 MAX_LOG_BYTES = 16 * 2**20
-"""Size of a log at which a new one is started."""
+"""Size of a log, in bytes, from which on a new log is started."""
 FORMER_LOGS = 3
-"""Number of kept former logs: `server.log.1` is the newest."""
+"""Number of older logs that are kept; `server.log.1` is the newest of them."""
 TAIL_BYTES = 4000
 TAIL_LINES = 15
 PORTS_TRIED = 200
 
 
 class Child:
-    """A process and the attempts to keep it running."""
+    """A process that is restarted when it ends."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Child:
         self._failures = 0
         self._start_at = 0.0
         self.record: ProcessRecord | None = None
-        """The running process; None while there is none."""
+        """Identity of the running process; None while no process runs."""
 
     def start(self) -> None:
-        """Start the process in its own session: Ctrl-C in a terminal does not reach it."""
+        """Start the process in its own session, so that Ctrl-C in a terminal does not reach it."""
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -63,14 +63,14 @@ class Child:
         self.record = identify(self._process.pid)
 
     def exit_code(self) -> int | None:
-        """Return the exit code of a process that has ended, negative for a signal."""
+        """Return the exit code if the process has ended, negative for a signal; otherwise None."""
         return None if self._process is None else self._process.poll()
 
     def tend(self) -> str | None:
-        """Restart the process after it has ended and its pause is over; keep its log short.
+        """Restart the process if it has ended and its pause has passed; keep its log short.
 
         Returns:
-            A message for the user that it ended, or that it runs again.
+            A message to the user if the process has ended or runs again; otherwise None.
         """
         rotate(self.log)
         if self._process is None:
@@ -89,13 +89,13 @@ class Child:
         return f"{self.name} ended with {_words(code)}; again in {pause:g} s ({self.log})"
 
     def reap(self) -> None:
-        """Wait for a process that was ended."""
+        """Reap the process after it was ended."""
         if self._process is not None:
             self._process.wait()
         self._process, self.record = None, None
 
     def last_lines(self) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the log."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
@@ -106,10 +106,10 @@ class Child:
 
 
 def rotate(log: Path) -> bool:
-    """Start a new log if this one is large; return whether that was done.
+    """Start a new log if this one is too large; return whether a new one was started.
 
-    The log's content is copied and the file emptied, since the process keeps it open for appending.
-    Output written in between is lost. On a full disk the log stays as it is.
+    The content is copied and the file is emptied, because the process keeps the file open for
+    appending. Output written in between is lost. On a full disk the log is not changed.
     """
     try:
         if log.stat().st_size < MAX_LOG_BYTES:
@@ -130,10 +130,10 @@ def _words(code: int) -> str:
 
 
 def next_free_port(host: str, first: int) -> int:
-    """Return the first free port from `first` on.
+    """Return the first free port, starting at `first`.
 
     Raises:
-        OSError: none of the next 200 is free, or the host does not belong to this machine.
+        OSError: none of the 200 ports from `first` on is free, or the host is not this machine.
     """
     for port in range(first, min(first + PORTS_TRIED, 65_536)):
         if _is_free(host, port):
@@ -162,7 +162,7 @@ def _bound(host: str, port: int) -> socket.socket:
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     probe = socket.socket(family, kind, protocol)
-    # As in the server: ports of recently closed connections count as free.
+    # As in the server, ports of recently closed connections count as free.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         probe.bind(address)

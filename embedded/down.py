@@ -1,4 +1,4 @@
-"""`down`: let running jobs save and stop, then end everything on a data folder."""
+"""`down`: lets running jobs save and stop, then ends all processes on a data folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 
 POLL_SECONDS = 0.5
 WHOLE_END_SECONDS = 6 * END_SECONDS
-"""Longest wait for an `up` to end all its processes in sequence."""
+"""Maximum time, in seconds, for `up` to end all its processes in sequence."""
 
 
 def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
-    """End the processes of a data folder; return the exit status.
+    """End the processes on a data folder; return the exit status.
 
-    Running jobs are stopped first: each saves a checkpoint and leaves. With `keep_running` they
+    Running jobs are stopped first: each job saves a checkpoint and leaves. With `keep_running` they
     continue, as after Ctrl-C. Queued jobs wait for the next `up`.
     """
     record = read_record(folders.record)
@@ -60,7 +60,7 @@ def _with_up(
     keep_running: bool,
     timeout_seconds: float,
 ) -> int:
-    """Send SIGTERM to the running `up`, which ends its processes."""
+    """Send SIGTERM to the running `up`, which then ends its processes."""
     if record.up is None or not is_alive(record.up):
         notify(f"Trainyard is starting or ending on {folders.root} at this moment; try again.")
         return 1
@@ -86,7 +86,7 @@ def _without_up(
     keep_running: bool,
     timeout_seconds: float,
 ) -> int:
-    """End leftovers; if jobs may be training without a server, start one that stops them."""
+    """End leftover processes; if jobs may train without a server, start one to stop them."""
     end_leftovers(folders)
     if keep_running or record.training == ():
         notify(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")
@@ -100,7 +100,7 @@ def _without_up(
     training: tuple[str, ...] | None = record.training
     try:
         yard = stack.start_server()
-        stack.start_worker(yard)  # supervisors read the server's new address from it
+        stack.start_worker(yard)  # supervisors read the new server address from the node's files
         if not save_jobs(yard, notify, timeout_seconds=timeout_seconds):
             return 1
         training = ()
@@ -115,7 +115,7 @@ def _without_up(
 
 
 def save_jobs(yard: Client, notify: Notify, *, timeout_seconds: float) -> bool:
-    """Stop every job that holds slots, and wait; return whether all have stopped."""
+    """Stop every job that holds slots, and wait; return whether all of them have stopped."""
     stopped: set[str] = set()
     deadline = time.monotonic() + timeout_seconds
     while active := list(yard.jobs(states=sorted(ACTIVE_JOB_STATES))):
@@ -144,12 +144,12 @@ def _stop(yard: Client, job: JobSummary, notify: Notify) -> None:
     notify(f"Stopping {described(job)}: it saves a checkpoint first")
     try:
         yard.stop(job.id, reason="trainyard down")
-    except ConflictError:  # it has ended meanwhile
+    except ConflictError:  # the job has ended meanwhile
         return
 
 
 def _stop_placing(folders: Folders, record: RunRecord) -> None:
-    """Make `up` end the scheduler, so that no queued job takes the slots that become free."""
+    """Make `up` end the scheduler, so that no queued job takes the freed slots."""
     if record.up is None or not send(record.up, signal.SIGUSR1):
         return
     deadline = time.monotonic() + WHOLE_END_SECONDS

@@ -11,60 +11,60 @@ from pathlib import Path
 
 
 def default_root() -> Path:
-    """Return `~/.local/share/trainyard`, or its counterpart below XDG_DATA_HOME."""
+    """Return `~/.local/share/trainyard`, or `$XDG_DATA_HOME/trainyard` if the variable is set."""
     data_home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data_home) / "trainyard"
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Paths below the data folder."""
+    """Paths in the data folder."""
 
     root: Path
 
     @property
     def database(self) -> Path:
-        """The SQLite database."""
+        """Path of the SQLite database."""
         return self.root / "trainyard.db"
 
     @property
     def state(self) -> Path:
-        """The server's own files: its admin token and the user's token."""
+        """Folder of the server's own files: its admin token and the user's token."""
         return self.root / "state"
 
     @property
     def admin_token(self) -> Path:
-        """Written by the server at its first start."""
+        """File of the admin token, which the server writes at its first start."""
         return self.state / "admin.token"
 
     @property
     def user_token(self) -> Path:
-        """API token of the user who runs this, for the `trainyard` command."""
+        """File of the API token for the user who runs `up`, for the `trainyard` command."""
         return self.state / "user.token"
 
     @property
     def broker(self) -> Path:
-        """The broker's configuration and append-only file."""
+        """Folder of the broker's configuration and append-only file."""
         return self.root / "broker"
 
     @property
     def node(self) -> Path:
-        """Run directories, caches and token of this machine's worker."""
+        """Folder of this machine's worker: its run directories, caches and token."""
         return self.root / "node"
 
     @property
     def checkpoints(self) -> Path:
-        """Storage root `checkpoints`."""
+        """Folder of the storage root `checkpoints`."""
         return self.root / "checkpoints"
 
     @property
     def data(self) -> Path:
-        """Storage root `data`."""
+        """Folder of the storage root `data`."""
         return self.root / "data"
 
     @property
     def record(self) -> Path:
-        """The running processes: `embedded.record.RunRecord`."""
+        """File that lists the running processes (`embedded.record.RunRecord`)."""
         return self.root / "run.json"
 
     def log(self, name: str) -> Path:
@@ -72,7 +72,7 @@ class Folders:
         return self.root / "logs" / f"{name}.log"
 
     def make(self) -> None:
-        """Create the folders, accessible only to their owner.
+        """Create the folders, which only their owner can access.
 
         Raises:
             OSError: a folder cannot be created.

@@ -1,4 +1,4 @@
-"""`run.json`: the processes of a data folder, with identities that detect reused process ids."""
+"""`run.json`: the processes on a data folder, with identities that detect reused pids."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class ProcessRecord(RecordModel):
     """Identity of a process, unique until the machine reboots."""
 
     pid: int
-    """Process id; also its process group."""
+    """Process id, which is also the id of the process group."""
     start_time: int
-    """Start time in clock ticks after boot."""
+    """Start time, in clock ticks after boot."""
 
 
 class RunRecord(RecordModel):
-    """The current or last processes of a data folder."""
+    """The present processes on a data folder, or the last ones."""
 
     url: str
-    """Host of the API; supervisors that outlive the server reconnect to it."""
+    """URL of the API; supervisors that outlive the server reconnect to it."""
     port: int
-    """Its port."""
+    """Port of the API."""
     up: ProcessRecord | None = None
-    """The `up` process, which restarts the others."""
+    """The `up` process, which restarts the other processes."""
     processes: dict[str, ProcessRecord] = Field(default_factory=dict)
     """Broker, server, scheduler and worker, by name."""
     training: tuple[str, ...] | None = None
-    """Ids of jobs that were left training; None while that is unknown."""
+    """Ids of the jobs that were left training; None while unknown."""
 
 
 def read_record(path: Path) -> RunRecord | None:
-    """Return the record; None if it is missing or unreadable."""
+    """Return the record in a file; None if the file is missing or unreadable."""
     try:
         return RunRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -50,36 +50,36 @@ def read_record(path: Path) -> RunRecord | None:
 
 
 def write_record(path: Path, record: RunRecord) -> None:
-    """Replace the record as a whole."""
+    """Replace the record atomically."""
     replace_file(path, record.model_dump_json(indent=2) + "\n")
 
 
 class Recorder:
-    """Updates the record of one run as its processes start and end."""
+    """Updates the record of one `up` when its processes start or end."""
 
     def __init__(self, path: Path, *, url: str, port: int) -> None:
         self._path = path
         self._record = RunRecord(url=url, port=port)
 
     def running(self, processes: Mapping[str, ProcessRecord]) -> None:
-        """Write the processes that this one restarts."""
+        """Write which processes `up` now runs and restarts."""
         update = {"up": identify(os.getpid()), "processes": dict(processes)}
         write_record(self._path, self._record.model_copy(update=update))
 
     def ended(self, *, training: tuple[str, ...] | None) -> None:
-        """Write that they have ended, and which jobs were left training, if known."""
+        """Write that the processes have ended and, if known, which jobs were left training."""
         write_record(self._path, self._record.model_copy(update={"training": training}))
 
 
 def identify(pid: int) -> ProcessRecord | None:
-    """Return the identity of a live process; None for one that ended, reaped or not."""
+    """Return the identity of a live process; None if it has ended, whether reaped or not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     state, *fields = stat.rpartition(")")[
         2
-    ].split()  # the preceding name may hold any character, even parentheses
+    ].split()  # the process name before it may hold any character, even parentheses
     return None if state in "ZX" else ProcessRecord(pid=pid, start_time=int(fields[18]))
 
 
@@ -89,7 +89,7 @@ def is_alive(process: ProcessRecord) -> bool:
 
 
 def end(processes: Collection[ProcessRecord], *, grace_seconds: float) -> None:
-    """Send SIGTERM to all processes, wait, then kill the remaining ones with their groups."""
+    """Send SIGTERM to all processes; wait; kill the remaining ones with their process groups."""
     live = [process for process in processes if send(process, signal.SIGTERM)]
     for process in live:
         if not wait_gone(process, seconds=grace_seconds):
@@ -105,7 +105,8 @@ def send(process: ProcessRecord, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     try:
-        # Compare while the handle is open: the kernel cannot reuse the process id meanwhile.
+        # Compare identities while the pidfd is open, because the kernel cannot reuse the pid
+        # meanwhile.
         if not is_alive(process):
             return False
         signal.pidfd_send_signal(handle, number)
@@ -117,7 +118,7 @@ def send(process: ProcessRecord, number: signal.Signals) -> bool:
 
 
 def wait_gone(process: ProcessRecord, *, seconds: float) -> bool:
-    """Wait for a process to end, up to the timeout; return whether it has ended."""
+    """Wait until a process ends, up to a time limit; return whether it has ended."""
     deadline = time.monotonic() + seconds
     while is_alive(process):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The processes of a control plane: start order, readiness, and end."""
+"""The processes of a control plane: their start order, readiness checks, and end."""
 
 from __future__ import annotations
 
@@ -23,39 +23,41 @@ from trainyard.client.sdk import Client
 from trainyard.outside.http_client import answers_with_success
 
 READY_SECONDS = 90.0
-"""Longest wait for one process: imports are slow on a busy machine."""
+"""Maximum time, in seconds, until a process is ready; imports are slow on a busy machine."""
 END_SECONDS = 15.0
 POLL_SECONDS = 0.1
 BROKER = "broker"
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Addresses that listen on every interface, and the one that reaches them from this machine."""
+"""Addresses on which a server listens on every interface, each with the address that reaches it
+from this machine.
+"""
 NOT_PASSED_ON = ("TRAINYARD_TOKEN", "TRAINYARD_JOIN_TOKEN")
 
 
 class StartError(Exception):
-    """A part of the control plane did not start; the text names part, reason and log."""
+    """A process of the control plane did not start; the text names the process, reason and log."""
 
 
 class StopRequestedError(Exception):
-    """The user requested an end while the parts were still starting."""
+    """The user requested the end while processes were still starting."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """The address of the API."""
+    """The address on which the API listens."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """URL that reaches it from this machine."""
+        """URL that reaches the API from this machine."""
         host = EVERYWHERE.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether `url` is a loopback address, from which browsers may write by default."""
+        """Whether `url` has a loopback address, from which browsers may write by default."""
         return is_loopback(EVERYWHERE.get(self.host, self.host))
 
 
@@ -63,11 +65,11 @@ class Stack:
     """Broker, server, scheduler and worker on one data folder.
 
     Args:
-        folders: the data folder.
-        address: address at which the API listens.
-        slots: slots that the worker offers; all that it detects when absent.
-        stopping: set when the user requests an end.
-        changed: called with the live processes, whenever one starts or ends.
+        folders: paths in the data folder.
+        address: address on which the API listens.
+        slots: number of slots that the worker offers; all detected slots when absent.
+        stopping: event that is set when the user requests the end.
+        changed: called with the live processes whenever a process starts or ends.
     """
 
     def __init__(
@@ -89,15 +91,15 @@ class Stack:
 
     @property
     def records(self) -> dict[str, ProcessRecord]:
-        """The live processes, by name."""
+        """Identities of the live processes, by name."""
         return {name: c.record for name, c in self.children.items() if c.record is not None}
 
     def start_server(self) -> Client:
-        """Start broker and API, and return a connection with the admin token.
+        """Start broker and API; return a connection that uses the admin token.
 
         Raises:
-            StartError: one of them did not start.
-            StopRequestedError: the user requested an end meanwhile.
+            StartError: broker or API did not start.
+            StopRequestedError: the user requested the end meanwhile.
         """
         broker = self._start_broker()
         self._environment = self._settings(broker)
@@ -111,18 +113,18 @@ class Stack:
         self._start("scheduler", "server", "scheduler")
 
     def start_worker(self, yard: Client) -> None:
-        """Start this machine's worker, and wait until its node is online.
+        """Start this machine's worker; wait until its node is online.
 
         Raises:
             StartError: the worker did not start.
-            StopRequestedError: the user requested an end meanwhile.
+            StopRequestedError: the user requested the end meanwhile.
         """
         checkpoints = os.environ.get("TRAINYARD_CHECKPOINTS") or self.folders.checkpoints
         settings = {
             "TRAINYARD_URL": self.address.url,
             "TRAINYARD_DATA_DIR": str(self.folders.node),
             "TRAINYARD_ROOTS": f"checkpoints={checkpoints},data={self.folders.data}",
-            # The one node of this machine also fetches packages.
+            # The label lets this machine's only node fetch packages as well.
             "TRAINYARD_LABELS": os.environ.get("TRAINYARD_LABELS", "network=true"),
         }
         if not (self.folders.node / "node.token").exists():
@@ -139,24 +141,24 @@ class Stack:
         )
 
     def check(self) -> None:
-        """Check that no process ended right after its start.
+        """Check that no process has ended right after its start.
 
         Raises:
-            StartError: a process did.
+            StartError: a process has ended.
         """
         for name, child in self.children.items():
             if child.exit_code() is not None:
                 raise StartError(_failure(f"the {name} ended while it was starting", child))
 
     def tend(self, notify: Callable[[str], None]) -> None:
-        """Restart crashed processes, and notify the user of each."""
+        """Restart crashed processes; notify the user of each crash and restart."""
         for child in self.children.values():
             if news := child.tend():
                 self._changed(self.records)
                 notify(news)
 
     def end(self, *names: str) -> None:
-        """End the named processes, or all; the broker last, because the others use it."""
+        """End the named processes, or all; the broker is last, as the other processes use it."""
         chosen = names or tuple(self.children)
         for group in (set(chosen) - {BROKER}, set(chosen) & {BROKER}):
             children = [self.children.pop(name) for name in group if name in self.children]
@@ -181,7 +183,7 @@ class Stack:
         return broker
 
     def _settings(self, broker: Broker) -> dict[str, str]:
-        """Return every part's environment: the caller's settings, with our paths and URLs."""
+        """Return every process' environment: the caller's settings, with own paths and URLs."""
         passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
         public = {} if self.address.is_loopback else {"TRAINYARD_PUBLIC_URL": self.address.url}
         return (
@@ -252,7 +254,7 @@ class Stack:
 
 
 def _missing(ready: Callable[[], bool]) -> str | None:
-    """Return why a part is not ready; None once it is."""
+    """Return why a process is not ready; None once it is ready."""
     try:
         return None if ready() else "it gives a different answer"
     except (httpx.TransportError, TrainyardError) as error:

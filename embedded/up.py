@@ -1,4 +1,4 @@
-"""`up`: start everything on a data folder, keep it running, and on Ctrl-C leave jobs training."""
+"""`up`: runs a control plane on a data folder; on Ctrl-C it ends, but jobs continue training."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from trainyard.protocol.states import ACTIVE_JOB_STATES
 DEFAULT_PORT = 8470
 TEND_SECONDS = 0.25
 AWKWARD = ",?%#"
-"""Characters that must not be in a path, because the parts' settings cannot contain them."""
+"""Characters that a path must not contain, because the processes' settings cannot hold them."""
 
 Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `up`."""
+    """Command-line options of `up`."""
 
     root: Path
     host: str = "127.0.0.1"
@@ -41,17 +41,17 @@ class Options:
     slots: int | None = None
     browser: bool = False
     profile: str | None = DEFAULT_PROFILE
-    """Profile that stores the user's connection; not stored when absent."""
+    """Name of the profile in which to store the user's connection; None to store it nowhere."""
 
 
 @dataclass(frozen=True)
 class UpSignals:
-    """Requests to a running `up`, set by signals."""
+    """Requests to a running `up`, which signals set."""
 
     stop: threading.Event = field(default_factory=threading.Event)
-    """SIGINT, SIGTERM: end, and leave jobs training."""
+    """Set by SIGINT and SIGTERM: end, and leave jobs training."""
     wind_down: threading.Event = field(default_factory=threading.Event)
-    """SIGUSR1: place nothing more; `down` sends it before it stops the jobs."""
+    """Set by SIGUSR1, which `down` sends before it stops the jobs: place no more jobs."""
 
     def listen(self) -> None:
         """Install the signal handlers of this process."""
@@ -61,7 +61,7 @@ class UpSignals:
 
 
 def up(options: Options, notify: Notify) -> int:
-    """Run until SIGINT or SIGTERM, and return the exit status."""
+    """Run until SIGINT or SIGTERM; return the exit status."""
     folders = Folders(options.root)
     try:
         _check(options.root)
@@ -87,7 +87,7 @@ def up(options: Options, notify: Notify) -> int:
 
 
 def end_leftovers(folders: Folders) -> None:
-    """End the processes that a killed `up` left behind; jobs continue training."""
+    """End processes that a killed `up` left; jobs continue training."""
     record = read_record(folders.record)
     if record is None:
         return
@@ -96,10 +96,10 @@ def end_leftovers(folders: Folders) -> None:
 
 
 def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
-    """Return the address: the requested port, or else the last one, or else the next free one.
+    """Return the API's address: with the requested port, else the last one, else a free one.
 
     Raises:
-        OSError: no port is free, or the host does not belong to this machine.
+        OSError: no port is free, or the host is not this machine.
     """
     record = read_record(folders.record)
     first = port or (record.port if record else DEFAULT_PORT)
@@ -158,7 +158,7 @@ def _welcome(folders: Folders, options: Options, *, yard: Client, notify: Notify
 
 
 def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
-    """List the jobs that continue training; return their ids, or None without an answer."""
+    """List the jobs that continue training; return their ids, or None if the server is silent."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:
@@ -171,7 +171,7 @@ def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
 
 
 def described(job: JobSummary) -> str:
-    """Return a job's name, id and progress; a program need not give its number of steps."""
+    """Return name, id and progress of a job; a program may not give its number of steps."""
     steps = "" if job.progress.steps is None else f" of {job.progress.steps:,}"
     return f"{job.name} ({job.id}, step {job.progress.step:,}{steps})"
 
@@ -195,7 +195,7 @@ def _already(folders: Folders) -> str:
 
 
 def _another_link(folders: Folders, url: str) -> str | None:
-    """Return a new login link if the server responds: the first one may have expired."""
+    """Return a new login link if the server responds, because the first one may have expired."""
     try:
         token = folders.admin_token.read_text(encoding="utf-8").strip()
         with Client(url, token) as yard:

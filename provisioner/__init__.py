@@ -1,1 +1,1 @@
-"""Provisioner: reaches the engines (Slurm, Kubernetes, ssh) that supply nodes."""
+"""The provisioner: calls the engines (Slurm, Kubernetes, ssh) that supply nodes."""

@@ -1,4 +1,4 @@
-"""Command line: `python -m provisioner` serves the sources of one place."""
+"""Command line: `python -m provisioner` serves the sources that one machine can reach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.protocol.rest.errors import ApiError
 
 logger = logging.getLogger("provisioner")
 
-# Each command has its own imports: a check of the file needs no Celery.
+# Each command has its own imports; for example, a check of the file needs no Celery.
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every report
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx logs every report
     try:
         if arguments.command == "bundle":
             return _bundle(arguments.to, arguments.wheels, arguments.requirement)
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _conform(file: Path, name: str) -> int:
-    """Write the findings line by line; return 1 if any check failed."""
+    """Print the findings line by line; return 1 if a check failed."""
     sources = {each.name: each for each in read_sources(file)}
     if name not in sources or sources[name].kind != "kubernetes":
         known = ", ".join(each.name for each in sources.values() if each.kind == "kubernetes")
@@ -109,7 +109,7 @@ def _bundle(to: Path, wheels: Path | None, requirements: list[str]) -> int:
 
 
 def _serve(config: Path) -> int:
-    """Serve until SIGTERM; on SIGHUP restart as a new process image with the current file."""
+    """Serve until SIGTERM; on SIGHUP, exec this program again with the current file."""
     from provisioner.app import consume, create_app, join, open_source
 
     settings = Settings()
@@ -134,16 +134,16 @@ def _serve(config: Path) -> int:
 
 
 class _Reload:
-    """Ends the Celery worker on SIGHUP, after its calls have ended, if the file is legal."""
+    """On SIGHUP, if the file is valid, ends the Celery worker after its calls have ended."""
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config
         self._settings = settings
         self.wanted = False
-        """Whether the process must be restarted."""
+        """Whether the process must restart itself."""
 
     def watch(self) -> None:
-        """Handle SIGHUP, on which Celery would restart itself."""
+        """Handle SIGHUP, at which Celery would otherwise restart itself."""
         signal.signal(signal.SIGHUP, self._reload)
 
     def _reload(self, *_: object) -> None:

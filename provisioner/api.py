@@ -35,17 +35,17 @@ Answer = TypeVar("Answer")
 
 
 class ProvisionerApi:
-    """A connection to the server with one token.
+    """A connection to the server that authenticates with one token.
 
-    Every method raises `ApiError` where the server refuses, and `ConnectionFailedError` where the
-    same call may succeed later.
+    Every method raises `ApiError` if the server refuses, and `ConnectionFailedError` if the same
+    call may succeed later.
     """
 
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
-        """Connect at the first call, through the proxy of the environment.
+        """Prepare the connection, which uses the environment's proxy and opens at the first call.
 
         Raises:
-            ProxyError: a variable that names a proxy for the server cannot be used.
+            ProxyError: the proxy that a variable names for the server cannot be used.
         """
         verify = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
         self._client = http_client(url, timeout=TIMEOUT_SECONDS, verify=verify)
@@ -60,15 +60,15 @@ class ProvisionerApi:
         self._client.close()
 
     def register(self, registration: SourceRegistration) -> SourceRegistrationReply:
-        """Register a source, or its changes."""
+        """Register a source, or changes to it."""
         return self._post("register", registration, SourceRegistrationReply)
 
     def claim(self, request_id: str, claim: RequestClaim) -> RequestOrder:
-        """Claim a request; a repeat with the same hashes is granted."""
+        """Claim a request; a repeated claim with the same hashes is granted."""
         return self._post(f"requests/{request_id}/claim", claim, RequestOrder)
 
     def report(self, report: SourceReport) -> SourceReportReply:
-        """Report the result of an engine's call; the reply names jobs to cancel."""
+        """Report the result of a call to an engine; the reply names jobs to cancel."""
         return self._post("report", report, SourceReportReply)
 
     def _post(self, path: str, body: RecordModel, kind: type[Reply]) -> Reply:
@@ -89,19 +89,19 @@ class ProvisionerApi:
             raise error_of(response)
         try:
             return kind.model_validate_json(response.content)
-        except ValidationError as error:  # a proxy's page, or a server of another version
+        except ValidationError as error:  # a proxy's page, or another server version
             raise ConnectionFailedError(f"{self._url}: no {kind.__name__}: {error}") from error
 
 
 def persevere(call: Callable[[], Answer], *, for_seconds: float) -> Answer:
-    """Return the result of `call`, which is repeated while the server does not answer.
+    """Return the result of `call`; repeat the call while the server does not respond.
 
-    Each new reason is logged once: otherwise an unknown certificate or a wrong address would look
+    Each new reason is logged once; otherwise an unknown certificate or a wrong address would look
     like a slow server.
 
     Raises:
-        ConnectionFailedError: the server still did not answer after `for_seconds`.
-        ApiError: the server refused.
+        ConnectionFailedError: the server still did not respond after `for_seconds`.
+        ApiError: the server refused the call.
     """
     logged = ""
 

@@ -1,4 +1,4 @@
-"""The Celery app of a provisioner: one queue for each source, one short task."""
+"""The Celery app of a provisioner: one queue for each source, and one short task."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 TASK = "provisioner.call"
 CONCURRENCY = 4
-"""Concurrent calls: a hanging engine must not block the other sources."""
+"""Number of concurrent calls: a hanging engine must not block the other sources."""
 FOR_EVER = float("inf")
 USED_UP = 401
 
 
 @dataclass(frozen=True)
 class OpenSource:
-    """A source with its engine, ready for calls."""
+    """A source with its engine, which is ready for calls."""
 
     config: SourceConfig
     engine: NodeSource
@@ -48,7 +48,7 @@ class OpenSource:
         return self.folder / "token"
 
     def token(self) -> str | None:
-        """Return the source's own token; None before it has joined."""
+        """Return the source's own token; None before the source has joined."""
         try:
             return self.token_file.read_text(encoding="ascii").strip() or None
         except FileNotFoundError:
@@ -56,10 +56,10 @@ class OpenSource:
 
 
 def open_source(settings: Settings, config: SourceConfig) -> OpenSource:
-    """Return a source with its folder and its engine, which is not called yet.
+    """Return a source with its folder and its engine; the engine is not called yet.
 
     Raises:
-        ValueError: names the wrong options, or a folder that cannot be written.
+        ValueError: an option is wrong, or the folder cannot be written to; the message names it.
     """
     folder = settings.state_dir.resolve() / "sources" / config.name
     try:
@@ -71,11 +71,11 @@ def open_source(settings: Settings, config: SourceConfig) -> OpenSource:
 
 
 def join(settings: Settings, source: OpenSource) -> None:
-    """Register a source, waiting for the server as long as necessary.
+    """Register a source; wait for the server as long as necessary.
 
     Raises:
         ValueError: the source has neither its own token nor a join token.
-        ApiError: the server refuses it.
+        ApiError: the server refuses to register the source.
     """
     registration = source.config.registration(version=_version())
     own, offered = source.token(), filter(None, map(str.strip, settings.join_token.split(",")))
@@ -109,12 +109,12 @@ def _register(
 
 
 def create_app(settings: Settings, sources: Mapping[str, OpenSource]) -> Celery:
-    """Return the app that carries out calls of these sources, from the queues `source.<name>`."""
+    """Return the app that makes calls for these sources, from the queues `source.<name>`."""
     app = Celery("trainyard", broker=settings.whole_broker_url())
     app.conf.update(
         task_queues=[Queue(f"source.{name}") for name in sources],
         task_ignore_result=True,
-        # A message that a dying provisioner held is delivered again; duplicates do no harm.
+        # A message that a dying provisioner held is delivered again; duplicate messages do no harm.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
         task_serializer="json",
@@ -123,7 +123,8 @@ def create_app(settings: Settings, sources: Mapping[str, OpenSource]) -> Celery:
         accept_content=["json"],
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=False,
-        # Whoever can write to the broker could shut the provisioner down by remote control.
+        # With remote control, any program that can write to the broker could shut the provisioner
+        # down.
         worker_enable_remote_control=False,
     )
 
@@ -145,10 +146,10 @@ def create_app(settings: Settings, sources: Mapping[str, OpenSource]) -> Celery:
 
 
 def consume(app: Celery, *, when_ready: Callable[[], None]) -> None:
-    """Take messages until SIGTERM. Needs the main thread.
+    """Handle messages until SIGTERM; must run in the main thread.
 
     Args:
-        app: the app.
+        app: Celery app of the provisioner.
         when_ready: called once Celery has installed its signal handlers.
     """
     signals.worker_ready.connect(lambda **_: when_ready(), weak=False)
@@ -160,5 +161,5 @@ def consume(app: Celery, *, when_ready: Callable[[], None]) -> None:
 def _version() -> str:
     try:
         return version("trainyard")
-    except PackageNotFoundError:  # run from a source tree
+    except PackageNotFoundError:  # runs from a source tree
         return "0"

@@ -1,7 +1,7 @@
-"""The interface of node sources to the provisioner: five short calls of one engine.
+"""The interface between node sources and the provisioner: five short calls to one engine.
 
 Each kind of engine is one module that implements `NodeSource`. Calls block, have time limits, and
-are repeated after errors: each must be harmless when it is made twice.
+are repeated after errors, so a repeated call must do no harm.
 """
 
 from __future__ import annotations
@@ -21,119 +21,121 @@ from pydantic import BaseModel, ConfigDict
 from trainyard.protocol.node_sources.messages import EngineJob, Purpose
 
 COMMAND_SECONDS = 30.0
-"""Time limit of one command of an engine."""
+"""Time limit of one command of an engine, in seconds."""
 SHOWN_CHARACTERS = 1500
-"""Limit of the characters of a command's errors in a message."""
+"""Maximum number of characters that a message quotes from a command's errors."""
 
 SSH_FAILED = 255
-"""Exit status of ssh itself; any other is the remote command's."""
+"""Exit status by which ssh itself failed; any other status comes from the remote command."""
 
 
 class EngineOptions(BaseModel):
-    """Base of the options of one kind of engine: the table `options` of a source."""
+    """Base class for the options of one kind of engine, in the table `options` of a source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 @dataclass(frozen=True)
 class Place:
-    """The facts of a source that every engine needs."""
+    """Facts about a source that every engine needs."""
 
     name: str
     """Name of the source."""
     python: str
-    """Interpreter on the nodes with the worker and the trainer."""
+    """Python interpreter on the nodes that can import the worker and the trainer."""
     folder: Path
-    """Folder of the source at the provisioner, for the engine's own files; mode 0700."""
+    """Folder for the engine's own files, on the provisioner's machine; its mode is 0700."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Nodes of one request."""
+    """Number and type of the nodes in one request."""
 
     nodes: int
     slots: int
-    """Slots of each node."""
+    """Number of slots per node."""
     device: Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A claimed request, as submitted to the engine."""
+    """A claimed request in the form in which it is submitted to the engine."""
 
     request_id: str
     purpose: Purpose
     shape: Shape
     seconds: float | None
-    """Length of the allocation; unlimited when absent."""
+    """Duration of the allocation, in seconds; unlimited when absent."""
     secrets: Path
-    """File of mode 0600 with one join secret per line, by the index of the pilot. No argument,
-    environment, script or log may contain it."""
+    """File of mode 0600 with one join secret per line, in the order of the pilots' indices. No
+    argument, environment, script or log may contain a secret.
+    """
     environment: Mapping[str, str]
-    """`TRAINYARD_*` settings of the pilots; none of them is a secret."""
+    """`TRAINYARD_*` settings for the pilots; none of them is secret."""
 
 
 class SourceError(Exception):
-    """The call failed; the state of its object is unknown."""
+    """The call failed, so the state of the object that it concerns is unknown."""
 
     refused: bool = False
-    """Whether the refusal is final, so that a repeat is useless."""
+    """Whether the failure is a final refusal, after which a repeated call is useless."""
 
     @classmethod
     def refusal(cls, message: str) -> SourceError:
-        """Return the error of a final refusal."""
+        """Return the error for a final refusal."""
         error = cls(message)
         error.refused = True
         return error
 
 
 class LoginNeeded(SourceError):  # noqa: N818 - a condition that a person ends
-    """The route to the engine needs a person."""
+    """The connection to the engine needs a login by a person."""
 
     def __init__(self, message: str, *, command: str) -> None:
         super().__init__(message)
         self.command = command
-        """Command that renews the login, on the provisioner's machine."""
+        """Command that renews the login on the provisioner's machine."""
 
 
 class CommandTimeout(SourceError):  # noqa: N818 - a condition, not a mistake
-    """A command did not end within its limit."""
+    """A command did not end within its time limit."""
 
 
 @dataclass(frozen=True)
 class EngineListing:
-    """Jobs that an engine listed."""
+    """Result of listing an engine's jobs."""
 
     jobs: Sequence[EngineJob]
     login: LoginNeeded | None = None
-    """Set if a part of the engine needs a login by a person; its jobs are `unknown`."""
+    """Set if a part of the engine needs a login by a person; jobs in that part are `unknown`."""
 
 
 class NodeSource(Protocol):
-    """An engine that supplies nodes. Every call raises `SourceError` when it learned nothing."""
+    """An engine that supplies nodes; a call raises `SourceError` if it could determine nothing."""
 
     def submit(self, submission: Submission) -> str:
-        """Start the engine's job of a request unless it exists; return the engine's id of the job.
+        """Start the engine's job for a request unless it exists; return the engine's id of the job.
 
-        It first searches for a job of that name: an earlier call may have started it, and its
-        answer may have been lost. Calls for one request never run concurrently.
+        The call first searches for a job with the request's name, because an earlier call may have
+        started the job and its response may have been lost. Calls for one request never run
+        concurrently.
         """
         ...
 
     def list(self) -> EngineListing:
-        """Return every job of this source with the name of a request, wanted or not."""
+        """Return every job of this source that has the name of a request, even an unwanted one."""
         ...
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs of these requests; those unknown to the engine are omitted."""
+        """Return the jobs for these requests; jobs unknown to the engine are omitted."""
         ...
 
     def cancel(self, request_id: str) -> None:
-        """Make the engine end the job of a request; harmless without a job."""
+        """Make the engine end the job for a request; do nothing if there is no job."""
         ...
 
     def explain(self, request_id: str) -> str:
-        """Return in the engine's words why a request waits, or how it ended."""
+        """Return the engine's own text on why a request waits or how it ended."""
         ...
 
 
@@ -145,25 +147,26 @@ def run_command(
     variables: Mapping[str, str] | None = None,
     kept_bytes: int = -1,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command without a shell, and return its result, whatever its exit status.
+    """Run a command without a shell; return its result with any exit status.
 
-    The child gets no `TRAINYARD_*` variable: the provisioner's own settings hold secrets.
+    The child gets no `TRAINYARD_*` variable, because the provisioner's own settings contain
+    secrets.
 
     Args:
-        command: program and arguments; never secrets, as other users can read them.
-        stdin: input of the command.
-        seconds: time limit, after which the command and all of its session are killed.
+        command: program and arguments; it must contain no secret, because other users can read it.
+        stdin: input for the command.
+        seconds: time limit, after which the command and its whole session are killed.
         variables: additional environment variables.
-        kept_bytes: limit of the returned bytes of each output; all when negative.
+        kept_bytes: maximum number of bytes returned of each output; unlimited if negative.
 
     Raises:
-        CommandTimeout: it did not end in time.
+        CommandTimeout: the command did not end within the time limit.
         SourceError: the program does not exist.
     """
     clean = {key: value for key, value in os.environ.items() if not key.startswith("TRAINYARD_")}
     text = stdin if isinstance(stdin, bytes) else None
-    # Files instead of pipes: a process left behind, such as a master connection of ssh, keeps
-    # stderr open, and a read from a pipe would wait for it.
+    # Files instead of pipes: a process that the command leaves behind, such as a master connection
+    # of ssh, keeps stderr open, and reading a pipe would wait for that process.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
@@ -172,8 +175,8 @@ def run_command(
                 stdout=output,
                 stderr=errors,
                 env={**clean, **(variables or {})},
-                # Ctrl-C at the provisioner interrupts no call, and ssh finds no terminal from which
-                # to read a password.
+                # A new session, so that Ctrl-C at the provisioner interrupts no call, and ssh finds
+                # no terminal from which it could read a password.
                 start_new_session=True,
             )
         except OSError as error:
@@ -181,7 +184,7 @@ def run_command(
         try:
             process.communicate(text, timeout=seconds)
         except BaseException as error:
-            if process.returncode is None:  # not reaped: the group's pid is not reused
+            if process.returncode is None:  # not reaped yet, so the group's id is not reused
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             if isinstance(error, subprocess.TimeoutExpired):
@@ -198,17 +201,17 @@ def run_command(
 def run_over_ssh(
     ssh: Sequence[str], command: Sequence[str], *, stdin: bytes = b"", kept_bytes: int = -1
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command on the machine that `ssh` reaches, without prompting a person.
+    """Run a command on the machine that `ssh` reaches; never prompt a person.
 
     Args:
         ssh: program, options and host, such as `["ssh", "login1"]`.
-        command: program and arguments; they are quoted for the remote shell.
-        stdin: input of the command.
-        kept_bytes: limit of the returned bytes of each output; all when negative.
+        command: program and arguments, which are quoted for the remote shell.
+        stdin: input for the command.
+        kept_bytes: maximum number of bytes returned of each output; unlimited if negative.
 
     Raises:
-        LoginNeeded: the machine accepts no key.
-        SourceError: the machine is unreachable, or the command did not end in time.
+        LoginNeeded: the machine accepts none of the keys.
+        SourceError: the machine is unreachable, or the command did not end within the time limit.
     """
     quick = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
     words = [ssh[0], *quick, *ssh[1:], shlex.join(command)]
@@ -222,11 +225,11 @@ def run_over_ssh(
 
 
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return a command's stderr, or else its stdout, printable and of limited length."""
+    """Return a command's stderr or, if it is empty, its stdout, printable and truncated."""
     text = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
     return printable(text)[-SHOWN_CHARACTERS:] or f"exit status {done.returncode}"
 
 
 def printable(text: str) -> str:
-    """Return an engine's text without control characters, except tabs and line breaks."""
+    """Return an engine's text without control characters, but with tabs and line breaks."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

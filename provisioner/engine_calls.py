@@ -1,4 +1,4 @@
-"""One call of an engine for the server: claim, call, report."""
+"""One call to an engine on behalf of the server: claim, call, report."""
 
 from __future__ import annotations
 
@@ -27,19 +27,24 @@ from trainyard.protocol.worker_messages import PROTOCOL
 logger = logging.getLogger(__name__)
 
 SERVER_SECONDS = 30.0
-"""Time for which a call waits for the server. Unreported jobs are listed within a minute."""
+"""Time, in seconds, for which a call waits for the server. A listing reports unreported jobs within
+a minute.
+"""
 REFUSED_CLAIM = frozenset({409, 422})
-"""Statuses of a claim with a local cause, such as lost secrets, which the request shows as its
-reason. A request that the server does not know (404) cannot show one."""
+"""Statuses of a refused claim with a local cause, such as lost secrets, which the request shows as
+its reason. A request that the server does not know (404) cannot show a reason.
+"""
 PART_BYTES = 512 * 1024
-"""Size limit of a part of a report: half of the body that the server accepts by default."""
+"""Maximum size of one part of a report, in bytes: half of the body that the server accepts by
+default.
+"""
 CANCELS_AT_ONCE = 100
-"""Limit of the jobs that one listing cancels; the next one cancels more."""
+"""Maximum number of jobs that one listing cancels; the next listing cancels further jobs."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of an engine's call."""
+    """The result of a call to an engine."""
 
     jobs: Sequence[EngineJob] = ()
     complete: bool = False
@@ -48,7 +53,7 @@ class Learned:
 
 
 class EngineCalls:
-    """The calls of one source."""
+    """The calls for one source."""
 
     def __init__(
         self,
@@ -59,14 +64,14 @@ class EngineCalls:
         api: ProvisionerApi,
         url: str,
     ) -> None:
-        """Use an engine for a source.
+        """Prepare calls to an engine for a source.
 
         Args:
-            config: the source.
-            engine: its engine.
-            folders: folders of its requests.
-            api: connection to the server with the source's token.
-            url: the provisioner's own URL of the server, for pilots without another one.
+            config: configuration of the source.
+            engine: engine of the source.
+            folders: folders of the source's requests.
+            api: connection to the server that uses the source's token.
+            url: URL at which the provisioner reaches the server, for pilots without another URL.
         """
         self._config = config
         self._engine = engine
@@ -75,9 +80,9 @@ class EngineCalls:
         self._url = url
 
     def carry_out(self, message: SourceMessage) -> None:
-        """Call the engine and report; errors of engine and server are logged.
+        """Call the engine and report the result; log errors of engine and server.
 
-        The server sends a message again that was lost with its call: every call can be repeated.
+        Every call may be repeated, because the server sends a message again if its call was lost.
         """
         try:
             try:
@@ -85,7 +90,7 @@ class EngineCalls:
                     self._list()
                 elif message.call != "cancel" or self._is_withdrawn(message.request_id):
                     self._call(message.call, message.request_id)
-            except OSError as error:  # such as a full disk, on which no lock can be made
+            except OSError as error:  # such as a full disk, which prevents the lock
                 logger.exception("%r failed", message)
                 failed = SourceError(f"the provisioner's folder: {error}")
                 self._send(Learned(), failed, request_id=message.request_id)
@@ -95,9 +100,10 @@ class EngineCalls:
             logger.warning("%r: the server: %s", message, error)
 
     def _is_withdrawn(self, request_id: str) -> bool:
-        """Return whether the server has withdrawn a request: a message alone cancels no job.
+        """Return whether the server has withdrawn a request; a message alone cancels no job.
 
-        While the request is wanted, a claim without secrets is refused, and changes nothing.
+        The check is a claim without secrets: while the request is wanted, the server refuses it,
+        and it changes nothing.
         """
         claim = RequestClaim(protocol=PROTOCOL, source=self._config.name, secret_hashes=())
         try:
@@ -112,10 +118,11 @@ class EngineCalls:
         return not order.wanted
 
     def _list(self) -> None:
-        """Report every job of the source, and cancel those that the reply names.
+        """Report every job of the source; cancel the jobs that the reply names.
 
-        A job with our name and source that was not submitted from this folder may belong to another
-        server: it stays, unless the server orders its end by a separate message.
+        A job with a request's name and this source, but not submitted from this folder, may belong
+        to another server. Such a job is not cancelled, unless the server orders its end by a
+        separate message.
         """
 
         def listed() -> Learned:
@@ -134,12 +141,12 @@ class EngineCalls:
                 logger.info("not cancelled in this listing: %s", busy)
 
     def _call(self, call: str, request_id: str) -> None:
-        """Make a call for one request, and report.
+        """Make a call for one request, and report the result.
 
-        Calls for one request exclude each other; the server repeats a skipped one.
+        Calls for one request exclude each other; if one is skipped, the server repeats it.
 
         Raises:
-            Busy: another call for the request runs.
+            Busy: another call for the same request runs.
         """
         calls: dict[str, Callable[[], Learned]] = {
             "submit": lambda: self._submit(request_id),
@@ -189,10 +196,10 @@ class EngineCalls:
         return Learned(self._status(request_id))
 
     def _status(self, request_id: str) -> Sequence[EngineJob]:
-        """Return the job of a request or, without a job, the proof that none exists, if any.
+        """Return the job for a request; without a job, return the proof that none exists, if any.
 
-        For a request that was claimed but not submitted here, the engine was never called, so that
-        no job exists. Any other request without a job remains unknown.
+        If a request was claimed but not submitted here, the engine was never called, so no job
+        exists. Any other request without a job stays unknown.
         """
         if self._folders.was_never_submitted(request_id):
             reason = "withdrawn before it was submitted"
@@ -204,11 +211,11 @@ class EngineCalls:
         return self._engine.status([request_id])
 
     def _report(self, call: Callable[[], Learned], *, request_id: str | None) -> SourceReportReply:
-        """Make a call, and report its result or failure.
+        """Make a call; report its result or its failure.
 
         Raises:
             ApiError: the server refuses the report, or does not know the request.
-            ConnectionFailedError: the server does not answer.
+            ConnectionFailedError: the server does not respond.
         """
         error: SourceError | None = None
         learned = Learned()
@@ -230,7 +237,7 @@ class EngineCalls:
     def _send(
         self, learned: Learned, error: SourceError | None, *, request_id: str | None
     ) -> SourceReportReply:
-        """Report in as many parts as the server's size limit requires."""
+        """Send a report in as many parts as the server's size limit requires."""
         *first, last = _parts(tuple(_printable(learned.jobs)))
         earlier: list[str] = []
         cancel: dict[str, None] = {}
@@ -283,6 +290,6 @@ def _printable(jobs: Iterable[EngineJob]) -> Iterable[EngineJob]:
 
 
 def clean(text: str, *, longest: int = 2000) -> str:
-    """Return an engine's text without control characters, of limited length."""
+    """Return an engine's text without control characters, limited in length."""
     shown = printable(text.strip())
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."

@@ -1,4 +1,4 @@
-"""Kinds of engines: the module and the options of each."""
+"""The kinds of engines, with the module and the options of each kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Options = Mapping[str, JsonValue]
 Opened = Callable[[Place, Options, str], NodeSource]
 
 
-# Each kind has its own imports: a Slurm provisioner needs no Kubernetes client.
+# Each kind has its own imports; for example, a Slurm provisioner needs no Kubernetes client.
 
 
 def _slurm(place: Place, options: Options, pointer: str) -> NodeSource:
@@ -37,7 +37,7 @@ def _kubernetes(place: Place, options: Options, pointer: str) -> NodeSource:
 
     parsed = parse_table(KubernetesOptions, options, pointer=pointer)
     try:
-        check_template(parsed)  # at the start, and again at each request: the file may change
+        check_template(parsed)  # checked at the start and at each request, as the file may change
     except SourceError as error:
         raise ValueError(f"{pointer}: {error}") from error
     return KubernetesSource(place, parsed)
@@ -51,10 +51,10 @@ ENGINES: Mapping[SourceKind, Opened] = {
 
 
 def open_engine(config: SourceConfig, place: Place) -> NodeSource:
-    """Return the engine of a source; it is not called yet.
+    """Return the engine of a source; the engine is not called yet.
 
     Raises:
-        ValueError: names the wrong options, or the extra that is not installed.
+        ValueError: an option is wrong, or an extra is not installed; the message names it.
     """
     pointer = f"/sources/{config.name}/options"
     try:

@@ -1,4 +1,4 @@
-"""Folders of requests: the pilots' join secrets, and the lock against concurrent calls.
+"""Folders of requests: the pilots' join secrets, and a lock against concurrent calls.
 
 ```
 <state_dir>/sources/<name>/token                    token of the source, 0600
@@ -24,7 +24,7 @@ from trainyard.base.ids import is_id
 from trainyard.run.atomic import create_file, sync_folder
 
 KEPT_SECONDS = 86_400.0
-"""Time for which a folder is kept after its job was last in a complete listing."""
+"""Time, in seconds, for which a folder is kept after a complete listing last had its job."""
 
 
 class Busy(Exception):  # noqa: N818 - a condition, not a mistake
@@ -32,22 +32,22 @@ class Busy(Exception):  # noqa: N818 - a condition, not a mistake
 
 
 class RequestFolders:
-    """The folders of all requests of one source."""
+    """The folders for all requests to one source."""
 
     def __init__(self, folder: Path) -> None:
-        """Create the folder of the source, with mode 0700."""
+        """Create the folder for the source, with mode 0700."""
         self._folder = folder / "requests"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def locked(self, request_id: str) -> Iterator[None]:
-        """Hold the lock of a request while the block runs.
+        """Hold the lock for a request while the block runs.
 
-        It does not wait: a submission may hold the lock for an hour, and a wait would block a
-        process of the provisioner that long. The server repeats its calls.
+        The call does not wait for the lock: a submission may hold it for an hour, and waiting would
+        block a process of the provisioner for that time. The server repeats its calls.
 
         Raises:
-            Busy: another call holds it.
+            Busy: another call holds the lock.
         """
         path = self._folder / f"{request_id}.lock"
         while True:
@@ -57,7 +57,7 @@ class RequestFolders:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise Busy(f"another call for request {request_id} runs") from error
-                if not _is_file(fd, path):  # the sweep removed it meanwhile
+                if not _is_file(fd, path):  # the sweep has removed the file meanwhile
                     continue
                 yield
                 return
@@ -65,13 +65,14 @@ class RequestFolders:
                 os.close(fd)
 
     def secrets(self, request_id: str, *, count: int) -> Path:
-        """Return the file of a request's join secrets, which the first call generates.
+        """Return the file of a request's join secrets; the first call generates the secrets.
 
-        Its content never changes: the server has the hashes, and pilots may have the secrets.
+        The content of the file never changes, because the server has the hashes, and pilots may
+        have the secrets.
         """
         folder = self._folder / request_id
         folder.mkdir(mode=0o700, exist_ok=True)
-        os.utime(folder)  # the sweep keeps requests with recent claims, even without an engine
+        os.utime(folder)  # the sweep keeps recently claimed requests, even without a job
         path = folder / "secrets"
         if not path.exists():
             drawn = "".join(f"ty_pilot_{secrets.token_urlsafe(32)}\n" for _ in range(count))
@@ -81,28 +82,29 @@ class RequestFolders:
         return path
 
     def note_submission(self, request_id: str) -> None:
-        """Note, before the engine is called, that it may have a job of the request from now on."""
+        """Note, before the engine is called, that it may have a job for the request from now on."""
         folder = self._folder / request_id
         create_file(folder / "submitted", b"", mode=0o600)
         sync_folder(folder)
 
     def has(self, request_id: str) -> bool:
-        """Return whether the engine may have been called for a request from here."""
+        """Return whether the engine may have been called for a request from this folder."""
         return (self._folder / request_id / "submitted").exists()
 
     def was_never_submitted(self, request_id: str) -> bool:
-        """Return whether a request certainly has no job; call it under the request's lock.
+        """Return whether a request certainly has no job; call this under the lock for the request.
 
-        False if nothing is known: the folder may have been lost, or belong to another provisioner.
+        Returns False if this is unknown, because the folder may have been lost or the request may
+        belong to another provisioner.
         """
         folder = self._folder / request_id
         return (folder / "secrets").exists() and not (folder / "submitted").exists()
 
     def sweep(self, listed: Collection[str]) -> None:
-        """Remove folders of jobs that were in no complete listing for a day.
+        """Remove folders whose jobs were in no complete listing for a day.
 
         Args:
-            listed: ids of the requests with a job at the engine; their folders stay.
+            listed: ids of the requests that have a job at the engine; their folders are kept.
         """
         for folder in self._folder.iterdir():
             if not is_id(folder.name):

@@ -1,4 +1,4 @@
-"""Settings of the provisioner: environment variables for it, a TOML file for its sources."""
+"""Settings of the provisioner, in environment variables, and of its sources, in a TOML file."""
 
 from __future__ import annotations
 
@@ -32,85 +32,89 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class Settings(BaseSettings):
-    """Settings of a provisioner; every field is one environment variable."""
+    """Settings of a provisioner; each field is one environment variable."""
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True)
 
     url: str = "http://127.0.0.1:8470"
     """URL of the server."""
     broker_url: str = "redis://127.0.0.1:6379/0"
-    """Redis URL of the Celery broker; pilots never see it."""
+    """Redis URL of the Celery broker; it is never passed to pilots."""
     broker_password_file: Path | None = None
-    """File with the password of this URL, which then has none; no other user may read the file."""
+    """File with the password for this URL, which must then contain no password; no other user may
+    read the file.
+    """
     join_token: str = ""
-    """Join tokens, separated by commas: one for each source that has not joined yet."""
+    """Join tokens, separated by commas; each source that has not joined yet needs one."""
     ca_file: Path | None = None
-    """File of CA certificates for verifying the server's; the system's when absent."""
+    """File of CA certificates that verify the server's certificate; the system's when absent."""
     state_dir: Path = Path("trainyard-provisioner")
-    """Folder for the tokens of the sources and the join secrets of their pilots."""
+    """Folder for the sources' tokens and the pilots' join secrets."""
 
     def whole_broker_url(self) -> str:
         """Return `broker_url` with its password.
 
         Raises:
-            ValueError: the password file is unusable, or the URL already has a password.
+            ValueError: the password file cannot be used, or the URL already has a password.
         """
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
 
 class _Table(BaseModel):
-    """A table of the file. Unknown keys and values of another type are rejected."""
+    """A table in the file; unknown keys and values of a wrong type are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class PilotSettings(_Table):
-    """Settings of the worker that pass through to pilots (docs/worker.md)."""
+    """Settings of the worker that are passed to pilots (docs/worker.md)."""
 
     allow_code: bool = False
     """Whether the nodes run code of jobs."""
     run_as: str | None = None
-    """Users of ranks."""
+    """Users of ranks, as in the worker's setting `run_as`."""
     ca_file: Annotated[str, Field(pattern="^/")] | None = None
-    """File of CA certificates on the nodes."""
+    """File of CA certificates, at its path on the nodes."""
     notice_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] | None = None
-    """Time from a pilot's notice of its end to that end, such as Slurm's `KillWait` or the grace of
-    a pod; a save that does not fit is not started."""
+    """Time, in seconds, between a pilot's preemption notice and the end of its processes, such as
+    Slurm's `KillWait` or a pod's grace period; a save that does not fit into this time is not
+    started.
+    """
 
 
 class SourceConfig(_Table):
-    """One source of nodes: a table `[[sources]]`."""
+    """One source of nodes, in a table `[[sources]]`."""
 
     name: SourceName
-    """Name of the source; the names of its nodes start with it."""
+    """Name of the source; the names of the source's nodes start with it."""
     kind: SourceKind
-    """Kind of engine."""
+    """Kind of the source's engine."""
     slots: Annotated[int, Field(ge=1, le=1024)]
-    """Slots of a node."""
+    """Number of slots per node."""
     device: Literal["cpu", "cuda"] = "cuda"
-    """Kind of its slots."""
+    """Kind of the slots."""
     labels: Labels = Field(default_factory=dict)
-    """Labels of its nodes, besides `source=<name>`."""
+    """Labels of the source's nodes, in addition to `source=<name>`."""
     roots: Annotated[dict[Root, Place], Field(min_length=1, max_length=64)]
-    """Path on the nodes, or `s3://bucket/prefix`, of each storage root."""
+    """For each storage root, its path on the nodes or its URL `s3://bucket/prefix`."""
     limits: SourceLimits = Field(default_factory=SourceLimits)
-    """Limits of what may be requested of it."""
+    """Limits on requests to the source."""
     request_seconds: Annotated[float, Field(ge=60, le=LONGEST_SECONDS)] | None = None
-    """Length of an allocation; unlimited when absent."""
+    """Duration of an allocation, in seconds; unlimited when absent."""
     idle_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)] = 300.0
-    """Time without an attempt after which nodes are released."""
+    """Time without an attempt, in seconds, after which nodes are released."""
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)] = 300.0
-    """Time before the end of an allocation at which its attempts save and leave."""
+    """Time before the end of an allocation, in seconds, at which attempts save and leave."""
     check_addresses: bool = True
-    """Whether a pilot must join from an address that the engine names for it; off behind NAT."""
+    """Whether a pilot must join from an address that the engine lists for it; off behind NAT."""
     url: Url | None = None
-    """URL at which pilots reach the server; the server's own answer when absent."""
+    """URL at which pilots reach the server; when absent, the one in the server's order."""
     python: Annotated[str, Field(min_length=1, max_length=500)] = "python3"
-    """Interpreter on the nodes with the worker and the trainer."""
+    """Python interpreter on the nodes that can import the worker and the trainer."""
     worker: PilotSettings = PilotSettings()
-    """Settings of the worker that pass through to pilots."""
+    """Settings of the worker that are passed to pilots."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
-    """Options of the engine."""
+    """Options for the engine."""
 
     @model_validator(mode="after")
     def _must_leave_time_to_work(self) -> Self:
@@ -146,7 +150,7 @@ class SourceConfig(_Table):
         )
 
     def pilot_environment(self, *, url: str, request_id: str, purpose: str) -> dict[str, str]:
-        """Return the environment of the pilots of a request (docs/sources.md); without secrets."""
+        """Return the environment for a request's pilots, without secrets (docs/sources.md)."""
         environment = {
             "TRAINYARD_URL": url,
             "TRAINYARD_INBOX": "server",
@@ -168,7 +172,7 @@ class SourceConfig(_Table):
 
 class _File(_Table):
     sources: Annotated[tuple[SourceConfig, ...], Field(min_length=1, max_length=64)]
-    """The sources of one provisioner."""
+    """Sources of one provisioner."""
 
     @model_validator(mode="after")
     def _names_must_differ(self) -> Self:
@@ -179,10 +183,11 @@ class _File(_Table):
 
 
 def read_sources(path: Path) -> tuple[SourceConfig, ...]:
-    """Return the sources of a TOML file.
+    """Return the sources in a TOML file.
 
     Raises:
-        ValueError: the file is unreadable; or names each wrong field and its value.
+        ValueError: the file is unreadable, or a field is wrong; the message names each wrong field
+            and its value.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -197,12 +202,13 @@ def read_sources(path: Path) -> tuple[SourceConfig, ...]:
 
 
 def parse_table(model: type[Parsed], table: Any, *, pointer: str = "") -> Parsed:
-    """Parse a table of TOML as a model.
+    """Parse a TOML table as a model.
 
     Raises:
-        SpecError: names each wrong field, its value, and the legal values.
+        SpecError: a field is wrong; the message names each wrong field, its value, and the legal
+            values.
     """
-    text = json.dumps(table, default=str)  # strict models accept JSON's arrays for tuples
+    text = json.dumps(table, default=str)  # in JSON, strict models accept arrays for tuples
     try:
         return model.model_validate_json(text)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""Slurm as a source of nodes: one batch job per request, with pilots as its tasks.
+"""Slurm as a source of nodes: one batch job for each request, with pilots as its tasks.
 
-Jobs are found by name, comment and user. Accounting is not needed: a job that squeue has forgotten
-is unknown, unless sacct proves its end.
+Jobs are found by name, comment and user. Accounting is not required: without it, a job that squeue
+has forgotten is unknown, because only sacct can prove its end.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.run.atomic import create_file
 
 OLDEST = (20, 11)
-"""First version with every option used here."""
+"""Oldest version of Slurm that has every option used here."""
 UNPROVEN = "NODE_FAIL"
-"""State of a job that ended while a node did not answer: its processes may live."""
+"""State of a job that ended while a silent node may still run its processes."""
 _STATES: Mapping[EngineState, str] = {
     "pending": "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT",
     "running": "RUNNING SUSPENDED STOPPED RESIZING SIGNALING",
@@ -49,9 +49,9 @@ _STATES: Mapping[EngineState, str] = {
     "NODE_FAIL",
 }
 STATES = {name: state for state, names in _STATES.items() for name in names.split()}
-"""States of Slurm; all others are unknown."""
+"""Engine state for each Slurm state; all other Slurm states count as unknown."""
 SILENT = re.compile(r"\*|DOWN|NOT_RESPONDING|UNKNOWN|FAIL|POWER|REBOOT|FUTURE")
-"""States of a node that does not answer reliably."""
+"""States of a node that does not respond reliably."""
 FIELDS = (
     *(("JobID", 32), ("State", 20), ("Name", 48), ("RestartCnt", 12), ("Comment", 64)),
     *(("StartTime", 24), ("EndTime", 24), ("NodeList", 8000), ("Reason", 200)),
@@ -64,22 +64,22 @@ REFUSALS = re.compile(
 PASSING = re.compile(
     "(?i)contact|timed out|temporarily|authentication|zero bytes|standby|connection|munge"
 )
-"""Errors of sbatch caused by the controller, not by the request."""
+"""Errors of sbatch that the controller causes, not the request."""
 AT_ONCE = 500
-"""Names of nodes or files per command: the kernel accepts 128 KiB for an argument."""
+"""Maximum number of names per command: the kernel accepts 128 KiB per argument."""
 MAX_OUTPUT = 256 * 2**20
-"""Output limit of a command: squeue writes 8.4 KB for each job of the user, pilots or not."""
+"""Maximum output of a command, in bytes: squeue writes 8.4 KB for each job of the user."""
 RESOLVED_SECONDS = 600.0
-"""Time for which the addresses of a name are kept: a node may return with others."""
+"""Seconds for which a name's addresses are kept: a node may return with others."""
 LOG = "pilots.log"
 # Only the shell gets the notice, and writes a file: USR1 would end programs that do not handle it.
-# TERM reaches the pilots directly; without its trap the shell would end, and the pilots with srun.
+# TERM reaches the pilots directly. Its trap keeps the shell, and so srun and the pilots, alive.
 NOTICE = """rm -f "$TRAINYARD_PREEMPTION_NOTICE_FILE"
 trap 'echo the allocation ends soon > "$TRAINYARD_PREEMPTION_NOTICE_FILE"' USR1
 trap : TERM"""
 WAIT = "while kill -0 $! 2> /dev/null; do wait $!; done"
 TIMES = ("env", "SLURM_TIME_FORMAT=%s")
-"""Makes Slurm print Unix times: the default has no time zone."""
+"""Prefix that makes Slurm print Unix times, because its default format has no time zone."""
 WRITE_SECRETS = (
     'umask 077 && mkdir -p "$1" && [ -O "$1" ] && '
     'cat > "$1/.draft.$$" && mv "$1/.draft.$$" "$1/secrets"'
@@ -88,14 +88,14 @@ WRITE_SECRETS = (
 
 @dataclass(frozen=True)
 class _Row:
-    """A line of squeue."""
+    """A parsed line of squeue's output."""
 
     job_id: str
     state: str
     request_id: str
     restarts: int
     nodes: int
-    """Number of requested nodes."""
+    """Number of nodes that the job requested."""
     starts_at: float | None
     ends_at: float | None
     node_list: str
@@ -110,18 +110,18 @@ class SlurmSource:
     """The jobs of one source in one Slurm cluster."""
 
     def __init__(self, place: Place, options: SlurmOptions) -> None:
-        """Use a cluster; raise `ValueError` if the options contradict each other."""
+        """Prepare calls to a cluster; raise `ValueError` if options contradict each other."""
         if options.ssh and options.folder is None:
             raise ValueError(f"source {place.name}: options.ssh needs options.folder")
         self._place = place
         self._options = options
-        self._comment = f"trainyard/{place.name}/"  # of every job; the number of nodes follows
+        self._comment = f"trainyard/{place.name}/"  # of every job, before its number of nodes
         self._resolved: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._version: tuple[int, ...] = ()
         self._kill_wait: int | None = None
 
     def submit(self, submission: Submission) -> str:
-        """Start the job of a request unless a job of its name exists; return Slurm's id."""
+        """Start a request's job unless a job with its name exists; return Slurm's id."""
         if found := self._rows([submission.request_id]):
             return found[0].job_id
         self._probe()
@@ -131,7 +131,8 @@ class SlurmSource:
             self._run(*write, stdin=submission.secrets.read_bytes())
         ours = self._resources(submission)
         done = self._command(
-            # An option without a value takes the next word as its value: not our name of the job.
+            # Given twice: an operator's option without a value would take the next word as its
+            # value, instead of our job name.
             *("sbatch", "--parsable", *ours, *self._options.options, *ours),
             stdin=self._script(submission, folder).encode(),
         )
@@ -154,13 +155,13 @@ class SlurmSource:
         return EngineListing(jobs)
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs of these requests; forgotten ones only if sacct proves their end."""
+        """Return the jobs for these requests; a forgotten job only if sacct proves its end."""
         jobs = self._jobs(self._rows(request_ids))
         known = {job.request_id for job in jobs}
         return [*jobs, *self._accounted([one for one in request_ids if one not in known])]
 
     def cancel(self, request_id: str) -> None:
-        """Cancel the job of a request: its pilots receive SIGTERM, and SIGKILL after `KillWait`."""
+        """Cancel a request's job: its pilots get SIGTERM and, after `KillWait`, SIGKILL."""
         for row in self._rows([request_id]):
             if not row.has_ended:
                 self._run("scancel", row.job_id)
@@ -193,7 +194,7 @@ class SlurmSource:
         )
 
     def _script(self, submission: Submission, folder: Path) -> str:
-        """Return the batch script; it contains the path of the secrets, but no secret."""
+        """Return the batch script, which contains the path of the secrets but no secret."""
         cores = self._options.cpus_per_node or submission.shape.slots
         environment = dict(submission.environment)
         environment["TRAINYARD_JOIN_TOKEN_FILE"] = str(folder / "secrets")
@@ -216,10 +217,10 @@ class SlurmSource:
         return Path(self._options.folder or own) / request_id
 
     def _rows(self, request_ids: Sequence[str]) -> Sequence[_Row]:
-        """Return the jobs of these requests, or of all, that the controller remembers, one each.
+        """Return one job for each of these requests, or all, that the controller remembers.
 
-        An sbatch without an answer may take effect after the next one: then the younger job of the
-        name is cancelled, and an unfinished job hides a finished one.
+        An sbatch whose response was lost may take effect only after the next sbatch. In that case
+        the younger job with the name is cancelled, and an unfinished job hides a finished one.
         """
         columns = ",".join(f"{name}:{width}" for name, width in FIELDS)
         names = [f"--name={','.join(map(job_name, request_ids))}"] if request_ids else []
@@ -233,7 +234,7 @@ class SlurmSource:
         return list(kept.values())
 
     def _row(self, line: str) -> _Row | None:
-        """Parse a line of squeue; return None for another source's job or a job without pilots."""
+        """Parse a line of squeue; return None for a job of another source or without pilots."""
         ends = itertools.accumulate(width for _, width in FIELDS)
         values = {
             name: line[end - width : end].strip()
@@ -252,17 +253,17 @@ class SlurmSource:
         )
 
     def _jobs(self, rows: Sequence[_Row]) -> Sequence[EngineJob]:
-        """Return the jobs of these rows; one call of the controller covers the nodes of all."""
+        """Return the jobs for these rows; one call to the controller covers all their nodes."""
         lives = {row.job_id: self._lives(row) for row in rows}
         each = (hosts for of_job in lives.values() for hosts in of_job.values())
         addresses = self._addresses({host for hosts in each for host in hosts})
         return [_job(row, lives[row.job_id], addresses) for row in rows]
 
     def _lives(self, row: _Row) -> Mapping[int, Sequence[str]]:
-        """Return the hosts of each run of a running job, by the index of their task.
+        """Return the hosts for each run of a running job, by the index of the task on them.
 
-        Slurm removes failed nodes, and completed ones, from a job's list, which proves nothing
-        about their processes. So the first complete list of each run is kept.
+        Slurm removes failed nodes, and completed ones, from the node list of a job; the removal
+        proves nothing about their processes. So the first complete list of each run is kept.
         """
         if STATES.get(row.state) not in ("running", "completing"):
             return {}
@@ -280,12 +281,13 @@ class SlurmSource:
         return lives
 
     def _addresses(self, hosts: Collection[str]) -> Mapping[str, tuple[str, ...]]:
-        """Return the addresses of nodes that answer the controller; others are omitted."""
+        """Return the addresses of nodes that respond to the controller; other nodes are omitted."""
         found: dict[str, tuple[str, ...]] = {}
         names = sorted(hosts)
         for first in range(0, len(names), AT_ONCE):
             some = ",".join(names[first : first + AT_ONCE])
-            # A deleted node makes it fail, but its output about the others is right.
+            # If a node was deleted, the command fails, but its output on the other nodes is
+            # correct.
             text = self._command("scontrol", "-o", "show", "node", some).stdout
             for line in text.decode(errors="replace").splitlines():
                 fields = dict(word.partition("=")[::2] for word in line.split())
@@ -295,18 +297,18 @@ class SlurmSource:
         return found
 
     def _resolve(self, address: str) -> tuple[str, ...]:
-        """Return the IP addresses of a name, as resolved on the login node."""
+        """Return the IP addresses for a name, as the login node resolves it."""
         at, found = self._resolved.get(address, (-math.inf, ()))
         if time.monotonic() - at >= RESOLVED_SECONDS:
             text = self._command("getent", "ahosts", address).stdout.decode(errors="replace")
             new = sorted({line.split()[0] for line in text.splitlines() if line.split()})[:16]
-            if new:  # otherwise the former ones remain, and the name is resolved again later
+            if new:  # otherwise keep the earlier addresses and resolve the name later
                 found = tuple(new)
                 self._resolved[address] = time.monotonic(), found
         return found
 
     def _accounted(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs among these that accounting shows as ended; empty without accounting."""
+        """Return the requests' jobs that accounting shows as ended; empty without accounting."""
         if not request_ids:
             return []
         names = ",".join(job_name(one) for one in request_ids)
@@ -327,7 +329,7 @@ class SlurmSource:
         return list(jobs.values())
 
     def _probe(self) -> None:
-        """Read the version and `KillWait`, once."""
+        """Read Slurm's version and `KillWait`, once."""
         if self._version:
             return
         text = self._run("squeue", "--version")
@@ -336,14 +338,14 @@ class SlurmSource:
         if version < OLDEST:
             raise SourceError.refusal(f"{text.strip()!r}; Slurm {OLDEST[0]}.{OLDEST[1]} is needed")
         config = self._run("scontrol", "show", "config")
-        if "proctrack/pgid" in config:  # then the end of a job proves nothing about its ranks
+        if "proctrack/pgid" in config:  # with it, the end of a job proves nothing about its ranks
             raise SourceError.refusal("ProctrackType=proctrack/pgid; cgroup or linuxproc is needed")
         wait = re.search(r"KillWait\s*=\s*(\d+)", config)
         self._kill_wait = int(wait[1]) if wait else None
         self._version = version
 
     def _run(self, *command: str, stdin: bytes = b"") -> str:
-        """Return the output of a command; raise `SourceError` if it fails."""
+        """Return the output of a command; raise `SourceError` if the command fails."""
         done = self._command(*command, stdin=stdin)
         if done.returncode:
             raise SourceError(error_text(done))
@@ -363,9 +365,9 @@ class SlurmSource:
 def _job(
     row: _Row, lives: Mapping[int, Sequence[str]], addresses: Mapping[str, tuple[str, ...]]
 ) -> EngineJob:
-    """Describe a job.
+    """Describe a job in the form that reports use.
 
-    A requeued job starts again when its nodes have completed, or have failed: on nodes that answer,
+    A requeued job starts again once its nodes have completed or failed. On nodes that respond, the
     processes of its earlier runs are gone, because slurmd ends processes without a job.
     """
     state = STATES.get(row.state, "unknown")

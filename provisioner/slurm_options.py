@@ -1,4 +1,4 @@
-"""Options of a source of kind `slurm`: which pass to sbatch, and which are refused."""
+"""Options of a source of kind `slurm`, including which sbatch options are passed or refused."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ RESERVED = (
     *("requeue", "no-requeue", "no-kill", "comment", "parsable", "wrap", "test-only", "wait"),
     *("hold", "output", "error", "cpus-per-task", "time"),
 )
-"""Options of sbatch that the pilots rely on, and those with a setting of their own."""
+"""Options of sbatch that the pilots depend on, and options that have a setting of their own."""
 RESERVED_LETTER = re.compile(r"-[QvsIOhV]*[JNnaHWoectk]")
-"""The same as letters, alone or after letters without a value."""
+"""The same options as letters, alone or after letters that take no value."""
 DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB)\b", re.MULTILINE)
-"""Lines of a script from which sbatch takes options."""
+"""Lines of a script from which sbatch reads options."""
 
 
 def _legal_option(option: str) -> str:
     if not option.startswith("-") or option.strip("-") == "" or "\0" in option:
         raise ValueError(f"{option!r} is no option; write --name=value")
     name = option.partition("=")[0]
-    # getopt accepts prefixes of names, such as --arr for --array.
+    # getopt accepts prefixes of option names, such as --arr for --array.
     long = name.startswith("--") and any(each.startswith(name[2:]) for each in RESERVED)
     if long or RESERVED_LETTER.match(option):
         raise ValueError(f"{name!r} is set by the provisioner, or the beginning of what is")
@@ -45,18 +45,29 @@ class SlurmOptions(EngineOptions):
     """Options of a source of kind `slurm`."""
 
     options: tuple[Annotated[str, AfterValidator(_legal_option)], ...] = ()
-    """Options for sbatch, passed unchanged, such as `--partition=gpu`, `--account=x`, `--qos=y`."""
+    """Options for sbatch, which are passed unchanged, such as `--partition=gpu`, `--account=x`,
+    `--qos=y`.
+    """
     setup: Annotated[str, AfterValidator(_legal_setup)] = ""
-    """Lines of bash that run on the first node before the pilots start: `module load`, proxies."""
+    """Lines of bash that run on the first node before the pilots start, such as `module load` or
+    proxy variables.
+    """
     cpus_per_node: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Cores of each pilot; the number of slots when absent."""
+    """Number of CPU cores for each pilot; equal to the number of slots when absent."""
     gres: Annotated[str, Field(pattern=r"^[A-Za-z0-9:_.,=-]*$")] | None = None
-    """Value of `--gres`; by default `gpu:<slots>` on nodes with GPUs; not passed when empty."""
+    """Value of sbatch's `--gres`; `gpu:<slots>` on nodes with GPUs when absent; not passed when
+    empty.
+    """
     signal_seconds: Annotated[int, Field(ge=0, le=65_535)] = 120
-    """Time before the limit at which Slurm announces it and attempts leave."""
+    """Time, in seconds, before the time limit at which Slurm announces the limit and attempts
+    leave.
+    """
     ssh: tuple[str, ...] = ()
-    """Command that reaches a login node, such as `["ssh", "login1"]`; without it Slurm's commands
-    run here."""
+    """Command that reaches a login node, such as `["ssh", "login1"]`; without it, Slurm's commands
+    run on the provisioner's machine.
+    """
     folder: Annotated[str, Field(pattern="^/")] | None = None
-    """Folder for join secrets and logs, visible to login node and nodes, readable only by this
-    user. By default the provisioner's own, which needs Slurm's commands here."""
+    """Folder for join secrets and logs, visible to the login node and the nodes, readable only by
+    this user. When absent, it is the provisioner's own folder, which requires Slurm's commands on
+    the provisioner's machine.
+    """

@@ -40,13 +40,14 @@ def api(context: Context) -> int:
     path = ensure_admin_token(context)
     if path is not None:
         logger.info("the admin token lies in %s", path)
-    # uvicorn sends itself the signal again after its shutdown: that is a normal exit.
+    # uvicorn raises SIGTERM again after its shutdown; the process then exits normally.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     app = create_app(context)
     config = configured(app, context.settings, connections=connections_possible())
     server = Server(config, before_end=app.state.inboxes.close)
-    # A full garbage collection of the objects made at the start takes 50 ms, in which no request is
-    # answered. A large group of requests makes enough objects to cause one.
+    # A full garbage collection of the objects made at the start takes 50 ms, during which the
+    # server answers no request. A large group of requests makes enough objects to start a
+    # collection.
     gc.collect()
     gc.freeze()
     with suppress(KeyboardInterrupt):

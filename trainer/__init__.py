@@ -1,1 +1,1 @@
-"""Trains under torchrun: uses files, other ranks and the bucket of its checkpoints."""
+"""The built-in trainer, run by torchrun; it uses only files, other ranks and its bucket."""

@@ -39,14 +39,15 @@ INTERRUPTED = 130  # a shell's exit code after Ctrl-C: 128 + SIGINT
 
 logger = logging.getLogger("trainer")
 
-# Only `preload` and some commands import torch, which takes seconds: the first heartbeat and the
+# Only `preload` and some commands import torch, which takes seconds; the first heartbeat and the
 # checks do not need it.
 
 
 def preload() -> None:
-    """Import every module that ranks need; a process that forks ranks calls it once, before.
+    """Import every module that ranks need; a process calls it once before it forks ranks.
 
-    It also builds validators, and lists the packages, which the first rank of a node records.
+    It also builds validators, and lists the installed packages, which the first rank of a node
+    records.
     """
     _import_torch()
     from trainer.provenance import installed_packages
@@ -57,7 +58,7 @@ def preload() -> None:
 
 
 def _import_torch() -> None:
-    """Import torch and the trainer; the variables that torch reads must be set by then."""
+    """Import torch and the trainer; variables that torch reads must be set before the call."""
     prefer_growing_segments(os.environ)
     with importing_without_collector():
         import torch._dynamo  # noqa: F401 (otherwise imported in the first step, with the GC on)
@@ -71,7 +72,7 @@ def enter() -> NoReturn:
 
 
 def main() -> int:
-    """Run the command line; return 0 if the run succeeded or was stopped, 1 if it failed."""
+    """Run the command line; return 0 if the run succeeded or was stopped, otherwise 1."""
     match sys.argv[1:]:
         case ["export", *words]:
             from trainer.hugging_face.export import main as export
@@ -153,15 +154,15 @@ def _folder(text: str) -> Path:
 
 
 def _recorded(action: Callable[[], None], *, record: Callable[[BaseException], Failure]) -> int:
-    """Run `action`, and record its error in the log and the run directory; return the exit code."""
+    """Run `action`; on an error, write it to log and run directory; return the exit code."""
     try:
         action()
-    except KeyboardInterrupt:  # Ctrl-C at a terminal is no failure of the run
+    except KeyboardInterrupt:  # Ctrl-C in a terminal is no failure of the run
         return INTERRUPTED
     except RunError as error:  # the log needs only the message; the record has the traceback
         logger.error("%s: %s", error.reason.value, error)
         return _failed(error, record)
-    except BaseException as error:  # record whatever ends the run
+    except BaseException as error:  # record any error that ends the run
         logger.exception("the run failed")
         return _failed(error, record)
     return 0
@@ -173,7 +174,7 @@ def _failed(error: BaseException, record: Callable[[BaseException], Failure]) ->
     except OSError:
         logger.exception("the failure could not be recorded")
     else:
-        if failure.reason == FailureReason.HANG:  # the supervisor requests the others' stacks
+        if failure.reason == FailureReason.HANG:  # the supervisor requests other ranks' stacks
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     return 1
 
@@ -187,9 +188,9 @@ def _train(folder: Path, roots: Mapping[str, str], writer: RunWriter) -> None:
     stop_on_sigterm(directory)
     raise_file_limit()
     writer.enter(Phase.STARTING)
-    # Without torchrun this process is the only rank, whatever `resources.world_size` is.
+    # Without torchrun this process is the only rank, regardless of `resources.world_size`.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
-    os.environ.update(run.spec.env)  # before the import of torch, which reads it
+    os.environ.update(run.spec.env)  # before torch is imported, which reads these variables
     _import_torch()
     from trainer.loop.train import train
 

@@ -1,6 +1,6 @@
-"""Checks a run before its ranks start, so that most errors appear within seconds.
+"""Checks a run before its ranks start, so that common errors appear within seconds.
 
-Without torch, except for own models, which are built on the meta device.
+Works without torch, except for own models, which are built on the meta device.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trainer.run import TrainerRun, open_run
 
 
 def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
-    """Reject a run with a spec, layout, places or input that cannot work.
+    """Reject a run whose spec, layout, storage places or input cannot work.
 
     Raises:
-        LaunchError: the spec cannot run, a root is not defined here, or an own model cannot be
-            built, does not fit the layout or the recipe, or lacks a layer or matrix that the spec
-            names.
-        DataError: the input or the initial weights are missing, empty, outside their root, or the
-            weights are those of another model.
+        LaunchError: the spec cannot run, a root is not defined on this node, or an own model cannot
+            be built, does not fit the layout or the recipe, or lacks a layer or a matrix that the
+            spec names.
+        DataError: the input or the initial weights are missing, empty or outside of their root, or
+            the weights belong to another model.
     """
     run = open_run(folder, world_size=None, roots=roots)
     check_input(run.spec, run.attempt.roots)
@@ -34,7 +34,7 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
 
 
 def _try_own_model(run: TrainerRun) -> None:
-    """Build an own model on the meta device and check its plans, which only its code defines."""
+    """Build an own model on the meta device and check its plans, which only its code can define."""
     from trainer.loop.optimizer import refuse_unknown_matrices
     from trainer.models.families import build_model  # imports torch
     from trainer.models.own.data_dependence import stated_dependence

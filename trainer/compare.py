@@ -19,7 +19,7 @@ from trainyard.spec.job import JobSpec
 
 
 def main(words: list[str]) -> int:
-    """Print the differences; return 0 if the checkpoint fits, 1 if not, 2 on an error."""
+    """Print the differences; return 0 if the checkpoint fits, 1 if it does not, 2 on an error."""
     parser = argparse.ArgumentParser(prog="python -m trainer compare", description=__doc__)
     parser.add_argument("run", type=Path, help="run directory of the job; needs spec.json")
     parser.add_argument("checkpoint", type=Path, help="folder of a committed checkpoint")
@@ -36,16 +36,17 @@ def main(words: list[str]) -> int:
 
 
 def compare_with(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = None) -> Comparison:
-    """Compare a job's model and optimizer with a committed checkpoint; reads no tensors.
+    """Compare a job's model and optimizer with a committed checkpoint; read no tensor contents.
 
     Raises:
         CheckpointError: the checkpoint is missing, not committed, or damaged.
-        RunError: the job's model cannot be built.
+        RunError: the model of the job cannot be built.
     """
     model = build_model(spec, roots)
     reader = CheckedReader(folder, tied=tied_weights(model))
     reader.open(point_at(read_manifest(folder), folder))
-    # On the meta device, on one rank: the tensors of all ranks of any layout, without memory.
+    # On the meta device and with one rank, this lists the tensors of all ranks of any layout,
+    # without memory.
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
     return compare(reader.kinds, kinds_of(train_tensors(model, optimizer)))

@@ -1,4 +1,4 @@
-"""The ranks of a launch: their devices and groups, and errors raised on all of them."""
+"""The ranks of a launch: their devices, their groups, and errors that are raised on all ranks."""
 
 from __future__ import annotations
 
@@ -23,40 +23,42 @@ from trainer.run import device_kind
 
 SHORTEST_TIMEOUT_SECONDS = 60.0
 TIMEOUT_SHARE = 0.9
-"""Timeout of a collective as a share of the supervisor's limit."""
+"""Timeout of a collective as a fraction of the supervisor's hang limit."""
 FLIGHT_RECORDER = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_NCCL_ENABLE_TIMING": "1",  # durations of collectives, by events
+    "TORCH_NCCL_ENABLE_TIMING": "1",  # measures durations of collectives by events
 }
 LISTENER = "TRAINYARD_STORE_FD"
-"""Variable with rank 0's descriptor that listens on `MASTER_PORT` if no torchrun serves the store;
-ranks without such a descriptor ignore the value."""
+"""Variable with the descriptor on which rank 0 listens at `MASTER_PORT` if no torchrun serves the
+store; ranks without such a descriptor ignore the value.
+"""
 SAVING_TIMEOUT_SECONDS = 3600.0
-"""Timeout of the CPU group, in which ranks wait while others read and write files."""
+"""Timeout of the CPU group, in seconds; ranks wait in it while other ranks read and write files."""
 STARTING_SECONDS = 600.0
-"""The supervisor's limit without a heartbeat before ranks read data or weights."""
+"""The supervisor's hang limit, in seconds, before ranks read data or weights."""
 COMPILING_SECONDS = 3600.0
-"""The supervisor's limit without a heartbeat while ranks compile."""
+"""The supervisor's hang limit, in seconds, while ranks compile."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the ranks of the attempt."""
+    """This process as one of the attempt's ranks."""
 
     rank: int
     """Global rank."""
     world_size: int
-    """Number of all ranks."""
+    """Number of ranks in the attempt."""
     device: torch.device
     """Device on which this rank computes."""
     cpu_group: dist.ProcessGroup
-    """All ranks over gloo, for counters, digests, checkpoints and rank 0's decisions. Only the
-    training thread uses it: collectives must have the same order on all ranks."""
+    """Group of all ranks over gloo, for counters, digests, checkpoints and rank 0's decisions. Only
+    the training thread uses it, because collectives must have the same order on all ranks.
+    """
 
     @property
     def leads(self) -> bool:
-        """Whether this is global rank 0."""
+        """Whether this process is global rank 0."""
         return self.rank == 0
 
 
@@ -70,23 +72,24 @@ def joined(
     """Join the process group of the launch; destroy it after all ranks have finished.
 
     The ranks meet through torchrun's environment, or at a port on which rank 0 already listens.
-    Without either, this process is the only rank. After an error the group is not destroyed, which
-    would wait for ranks that may never arrive.
+    Without either, this process is the only rank. After an error the group is not destroyed,
+    because its destruction would wait for ranks that may never arrive.
 
     Args:
-        device: kind of slot; `auto` prefers a GPU.
-        hang_seconds: as in `collective_timeout`.
-        flight_recorder: folder for the last collectives of each rank after a timeout on CUDA;
-            without it they are not recorded.
+        device: type of device; `auto` prefers a GPU.
+        hang_seconds: as for `collective_timeout`.
+        flight_recorder: folder to which each rank writes its last collectives after a timeout on
+            CUDA; if absent, they are not recorded.
 
     Raises:
-        LaunchError: a GPU is requested or present, but this rank has no usable one.
+        LaunchError: a GPU is requested or present, but this rank cannot use one.
     """
     local = _local_device(device)
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     if local.type == "cuda" and flight_recorder is not None:
         record_collectives(flight_recorder)
-    # Otherwise gloo immediately connects every pair of ranks of every group; few exchange data.
+    # Otherwise gloo immediately connects every pair of ranks in every group, though few pairs
+    # exchange data.
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
@@ -113,14 +116,14 @@ def joined(
         device=local,
         cpu_group=dist.new_group(backend="gloo", timeout=saving_timeout, group_desc="cpu"),
     )
-    dist.barrier()  # otherwise a rank could close connections that another one still needs
+    dist.barrier()  # otherwise a rank could close connections that another rank still needs
     dist.destroy_process_group()
 
 
 def _store_at_listener(timeout: timedelta) -> dist.Store:
-    """Return the store of a launch without torchrun: rank 0 serves it on an open listener.
+    """Return the store of a launch without torchrun; rank 0 serves it on an open listener.
 
-    The port is bound before any rank runs, so no other process can take it.
+    The port is bound before any rank runs, so no other process can take the port.
     """
     rank, listener = int(os.environ["RANK"]), int(os.environ[LISTENER])
     return dist.TCPStore(
@@ -134,16 +137,16 @@ def _store_at_listener(timeout: timedelta) -> dist.Store:
 
 
 def collective_timeout(hang_seconds: float) -> timedelta:
-    """Return the timeout of the collectives of training.
+    """Return the timeout of the collectives in training.
 
     The supervisor ends the attempt after `hang_seconds` without a heartbeat. Collectives time out
-    earlier, so that the ranks record which collective hung.
+    earlier, so that the ranks can record which collective hangs.
     """
     return timedelta(seconds=max(TIMEOUT_SHARE * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
 
 
 def record_collectives(folder: Path) -> None:
-    """Configure NCCL's watchdog to dump the last collectives of a rank; set variables win."""
+    """Configure NCCL's watchdog to dump a rank's last collectives; keep variables already set."""
     folder.mkdir(exist_ok=True)
     for name, value in {**FLIGHT_RECORDER, "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank-"}.items():
         os.environ.setdefault(name, value)
@@ -167,9 +170,9 @@ def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def run_near(device: torch.device) -> None:
-    """Restrict the threads of this process to the CPUs near a GPU; does nothing on a CPU.
+    """Restrict this process' threads to the CPUs near a GPU; for a CPU device, do nothing.
 
-    torchrun can do the same for its ranks with numactl, which not every node has.
+    torchrun can do this for its ranks too, but only with numactl, which some nodes lack.
     """
     if device.type != "cuda":
         return
@@ -182,7 +185,7 @@ def run_near(device: torch.device) -> None:
 
 
 def _no_usable_gpu(kind: str, messages: Sequence[str]) -> str:
-    """Return why torch can use no GPU: its build, the driver, its warnings."""
+    """Return why torch cannot use a GPU: its build, the driver, and its warnings."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     given = "GPUs are here" if visible is None else f"CUDA_VISIBLE_DEVICES={visible!r}"
     build = torch.version.cuda
@@ -205,12 +208,13 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
     """Run `action` on each rank of a CPU group; return the results by rank.
 
     Raises:
-        RunError: it failed on a rank; every rank gets the same error, naming the lowest such rank.
+        RunError: the action failed on a rank. Every rank raises the same error, which names the
+            lowest failing rank.
     """
     rank = dist.get_rank(group)
     answers: list[tuple[T | None, RunError | None]] = [(None, None)] * dist.get_world_size(group)
     dist.all_gather_object(answers, mine := _try(action), group=group)
-    answers[rank] = mine  # the original error, with its cause and traceback
+    answers[rank] = mine  # keep the original error with its cause and traceback
     failures = {r: error for r, (_, error) in enumerate(answers) if error is not None}
     if failures:
         raise _first(failures)
@@ -218,14 +222,14 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
 
 
 def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
-    """Return the tensors of all ranks of a CPU group, [world, N], on rank 0; None on the others.
+    """Return the tensors of all ranks in a CPU group, [world, N], on rank 0; None on other ranks.
 
-    They travel along a binomial tree, with the same pairs as the broadcasts of rank 0.
-    `dist.gather` would give rank 0 a socket to every other rank.
+    The tensors are sent along a binomial tree, between the same pairs of ranks as in broadcasts
+    from rank 0. `dist.gather` would open a socket from rank 0 to every other rank.
 
     Args:
-        mine_N: the tensor of this rank; its length and type are equal on all ranks.
-        group: the ranks.
+        mine_N: tensor of this rank; length and dtype must be equal on all ranks.
+        group: group of the ranks.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     rows_RN = mine_N[None]
@@ -248,13 +252,13 @@ def same_on_every_rank(
     """Return the digest of node-local files, which must be equal on all ranks of a CPU group.
 
     Args:
-        group: the ranks.
+        group: group of the ranks.
         digest: computes this rank's digest.
-        of: the files, for messages.
-        error: error type for different files.
+        of: name of the files, for messages.
+        error: type of the error to raise if the files differ.
 
     Raises:
-        RunError: it failed on a rank, or a rank has another digest than rank 0.
+        RunError: the computation failed on a rank, or a rank's digest differs from that of rank 0.
     """
     first, *others = on_every_rank(group, digest)
     for rank, other in enumerate(others, start=1):
@@ -270,7 +274,7 @@ def on_rank_0(group: dist.ProcessGroup, action: Callable[[], T]) -> T:
     """Run `action` on rank 0 of a CPU group and return its result on every rank.
 
     Raises:
-        RunError: it failed; every rank gets the same error.
+        RunError: the action failed; every rank raises the same error.
     """
     leads = dist.get_rank(group) == 0
     answer = [_try(action) if leads else (None, None)]
@@ -288,7 +292,7 @@ def _try(action: Callable[[], T]) -> tuple[T | None, RunError | None]:
     except RunError as error:
         return None, error
     except Exception as error:
-        function = getattr(action, "func", action)  # of a `partial`
+        function = getattr(action, "func", action)  # the function of a `partial`
         logger.exception("unexpected failure of %s", getattr(function, "__qualname__", function))
         return None, _as_run_error(error)
 
@@ -300,10 +304,10 @@ def _as_run_error(error: Exception) -> RunError:
 
 
 def _first(failures: Mapping[int, RunError]) -> RunError:
-    """Return the failure to raise: the lowest rank's, and a temporary one only without others."""
+    """Return the lowest rank's failure; a temporary failure only if all failures are temporary."""
     rank = min(failures, key=lambda rank: (getattr(failures[rank], "transient", False), rank))
     error = failures[rank]
     named = type(error)(f"rank {rank}: {error}", path=error.path)
-    named.__dict__.update(vars(error))  # the type's own attributes, such as `transient`
+    named.__dict__.update(vars(error))  # attributes of the error's type, such as `transient`
     named.__cause__ = error
     return named

@@ -20,20 +20,21 @@ from trainyard.run.failures import BadWindow, FailureReason, LoadFailure, Memory
 
 MEMORY_RAN_OUT = (
     "DefaultCPUAllocator: can't allocate memory",
-    # The error of torch's caching allocator has a type of its own; these have not:
+    # torch's caching allocator raises an error type of its own; the following errors have no type
+    # of their own:
     "CUDA error: out of memory",  # a kernel, a stream, pinned memory
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "Cuda failure 2 'out of memory'",  # NCCL
 )
-"""Parts of messages of out-of-memory errors."""
+"""Parts of messages that identify out-of-memory errors."""
 
 
 class RunError(Exception):
-    """A failure with a known reason.
+    """A failure of a training run for a known reason.
 
-    `path` is the file or folder at fault. `remedy` is more specific than the reason's default; a
-    traceback shows it after the message.
+    `path` is the file or folder at fault. `remedy` is more specific than the default remedy for the
+    reason; a traceback shows it after the message.
     """
 
     reason = FailureReason.TRAINER_ERROR
@@ -47,18 +48,18 @@ class RunError(Exception):
 
     @property
     def explained(self) -> str:
-        """The message, and the remedy if there is one."""
+        """Message of the error, followed by the remedy if there is one."""
         return str(self) if self.remedy is None else f"{self}\n{self.remedy}"
 
 
 class LaunchError(RunError):
-    """The run directory, the spec, or the number of ranks does not fit: nothing was started."""
+    """The run directory, spec or number of ranks does not fit; nothing was started."""
 
     reason = FailureReason.LAUNCH_ERROR
 
 
 class DataError(RunError):
-    """The input is missing, empty, unreadable or not the checkpoint's training input."""
+    """The input is missing, empty, unreadable, or is not the input of the checkpoint."""
 
     reason = FailureReason.DATA_ERROR
 
@@ -66,9 +67,9 @@ class DataError(RunError):
 class CheckpointError(RunError):
     """A checkpoint could not be written, is damaged, or does not belong to this job.
 
-    `of_storage`: the storage failed, which proves nothing about the checkpoint. `transient`: a
-    retry may succeed, because the storage is full, read-only or unreachable. `fault`: proof
-    that the checkpoint is unusable. `load`: set if the parent checkpoint cannot be loaded.
+    `of_storage`: the storage failed, so the error proves nothing about the checkpoint. `transient`:
+    a retry may succeed, because the storage is full, read-only or unreachable. `fault`: proof that
+    the checkpoint is unusable. `load`: set if the parent checkpoint cannot be loaded.
     """
 
     reason = FailureReason.CHECKPOINT_ERROR
@@ -95,10 +96,10 @@ class MismatchError(CheckpointError):
 
 
 class GuardError(RunError):
-    """A guard found a bad step.
+    """A guard detected a bad step.
 
-    `metric` names the bad value; None if only another rank has it. `bad_window` is the part of the
-    stream that a rollback omits.
+    `metric` names the bad value; it is None if only another rank has a bad value. `bad_window` is
+    the part of the stream that a rollback omits.
     """
 
     def __init__(
@@ -116,23 +117,23 @@ class NonFiniteError(GuardError):
 
 
 class LossSpikeError(GuardError):
-    """The loss is far above its recent course."""
+    """The loss is far above its recent values."""
 
     reason = FailureReason.LOSS_SPIKE
 
 
 class SilentRankError(RunError):
-    """Ranks did not answer, or a collective between nodes did not end, before the first step."""
+    """Before the first step, a rank did not respond, or a collective between nodes did not end."""
 
     reason = FailureReason.HANG
 
 
 class OutrunError(RunError):
-    """A newer attempt of the same job has raised the fence: this one must not commit."""
+    """A newer attempt of the same job has raised the fence, so this attempt must not commit."""
 
 
 class OutOfMemoryError(RunError):
-    """The memory of the device or of the host ran out; `memory` lists its use by part."""
+    """The memory of the device or of the host ran out; `memory` lists the memory use by part."""
 
     reason = FailureReason.OUT_OF_MEMORY
 
@@ -145,8 +146,8 @@ class OutOfMemoryError(RunError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory ran out."""
-    # By name and text: this module must not import torch. torch's CUDA error is no MemoryError, and
-    # its CPU error has no class of its own.
+    # Errors are identified by name and text, because this module must not import torch. torch's
+    # CUDA error is no MemoryError, and its CPU error has no class of its own.
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

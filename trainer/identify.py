@@ -1,6 +1,7 @@
-"""`python -m trainer identify s3://BUCKET/PREFIX`: prints the UUID of a root in an object store.
+"""`python -m trainer identify s3://BUCKET/PREFIX`: prints the UUID of an object-store root.
 
-A root without a UUID gets one. Workers compare it to verify that nodes share the same storage.
+If the root has no UUID, it gets one. Workers compare UUIDs to verify that nodes share the same
+storage.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trainyard.spec.storage_uri import ROOT_FILE
 
 
 def main(url: str) -> int:
-    """Print the UUID and return 0; on an error print it to stderr and return 1."""
+    """Print the UUID and return 0; on an error, print it to stderr and return 1."""
     try:
         root = storage_root(url)
         assert isinstance(root, ObjectPath), "workers identify folders without the trainer"
@@ -37,10 +38,11 @@ def identity(root: ObjectPath) -> str:
     """
     file = root / ROOT_FILE
     with storage_errors("read", file):
-        # A listing, not a read: it distinguishes a missing bucket from a missing object, and it
-        # checks the permission to list, which later operations need.
+        # List instead of reading: a listing distinguishes a missing bucket from a missing object,
+        # and checks the permission to list, which later operations need.
         if file not in root.beneath(start=ROOT_FILE):
-            # Several nodes may race: one creates the file, and all read its content.
+            # If several nodes do this concurrently, one of them creates the file, and all read its
+            # content.
             with suppress(FileExistsError):
                 file.put(f"{uuid.uuid4()}\n".encode(), new=True)
         return file.read_bytes().decode("utf-8", errors="replace").strip()

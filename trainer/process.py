@@ -1,6 +1,6 @@
-"""The process of a rank: signals, end with its parent, CPUs, and the garbage collector.
+"""The process of a rank: its signals, its parent's end, its CPUs and garbage collection.
 
-An automatic collection walks every object at a different time on each rank, while the other ranks
+An automatic collection walks every object, at a different time on each rank, while the other ranks
 wait in the next collective. Here collections run after the same steps on all ranks, and skip the
 objects that existed before the first step.
 """
@@ -28,9 +28,9 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent dies: no rank trains unsupervised.
+    """Let the kernel kill this process when its parent dies, so that no rank trains unsupervised.
 
-    Call it as early as possible: if the parent already exited, that cannot be detected.
+    Call this as early as possible, because a parent that has already exited cannot be detected.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -39,24 +39,25 @@ def die_with_parent() -> None:
 
 
 def show_stacks_when_asked() -> None:
-    """Dump the stacks of all threads to stderr on `STACKS_SIGNAL`, even if Python code hangs.
+    """Print all threads' stacks to stderr on `STACKS_SIGNAL`, even if Python code hangs.
 
-    A previously installed handler runs as well.
+    A handler that was installed before runs as well.
     """
     former = signal.getsignal(STACKS_SIGNAL)
-    # Without a former handler, chaining would run the signal's default action: the process' end.
+    # If there is no earlier handler, chaining would run the signal's default action, which ends the
+    # process.
     chain = former not in (signal.SIG_DFL, signal.SIG_IGN, None)
     faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True, chain=chain)
 
 
 def stop_on_sigterm(directory: RunDirectory) -> None:
-    """Install a SIGTERM handler that creates the `stop` file, so that the run saves and ends.
+    """Install a SIGTERM handler that creates the file `stop`, so that the run saves and ends.
 
     torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. Without a
-    supervisor torchrun also sends SIGTERM after a failure: if one is recorded, the signal ends this
-    process. A supervisor creates `stop` itself when it receives the same signal, which Slurm sends
-    to every process of a step. Its ranks ignore the signal; other signals end them. A process
-    forked by this one is ended by the signal.
+    supervisor, torchrun also sends SIGTERM after a failure; if a failure is recorded, the signal
+    ends this process. A supervisor creates `stop` itself when it receives SIGTERM, which Slurm
+    sends to every process of a step; so its ranks ignore SIGTERM, while other signals end them. The
+    signal ends a process that was forked from this process.
     """
     supervised, own_pid = directory.secret.exists(), os.getpid()
 
@@ -65,7 +66,7 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         if not supervised:
-            with contextlib.suppress(OSError):  # a full disk: the next SIGTERM retries
+            with contextlib.suppress(OSError):  # for example a full disk: the next SIGTERM retries
                 order_stop(directory)
 
     signal.signal(signal.SIGTERM, stop)
@@ -73,9 +74,9 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
 @contextmanager
 def importing_without_collector() -> Iterator[None]:
-    """Disable the collector during imports, and exclude the imported objects from it afterwards.
+    """Disable the collector during imports; afterwards exclude the imported objects from it.
 
-    Repeated collections during the import of torch take a fifth of its time.
+    Repeated collections take a fifth of the time of torch's import.
     """
     with collector_disabled():
         yield
@@ -83,20 +84,21 @@ def importing_without_collector() -> Iterator[None]:
 
 
 def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
-    """Set torch's CUDA allocator to expandable segments, unless the environment configures it.
+    """Set torch's CUDA allocator to expandable segments, unless a variable configures it.
 
-    Segments of fixed size fragment under blocks of varying size. torch reads the variable when it
-    is imported.
+    Segments of fixed size become fragmented if the sizes of blocks vary. torch reads the variable
+    when it is imported.
     """
-    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # the former name of the variable
+    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # older name of the variable
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozenset[int]:
-    """Restrict all threads to the CPUs of a device's NUMA node; return the process' CPUs now.
+    """Restrict all threads to the CPUs of a device's NUMA node; return the process' new CPUs.
 
-    Memory of another node is slower, and so are copies between it and the device. Nothing changes
-    on a machine with one node, if the node is unknown, or if this process may use none of its CPUs.
+    Memory on another NUMA node is slower, and so are copies between it and the device. Nothing
+    changes if the machine has one NUMA node, if the device's node is unknown, or if this process
+    may use none of its CPUs.
 
     Args:
         pci_address: address of the device, such as `0000:dc:00.0`.
@@ -107,18 +109,18 @@ def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozense
     try:
         number = int((system / "bus" / "pci" / "devices" / pci_address / "numa_node").read_text())
         near = allowed & cpus_in((nodes / f"node{number}" / "cpulist").read_text())
-    except OSError:  # with one node the number is often -1
+    except OSError:  # on a machine with one NUMA node, the number is often -1
         return allowed
     if not near:
         return allowed
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended, or a sandbox forbids the call
+        with contextlib.suppress(OSError):  # the thread has ended, or a sandbox forbids the call
             os.sched_setaffinity(int(thread.name), near)
     return frozenset(os.sched_getaffinity(0))
 
 
 def cpus_in(text: str) -> frozenset[int]:
-    """Return the CPUs of a sysfs list, such as `0-3,8`."""
+    """Return the CPUs in a sysfs list, such as `0-3,8`."""
     ranges = [part.partition("-") for part in text.strip().split(",") if part]
     return frozenset(
         cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)
@@ -126,9 +128,9 @@ def cpus_in(text: str) -> frozenset[int]:
 
 
 def leave(code: int) -> NoReturn:
-    """Flush the output and end this process without finalizers.
+    """Flush the output and end this process without running finalizers.
 
-    After a failure peers may be dead and collectives pending; threads of the communication
+    After a failure, peers may be dead and collectives pending. Threads of the communication
     libraries would then block the interpreter's exit, and with it the other ranks.
     """
     logging.shutdown()
@@ -150,14 +152,14 @@ def collector_disabled() -> Iterator[None]:
 
 
 class StepCollector:
-    """A context without automatic collections; they run after the same steps on all ranks."""
+    """Turns off automatic collections; collections then run after the same steps on all ranks."""
 
     def __init__(self, every_steps: int) -> None:
-        """Collect after each `every_steps` steps: that limits the life of cycles with tensors."""
+        """Collect every `every_steps` steps, which limits the lifetime of cycles with tensors."""
         self._every_steps = every_steps
         self._contexts = ExitStack()
         self.seconds = 0.0
-        """Time of the collections after steps so far."""
+        """Time of all collections after steps so far, in seconds."""
 
     def __enter__(self) -> Self:
         """Collect, and exclude the remaining objects of the set-up from later collections."""
@@ -168,11 +170,11 @@ class StepCollector:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Enable automatic collections of all objects."""
+        """Enable automatic collections of all objects again."""
         self._contexts.close()
 
     def step_done(self, step: int) -> None:
-        """Collect if it is due after the step `step`."""
+        """Collect if a collection is due after step `step`."""
         if step % self._every_steps == 0:
             started = time.perf_counter()
             gc.collect()

@@ -17,13 +17,13 @@ from trainyard.run.records import DIFF_LIMIT_BYTES, Provenance
 GIT_SECONDS = 20
 SOURCE = Path(__file__).resolve().parent
 LAUNCH = "TRAINYARD_LAUNCH"
-"""Variable in which the supervisor states how it started the ranks."""
+"""Variable in which the supervisor records how it started the ranks."""
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
 def provenance(source: Path = SOURCE) -> Provenance:
     """Describe this process; `source` is a folder of the running source tree."""
-    # Installed packages may lie inside a repository that does not track them.
+    # Installed packages may be inside a repository that does not track them.
     tracked = _git(source, "ls-files", "--error-unmatch", ".") is not None
     commit = _git(source, "rev-parse", "HEAD") if tracked else None
     diff = _git(source, "diff", "--no-ext-diff", "HEAD") if commit is not None else None
@@ -47,18 +47,19 @@ def provenance(source: Path = SOURCE) -> Provenance:
 
 @functools.cache
 def installed_packages() -> dict[str, str]:
-    """Return the version of each installed distribution, as first read by this process.
+    """Return each installed distribution's version, as this process first read it.
 
-    Reading them takes 60 ms of a core.
+    Reading them takes 60 ms on a core.
     """
-    # Each access to `metadata` parses the file, and so does each access to `version`.
+    # `metadata` is read once per package, because each access to `metadata` or `version` parses the
+    # file.
     parsed = (package.metadata for package in importlib.metadata.distributions())
     found = ((fields["Name"], fields["Version"]) for fields in parsed)
     return dict(sorted((name, version) for name, version in found if name))
 
 
 def _git(source: Path, *arguments: str) -> bytes | None:
-    """Return git's output; None without git or a repository, or after `GIT_SECONDS`."""
+    """Return git's output; None without git, without a repository, or after `GIT_SECONDS`."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(source), *arguments],

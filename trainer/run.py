@@ -30,13 +30,13 @@ class TrainerRun:
     """One attempt of a job."""
 
     directory: RunDirectory
-    """The run directory, for records and requests."""
+    """Run directory, for records and requests."""
     submitted: JobSpec
-    """The spec as submitted."""
+    """Spec as submitted."""
     spec: JobSpec
-    """The effective spec: with the overrides of this attempt and a value for each `auto`."""
+    """Effective spec, with the overrides of this attempt and a value for each `auto`."""
     attempt: AttemptSpec
-    """Number, layout and resume point; defaults without `attempt.json`."""
+    """Number, layout and resume point of the attempt; defaults without `attempt.json`."""
     checkpoint_root: StoragePath
     """Storage root of the job's checkpoints."""
     cache_dir: Path
@@ -44,22 +44,22 @@ class TrainerRun:
 
     @property
     def partition(self) -> BatchPartition:
-        """Split of each global batch over the data-parallel ranks."""
+        """Partition of each global batch over the data-parallel ranks."""
         return self.spec.batch_partition(self.attempt.layout)
 
 
 def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) -> TrainerRun:
-    """Read a run directory, and reject a run that cannot start.
+    """Read a run directory; reject a run that cannot start.
 
     Args:
-        folder: the run directory; needs `spec.json`. Without `attempt.json` it is a bare launch:
-            attempt 1 of a job named `name` in the spec.
-        world_size: number of launched ranks; default: that of the spec.
-        roots: path of each named root; overrides and extends those of `attempt.json`.
+        folder: run directory, which must contain `spec.json`. Without `attempt.json`, the run is a
+            launch by hand: attempt 1 of a job with the `name` in the spec.
+        world_size: number of launched ranks; the world size in the spec when absent.
+        roots: path of each root, by name; these override and extend the roots in `attempt.json`.
 
     Raises:
-        LaunchError: a file is missing or invalid, the spec cannot run, or the layout disagrees
-            with the number of ranks.
+        LaunchError: a file is missing or invalid, the spec cannot run, or the layout does not match
+            the number of ranks.
     """
     directory = RunDirectory(folder.resolve())
     submitted = _read_spec(directory.spec)
@@ -115,17 +115,17 @@ def _named_root(text: str) -> tuple[str, str]:
 
 
 def forget_check(directory: RunDirectory) -> None:
-    """Remove a former check's records, unless an attempt has run, which leaves a heartbeat."""
+    """Remove an earlier check's records, unless a heartbeat shows that an attempt has run."""
     if not directory.heartbeat.exists():
         directory.error.unlink(missing_ok=True)
         directory.outcome.unlink(missing_ok=True)
 
 
 def refuse_used(directory: RunDirectory) -> None:
-    """Reject a directory in which an attempt has run: the records would be mixed.
+    """Reject a directory in which an attempt has run, because its records would be mixed.
 
     Raises:
-        LaunchError: names the existing record.
+        LaunchError: the directory has a record; the message names it.
     """
     for record in (directory.outcome, directory.error, directory.metrics):
         if Path(record).exists():
@@ -137,7 +137,7 @@ def refuse_used(directory: RunDirectory) -> None:
 
 
 def _refuse_without_tensorboard(spec: JobSpec) -> None:
-    """Raise LaunchError if the spec enables TensorBoard and the package is not installed."""
+    """Raise LaunchError if the spec enables TensorBoard but the package is not installed."""
     if spec.training.tensorboard and find_spec("tensorboard") is None:
         raise LaunchError(
             "training.tensorboard=true, but the package tensorboard is not installed here: "
@@ -176,7 +176,7 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec for the launched ranks; without nodes, as placement is already fixed."""
+    """Return the spec for the launched ranks, without nodes because placement is already done."""
     moved = spec.on_layout(layout)
     return moved.model_copy(
         update={"resources": moved.resources.model_copy(update={"nodes": None, "spare_nodes": 0})}
@@ -199,7 +199,7 @@ def _checkpoint_root(
 
 
 def device_kind(wanted: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
-    """Return the kind of device of this launch; `auto` prefers GPUs."""
+    """Return the kind of device for this launch; `auto` prefers GPUs."""
     if wanted == "auto":
         return "cuda" if gpus_are_given() else "cpu"
     return wanted
@@ -210,8 +210,8 @@ def gpus_are_given(
 ) -> bool:
     """Return whether the launcher's environment or the machine gives this process GPUs.
 
-    Not `torch.cuda.is_available()`, which is also False if the driver is too old: that is an error
-    of the node, and training must not fall back to the CPU.
+    `torch.cuda.is_available()` is not used, because it is also False if the driver is too old. That
+    is an error of the node, and training must not fall back to the CPU.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

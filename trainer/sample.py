@@ -54,12 +54,12 @@ def load_weights(
     *,
     point: ResumePoint | None = None,
 ) -> Model:
-    """Return the spec's model on the CPU with the verified weights of a committed checkpoint.
+    """Return the spec's model on the CPU with a committed checkpoint's verified weights.
 
     With `point`, the folder must hold exactly that checkpoint.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged, or of another model.
+        CheckpointError: the checkpoint is missing, is damaged, or belongs to another model.
     """
     manifest = read_manifest(folder)
     model = build_model(spec, roots)
@@ -88,16 +88,17 @@ def generate(
     """Return the prompt and up to `tokens` generated tokens.
 
     Args:
-        model: predicts the next token.
-        tokenizer: the tokenizer of its training data.
-        prompt: text to start with.
-        tokens: limit of generated tokens; fewer if the model ends the text.
-        temperature: divides the logits; 0 selects the most likely token.
+        model: model that predicts the next token.
+        tokenizer: tokenizer of the model's training data.
+        prompt: text at the start.
+        tokens: maximum number of generated tokens; fewer if the model ends the text.
+        temperature: divisor of the logits; 0 selects the most likely token.
         seed: seed of the draws.
-        proceed: called before each token with the count so far; False ends the text.
+        proceed: called before each token with the number of tokens so far; False ends the text.
     """
     generator = torch.Generator().manual_seed(seed)
-    # In training a document follows its BOS or, without one, the EOS of the previous document.
+    # In training, a document follows its BOS token or, without one, the EOS token of the previous
+    # document.
     first = tokenizer.eos if tokenizer.bos is None else tokenizer.bos
     line = [first, *tokenizer.encode_batch([prompt.encode()])[0].tolist()]
     begun, ended = len(line), SampleEnd.MAX_TOKENS

@@ -1,4 +1,4 @@
-"""Groups items in their order, so that each group stays below a size."""
+"""Groups items in order, so that each group stays below a size limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def sized_groups(items: Iterable[T], size: Callable[[T], int], *, most: int) -> Iterator[list[T]]:
-    """Yield the items in groups of at most `most`, or of one item that is larger."""
+    """Yield the items in groups of size at most `most`; a larger item forms its own group."""
     group: list[T] = []
     filled = 0
     for item in items:

@@ -1,6 +1,6 @@
-"""All code that depends on the version of torch: 2.11, the lowest, to 2.15.
+"""All code that depends on the version of torch, from 2.11, the lowest one, to 2.15.
 
-`docs/trainer.md` lists the tested versions; `make test-torch TORCH=2.11.0` tests one.
+`docs/trainer.md` lists the tested versions; `make test-torch TORCH=2.11.0` tests one version.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch.torch_version import TorchVersion
 from trainer.errors import LaunchError
 
 SPLITS_BACKWARD = TorchVersion(torch.__version__) >= "2.12"
-"""Whether a pipeline can split backward into gradients of inputs and of weights. 2.11 fails on
-graphs with an `autograd.Function`, such as the loss of the head."""
+"""Whether a pipeline can split backward into gradients of inputs and gradients of weights. torch
+2.11 fails on graphs with an `autograd.Function`, such as the loss of the head.
+"""
 
 all_gather_single_autograd: Any = getattr(
     _functional_collectives,
@@ -31,7 +32,8 @@ def refuse_split_backward(schedule: str) -> None:
     """Reject a pipeline schedule that this version of torch cannot run.
 
     Raises:
-        LaunchError: names the field, the version and its legal schedules.
+        LaunchError: the schedule is unsupported; the message names the field, the version and the
+            legal schedules.
     """
     if schedule in ("InterleavedZeroBubble", "ZBVZeroBubble") and not SPLITS_BACKWARD:
         raise LaunchError(
@@ -41,19 +43,19 @@ def refuse_split_backward(schedule: str) -> None:
 
 
 def count_no_bytes_for_device_meshes() -> None:
-    """Let the compiler's memory budget accept graphs with a device mesh.
+    """Let the compiler's memory budget accept graphs that contain a device mesh.
 
-    2.11 has no such option, and its graphs contain no mesh.
+    torch 2.11 has no such option, and its graphs contain no mesh.
     """
     if hasattr(compiler, "unsafe_treat_script_objects_as_zero_size"):
         compiler.unsafe_treat_script_objects_as_zero_size = True
 
 
 def release_buffers(received: Iterable[Any]) -> None:
-    """Replace the receive buffers of a pipeline stage by meta tensors of the same shape.
+    """Replace a pipeline stage's receive buffers by meta tensors of the same shape.
 
-    `received` are descriptors of torch.distributed.pipelining. Up to 2.14 they hold a buffer for
-    each micro-batch and direction all the time; 2.15 allocates on demand, like this module. The
+    `received` are descriptors of torch.distributed.pipelining. Up to torch 2.14 they hold a buffer
+    for each micro-batch and direction all the time; 2.15 allocates on demand, like this module. The
     descriptor of a model input has no buffer.
     """
     for info in received:
@@ -63,7 +65,7 @@ def release_buffers(received: Iterable[Any]) -> None:
 
 
 def allocate_buffers(received: Iterable[Any], device: torch.device) -> None:
-    """Allocate the buffers replaced by `release_buffers`, before a receive."""
+    """Allocate the buffers that `release_buffers` replaced; call this before a receive."""
     for info in received:
         shape = getattr(info, "buffer", None)
         if shape is not None and shape.is_meta:

@@ -1,1 +1,1 @@
-"""One node's Celery app, and the supervisor that owns one torchrun; no database."""
+"""The Celery app of one node, and the supervisor of one share of an attempt; without a database."""

@@ -1,4 +1,4 @@
-"""Command line: `python -m worker` serves a node, `... supervise RUN` owns one torchrun."""
+"""Command line: `python -m worker` serves a node, `python -m worker supervise` one share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import NoReturn
 
 logger = logging.getLogger("worker")
 
-# Each command has its own imports: a fork must precede the threads that an import may start, and
-# the worker waits until the first process of `supervise` has ended.
+# Each command has its own imports, for two reasons: a fork must precede the threads that an import
+# may start, and the worker waits until the first process of `supervise` has ended.
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every report
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx logs every report
     if arguments.command == "supervise":
         return _supervise(arguments.run, arguments.lock, arguments.why_cold)
     if arguments.command == "idle":
@@ -88,7 +88,7 @@ def _pilot(command: str) -> int:
 
 
 def _supervise(folder: Path, lock_fd: int, why_cold: str) -> int:
-    """Detach, then supervise the attempt until it is over."""
+    """Detach, then supervise the attempt until it has ended."""
     _detach()
     from worker.launchers.program_launcher import launcher_for
     from worker.supervisor.supervise import run_detached
@@ -98,7 +98,7 @@ def _supervise(folder: Path, lock_fd: int, why_cold: str) -> int:
 
 
 def _idle(arguments: argparse.Namespace) -> NoReturn:
-    """Detach, then wait for launches; continue as the supervisor of one in each child."""
+    """Detach, then wait for launches; each launch forks a child, which becomes its supervisor."""
     _detach()
     from worker.node.node_store import NodeStore
     from worker.warm.idle import IdleSettings, run_idle
@@ -112,14 +112,14 @@ def _idle(arguments: argparse.Namespace) -> NoReturn:
 
 
 def _detach() -> None:
-    """Continue as a child: the parent, for which the worker waits, exits immediately."""
+    """Continue in a forked child; the parent exits immediately because the worker waits for it."""
     if os.fork():
         os._exit(0)
     os.setsid()  # a signal to the worker's process group must not reach training
 
 
 def _operation(folder: Path) -> int:
-    """Detach, then supervise the operation until it is over."""
+    """Detach, then supervise the operation until it has ended."""
     _detach()
     from worker.operations import run_detached_operation
 

@@ -1,4 +1,4 @@
-"""Finds the attempts that a former worker launched: supervised, without a supervisor, or gone."""
+"""Finds the attempts that an earlier worker launched, and reports those without a supervisor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def adopt(node: NodeStore) -> tuple[str, ...]:
     """Return ids of the attempts that a detached process of this node supervises or reports.
 
     A supervisor holds the lock of its attempt until it exits; the kernel then releases the lock,
-    which a restarted worker observes. Where the lock is free and no process has the recorded
-    identity, another process is started to report the end.
+    and a restarted worker finds it free. If the lock is free and no process has the recorded
+    identity, another process is started to report the end of the attempt.
     """
     return tuple(
         attempt_id
@@ -28,11 +28,12 @@ def adopt(node: NodeStore) -> tuple[str, ...]:
 
 
 def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[str, ...]:
-    """Return the attempts of `expected` that have no supervisor here.
+    """Return the ids in `expected` that have no supervisor on this node.
 
-    The server counts all of `expected` as claimed here. The launch that claimed them ended before
-    it had a run directory, or this node lost its data. Processes with their marks are ended first;
-    an attempt with a process that may not be ended is not gone: the next heartbeat tries again.
+    The server counts all of `expected` as claimed by this node. If an attempt has no supervisor,
+    either its launch ended before the run directory existed, or this node lost its data. Processes
+    with the marks of such an attempt are ended first. If one of these processes may not be ended,
+    the attempt is not returned, and the next heartbeat tries again.
     """
     gone = []
     for attempt_id in expected:
@@ -52,9 +53,9 @@ def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[
 
 
 def _is_supervised(node: NodeStore, attempt_id: str) -> bool:
-    """Return whether a process supervises the attempt; start one that reports where none does."""
+    """Return whether the attempt has a supervisor; if not, start a process that reports."""
     lock = node.lock(attempt_id)
-    if lock is None:  # held, or removed between the listing and this call
+    if lock is None:  # another process holds it, or it was removed since the listing
         return node.is_held(attempt_id)
     with lock:
         run = lock.run

@@ -1,6 +1,6 @@
 """The calls that a worker and its supervisors make to the server.
 
-They raise `ApiError` where the server refuses, and `ServerAway` where the same call may succeed
+The calls raise `ApiError` if the server refuses, and `ServerAway` if the same call may succeed
 later.
 """
 
@@ -62,33 +62,33 @@ Answer = TypeVar("Answer")
 
 
 class ServerAway(TrainyardError):  # noqa: N818 - a condition, not a mistake
-    """The server did not answer, or answered that it is temporarily unavailable."""
+    """The server did not respond, or responded that it is temporarily unavailable."""
 
 
 class WorkerApi:
-    """A connection to the server with one token.
+    """A connection to the server that authenticates with one token.
 
     Every method raises `ServerAway` or `ApiError`.
     """
 
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
-        """Connect at the first call, through the proxy of the environment.
+        """Prepare a connection through the environment's proxy; it opens at the first call.
 
-        Calls to this machine use no proxy.
+        Calls to a server on this machine use no proxy.
 
         Args:
             url: URL of the server.
             token: bearer token.
-            ca_file: the only trusted certificates; the usual ones when absent.
+            ca_file: the only trusted certificates; the system's usual ones when absent.
 
         Raises:
-            ValueError: `ca_file` cannot be read or holds no certificate, or a variable that names a
-                proxy for the server cannot be used.
+            ValueError: `ca_file` cannot be read or holds no certificate, or the proxy that a
+                variable names for the server cannot be used.
         """
         self._trusted = _trust(ca_file)
         self._clients: dict[bool, httpx.Client] = {}
         self.ca_file = ca_file
-        """The only trusted certificates."""
+        """File of the only trusted certificates; None for the system's usual ones."""
         self.url = url
         """URL of the server; may change between two calls."""
         self.token = token
@@ -103,7 +103,7 @@ class WorkerApi:
             client.close()
 
     def register(self, registration: Registration) -> RegistrationReply:
-        """Introduce the node."""
+        """Register the node."""
         return self._post("register", registration, RegistrationReply)
 
     def heartbeat(self, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
@@ -115,19 +115,19 @@ class WorkerApi:
         return self._post("ended-jobs", request, EndedJobsReply)
 
     def messages(self, request: MessagesRequest) -> MessagesReply:
-        """Return what the node is to claim, as soon as there is any; nothing after the timeout."""
+        """Return what the node can claim; wait for a launch or an operation, up to the timeout."""
         seconds = request.wait_seconds + TIMEOUT_SECONDS
         return self._post("messages", request, MessagesReply, seconds=seconds)
 
     def check(self, report: CheckReport) -> None:
-        """Send the findings of a check; the token is its join secret."""
+        """Send the findings of a check; the call's token is the join secret of the node."""
         self._send("check", report, seconds=TIMEOUT_SECONDS)
 
     def server_date(self) -> float:
         """Return the server's clock in whole seconds, Unix time.
 
         Raises:
-            ServerAway: it does not answer, or its answer has no time.
+            ServerAway: the server does not respond, or its response has no `Date`.
         """
         try:
             url = f"{self.url.rstrip('/')}/healthz"
@@ -143,13 +143,13 @@ class WorkerApi:
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
 
     def report(self, attempt_id: str, report: Report) -> ReportReply:
-        """Send news of an attempt, and receive its order."""
+        """Report the state of an attempt, and return the order for it."""
         return self._post(f"attempts/{attempt_id}/report", report, ReportReply)
 
     def shell_output(
         self, attempt_id: str, shell_id: str, message: ShellOutputMessage
     ) -> ShellOutputReply:
-        """Send output of a person's command, and its end once it has ended."""
+        """Send output of a person's command, and the end of the command once it has ended."""
         path = f"attempts/{attempt_id}/shells/{shell_id}/output"
         return self._post(path, message, ShellOutputReply)
 
@@ -161,10 +161,10 @@ class WorkerApi:
         return self._post(path, request, ShellInputReply)
 
     def fetch_pack(self, attempt_id: str, target: IO[bytes]) -> None:
-        """Write the pack of the attempt's job, which the caller compares with its digest.
+        """Write the pack of the attempt's job to `target`; the caller has to verify its digest.
 
         Raises:
-            OSError: it cannot be written, for example because the disk is full.
+            OSError: the file cannot be written, for example because the disk is full.
         """
         url = f"{self.url.rstrip('/')}/api/v1/workers/attempts/{attempt_id}/pack"
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -187,7 +187,7 @@ class WorkerApi:
     def upload_artifact(
         self, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
     ) -> UploadReply:
-        """Send a block of the content of an artifact; the reply names where to continue."""
+        """Send a block of an artifact's content; the reply has the offset of the next one."""
         content = self._request(
             "PUT",
             f"attempts/{attempt_id}/artifacts/{digest}?offset={offset}&size={size}",
@@ -198,7 +198,7 @@ class WorkerApi:
         return self._read(content, UploadReply)
 
     def claim_operation(self, operation_id: str, claim: Claim) -> OperationClaimReply:
-        """Claim an operation; 409 after another claim, or when another node has it."""
+        """Claim an operation; 409 after another claim, or if another node has the operation."""
         return self._post(f"operations/{operation_id}/claim", claim, OperationClaimReply)
 
     def report_operation(self, operation_id: str, report: OperationReport) -> OperationReportReply:
@@ -206,9 +206,10 @@ class WorkerApi:
         return self._post(f"operations/{operation_id}/report", report, OperationReportReply)
 
     def _client(self, url: str) -> httpx.Client:
-        """Return the client for a URL, made when it is first needed.
+        """Return the client for a URL; it is created at the first call.
 
-        The client depends on the requested URL itself: one without certificates trusts anyone.
+        URLs with and without TLS have separate clients, because the client for URLs without TLS
+        verifies no certificate.
         """
         tls = uses_tls(url)
         if tls not in self._clients:
@@ -224,7 +225,7 @@ class WorkerApi:
     def _read(self, content: bytes, kind: type[Reply]) -> Reply:
         try:
             return kind.model_validate_json(content)
-        except ValidationError as error:  # a proxy's page, or a server of another version
+        except ValidationError as error:  # a proxy's page, or a reply of another server version
             raise ServerAway(f"{self.url}: no {kind.__name__}: {error}") from error
 
     def _send(self, path: str, body: RecordModel, *, seconds: float) -> bytes:
@@ -259,17 +260,17 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext | bool:
         return True
     try:
         return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:  # SSLError is one
+    except OSError as error:  # SSLError is an OSError
         raise ValueError(
             f"TRAINYARD_CA_FILE={ca_file} is no file of certificates: {error}"
         ) from None
 
 
 def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:
-    """Return the reply to a claim; None where the server refuses it.
+    """Return the reply to a claim; None if the server refuses the claim.
 
     Raises:
-        ServerAway: the server does not answer; the message is sent again later.
+        ServerAway: the server does not respond; the message is sent again later.
     """
     try:
         return persist(call, for_seconds=CLAIM_SECONDS)
@@ -279,11 +280,11 @@ def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:
 
 
 def persist(call: Callable[[], Answer], *, for_seconds: float) -> Answer:
-    """Return the result of `call`, which is repeated while the server is away.
+    """Return the result of `call`; repeat the call while the server is unreachable.
 
     Raises:
-        ServerAway: the server was still away after `for_seconds`.
-        ApiError: the server refused.
+        ServerAway: the server was still unreachable after `for_seconds`.
+        ApiError: the server refused the call.
     """
     return retry(
         call,

@@ -1,4 +1,4 @@
-"""Sends the heartbeats of the node: its supervised attempts, and those that are gone."""
+"""Sends the node's heartbeats: its supervised attempts, and its attempts without any process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from worker.supervisor.preemption import read_deadline, read_notice, signal_supe
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-"""Interval between checks for a notice; some come half a minute ahead."""
+"""Interval, in seconds, between checks for a notice; some come only 30 s ahead."""
 
 
 class Heart(threading.Thread):
-    """The thread that sends heartbeats; it needs neither broker nor Celery."""
+    """The thread that sends heartbeats; it depends neither on the broker nor on Celery."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Heart(threading.Thread):
         self._stopping = threading.Event()
         self._answered = True
         self.refusal: ApiError | None = None
-        """The refusal because another worker serves the node; it ends the heartbeats."""
+        """Error received because another worker serves the node; heartbeats then end."""
 
     def run(self) -> None:
-        """Beat until `stop`, and immediately when a notice appears or is withdrawn.
+        """Send heartbeats until `stop`, and one immediately when a notice appears or is withdrawn.
 
-        When another worker serves the node, this process receives SIGTERM: its messages belong to
-        the other worker.
+        If another worker serves the node, this process sends SIGTERM to itself, because the node's
+        messages belong to the other worker.
         """
         due = time.monotonic() + self._seconds
         while not self._stopping.wait(min(self._seconds, POLL_SECONDS)):
@@ -74,9 +74,10 @@ class Heart(threading.Thread):
         self._stopping.set()
 
     def beat(self) -> None:
-        """Send one heartbeat; log an error, as the next heartbeat repeats the content.
+        """Send one heartbeat; only log an error, because the next heartbeat repeats the content.
 
-        While there is a notice, the supervisors are signalled first: that needs no server.
+        While a notice exists, the supervisors are signalled first, because the signal needs no
+        server.
         """
         try:
             self._look_for_a_notice()
@@ -105,7 +106,7 @@ class Heart(threading.Thread):
         deadline = read_deadline(self._notices, usual_seconds=seconds, end=end)
         try:
             self._node.store.set_deadline(deadline)
-        except OSError:  # the order to leave does not depend on it
+        except OSError:  # supervisors must leave even if this fails
             logger.exception("the deadline of the notice could not be written")
 
     def _send(self, *, gone: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,13 +123,13 @@ class Heart(threading.Thread):
         )
         sent_at, began = time.time(), time.monotonic()
         reply = self._api.heartbeat(heartbeat)
-        half = (time.monotonic() - began) / 2  # the clock of the node may be set meanwhile
+        half = (time.monotonic() - began) / 2  # monotonic: the node's clock may be set meanwhile
         skew = sent_at + half - reply.time
         self._clock = ClockReading(skew_seconds=skew, error_seconds=half)
         return reply.expected
 
     def _note(self, error: TrainyardError | None) -> None:
-        """Log when the answers stop and when they return, not each heartbeat in between."""
+        """Log when the server stops and starts responding, but not every heartbeat in between."""
         answered = error is None
         if answered != self._answered:
             logger.warning("the server answers again" if answered else f"no heartbeat: {error}")

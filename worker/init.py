@@ -1,10 +1,11 @@
-"""The first process of a worker's container: reaps, restarts the worker, drains at the end.
+"""The first process of a worker's container: reaps, restarts the worker, and drains at the end.
 
-The worker is its child and may be restarted; supervisors become its children when the worker that
-launched them exits, so that a crash of Celery does not end training. SIGTERM, which stops a
-container, becomes a drain: every supervisor receives SIGTERM, saves and leaves; the worker sends
-the reason to the server; this process exits after the last of them. SIGUSR1 is a notice: the
-attempts save and leave as well, but the worker stays, and the server receives the reason.
+The worker is a child of this process and may be restarted. Supervisors become its children when the
+worker that launched them exits, so that a crash of Celery does not end training. SIGTERM, which
+stops a container, starts a drain: every supervisor receives SIGTERM, saves and leaves; the worker
+sends the reason to the server; this process exits after the last supervisor. SIGUSR1 announces a
+preemption: the attempts save and leave as well, and the server receives the reason, but the worker
+stays.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ WORKER = (sys.executable, "-m", "worker")
 RESTART_SECONDS = 2.0
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 REFUSED = 2
-"""Exit status of a worker after the refusal of its settings or registration."""
+"""Exit status of a worker whose settings or registration were refused."""
 
 
 class Init:
-    """Runs `command`, and restarts it until a signal starts the drain of the node."""
+    """Runs `command`, and restarts it until a signal starts a drain of the node."""
 
     def __init__(
         self,
@@ -45,10 +46,11 @@ class Init:
         """Describe the process; nothing starts.
 
         Args:
-            command: the worker.
-            node: the node's files; those of the settings when absent.
-            most_refusals: consecutive refusals of the worker after which this process exits if no
-                attempt is left, as it would hold an allocation for nothing. Never when absent.
+            command: command line of the worker.
+            node: file store of the node; taken from the settings when absent.
+            most_refusals: number of consecutive refusals of the worker after which this process
+                exits if no attempt runs, so that an unused allocation is freed. When absent, it
+                never exits for this reason.
         """
         self._command = command
         settings = Settings()
@@ -61,16 +63,16 @@ class Init:
         self._refusals = 0
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT is handled, or the worker is refused too often.
+        """Run until SIGTERM or SIGINT is handled, or until the worker is refused too often.
 
-        Returns 0, or 2 after refusals.
+        Returns 0, or 2 after too many refusals.
         """
         become_subreaper()
-        self._node.leaving.unlink(missing_ok=True)  # from an earlier start of the container
+        self._node.leaving.unlink(missing_ok=True)  # left by an earlier start of the container
         with contextlib.suppress(OSError):
             self._node.set_deadline(None)
-        # Blocked and received by sigtimedwait: a handler could run between the check and the wait,
-        # and the wait would then last its whole second.
+        # Signals are blocked and received by sigtimedwait. With a handler, a signal between the
+        # check and the wait would be noticed only after a whole second.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while not (self._draining and signal_supervisors(self._node) == 0 and self._child is None):
             self._keep()
@@ -95,7 +97,7 @@ class Init:
     def _keep(self) -> None:
         """Start the worker unless it runs, has just crashed, or must not run any more."""
         if self._child is None and not self._draining and time.monotonic() >= self._restart_at:
-            # Not subprocess.Popen: `reap` takes the status of every child, this one included.
+            # Not subprocess.Popen: `reap` takes the exit status of every child, including this one.
             self._child = os.posix_spawnp(
                 self._command[0], list(self._command), os.environ, setsigmask=[]
             )
@@ -106,12 +108,12 @@ class Init:
         return self._most_refusals is not None and self._refusals >= self._most_refusals
 
     def _give_notice(self, reason: str, *, until: str = "") -> None:
-        """Write the reason for the server; the attempts leave on it."""
-        with contextlib.suppress(OSError):  # the drain does not depend on a full disk
+        """Write the notice; the attempts then leave, and the server receives the reason."""
+        with contextlib.suppress(OSError):  # the drain must continue even on a full disk
             replace_file(self._node.leaving, f"{reason}\n{until}\n")
 
     def _drain(self) -> None:
-        """Make the worker take no more messages, and send the reason to the server."""
+        """Stop the worker from taking messages, and have the reason sent to the server."""
         self._draining = True
         seconds = self._notice_seconds
         deadline = None if seconds is None else time.time() + seconds

@@ -33,12 +33,13 @@ DETACH_SECONDS = 60.0
 def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> bool:
     """Claim the node's share of an attempt and start its supervisor; return whether it was started.
 
-    A message alone launches nothing: the server has to grant the claim.
+    A message alone starts nothing: the server first has to grant the claim.
 
     Raises:
-        ValueError: the attempt has no id, or the claim cannot be carried out here.
-        ServerAway: the server does not answer; the message is sent again later.
-        ApiError: the server refuses the report of a launch that is put back.
+        ValueError: the message has an invalid attempt id, or the claimed share cannot be started on
+            this node.
+        ServerAway: the server does not respond; the message is sent again later.
+        ApiError: the server refuses the report that puts a launch back.
     """
     if message.node != node.name:
         logger.warning("a message for node %s came to %s", message.node, node.name)
@@ -66,7 +67,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             try:
                 _report_full(node, message.attempt_id, claim=reply, api=api)
             finally:
-                lock.forget()  # not earlier: without the report the attempt would count as gone
+                lock.forget()  # not earlier: before the report, the attempt would count as gone
             return False
         with node.store.users() as taken:
             user = node.run_as.free(taken) if node.run_as is not None else None
@@ -77,9 +78,9 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
 
 
 def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: ClaimReply) -> None:
-    """Hand the launch to the idle process, or start a supervisor if that is impossible."""
+    """Hand the launch to the idle process; if that is impossible, start a supervisor."""
     if claim.spec.program is not None or claim.spec.model.factory is not None:
-        start_supervisor(run, lock)  # no forkserver has imported the job's code
+        start_supervisor(run, lock)  # no forkserver has imported the code of a job
         return
     why = hand_over(node.store, run, lock) if node.warm else "TRAINYARD_WARM is false on the node"
     if why is not None:
@@ -88,7 +89,7 @@ def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: Cla
 
 
 def _report_full(node: LocalNode, attempt_id: str, *, claim: ClaimReply, api: WorkerApi) -> None:
-    """Put the launch back without a supervisor, as its run directory may not fit."""
+    """Put the launch back without a supervisor: the disk may be too full for its run directory."""
     failure = put_back(
         node.name,
         f"{DATA_DIR_FULL}: {node.store.data_dir} on {node.name}",
@@ -114,10 +115,10 @@ def prepare_run(
         run.root.parent.chmod(0o711)
         run.home.mkdir()
         for folder in (run.root, run.home, *folders):
-            user.give(Path(folder), 0o1770)  # sticky: no user removes another's files
+            user.give(Path(folder), 0o1770)  # sticky: no user can remove files of another
     node.store.cache_dir.mkdir(exist_ok=True)
     node.store.kernels.mkdir(exist_ok=True)
-    node.store.kernels.chmod(0o755)  # ranks of other users read it
+    node.store.kernels.chmod(0o755)  # ranks run as other users and read these files
     attempt = claim.attempt.model_copy(
         update={
             "roots": dict(node.roots),
@@ -139,7 +140,7 @@ def prepare_run(
         user=user,
         run_bytes=node.run_bytes,
     )
-    # Its `env` may hold secrets.
+    # The `env` of the spec may hold secrets.
     create_file(run.spec, claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
     if user is not None:
         user.give(run.spec, 0o640)
@@ -152,10 +153,10 @@ def prepare_run(
 def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
     """Return the archive of compiled kernels that the attempt shares with others, or None.
 
-    torch loads kernels as code, so none is shared where code of a job could have written it: the
-    code of this job or, on a node without users of attempts, the code of any other job. An attempt
-    of several nodes shares none either: a person may run a command on another of its nodes, and
-    ranks trust each other.
+    torch loads kernels as code. So an archive is shared only if no job code could have written to
+    it. Code of the attempt's own job could; on a node without users of attempts, code of any other
+    job could as well. An attempt of several nodes shares no archive either, because a person may
+    run a command on another node of the attempt, and ranks trust each other.
     """
     others_write = node.allow_code and node.run_as is None
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:
@@ -167,10 +168,10 @@ def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
 
 
 def _device(node: LocalNode, claim: ClaimReply) -> Literal["cpu", "cuda"]:
-    """Return the device of the slots allocated here: ranks use no other.
+    """Return the type of the slots allocated on this node; ranks use no other device.
 
     Raises:
-        ValueError: GPUs were allocated, and this node has none.
+        ValueError: GPUs were allocated, but this node has none.
     """
     allocated, offered = claim.attempt.device, node.devices.hardware.device
     if allocated == "cuda" and offered == "cpu":
@@ -188,21 +189,22 @@ def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
         raise ValueError(f"slot {max(slots)} was allocated, but this node has {len(visible)}")
     return {
         "OMP_NUM_THREADS": str(node.devices.threads_per_slot),
-        # Empty where the slots are CPU ranks: they must not use the GPU of another attempt.
+        # Empty if the slots are CPU ranks, because these must not use the GPU of another attempt.
         "CUDA_VISIBLE_DEVICES": (",".join(visible[slot] for slot in slots) if on_gpus else ""),
     }
 
 
 def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None = None) -> None:
-    """Start the supervisor of a run directory, detached; it inherits the attempt's lock.
+    """Start a detached supervisor for a run directory; it inherits the attempt's lock.
 
-    The command forks and its first process exits immediately (`worker.__main__`). So the supervisor
-    is a child of the machine's first process, which reaps it, and it outlives this worker.
+    The command forks, and its first process exits immediately (`worker.__main__`). So the
+    supervisor becomes a child of the machine's first process, which reaps it, and it outlives this
+    worker.
 
     Args:
         run: the run directory.
-        lock: lock of the attempt.
-        why_cold: why the idle process did not take the launch, for the provenance of the attempt.
+        lock: the attempt's lock.
+        why_cold: reason why the idle process did not take the launch, for the attempt's provenance.
     """
     reason = [] if why_cold is None else [f"--why-cold={why_cold}"]
     detach(
@@ -221,21 +223,23 @@ def detach(
     pass_fds: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a command of `python -m worker` that forks and exits; its child continues.
+    """Run a `python -m worker` command that forks and exits; its child continues.
 
     Args:
         words: the command and its arguments.
         log: receives the output of the child.
         folder: working directory.
         pass_fds: descriptors that the child inherits.
-        environment: variables of the command; this process' without the worker's own when absent.
+        environment: variables of the command; when absent, the variables of this process without
+            the worker's own.
 
     Raises:
-        OSError, SubprocessError: it could not be started.
+        OSError, SubprocessError: the command could not be started.
     """
     with log.open("ab") as output:
         subprocess.run(
-            # -P: the working directory may be one in which ranks write modules.
+            # -P: ranks may write modules to the working directory, and this process must not import
+            # them.
             [sys.executable, "-P", "-m", "worker", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,

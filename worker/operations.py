@@ -1,4 +1,4 @@
-"""Carries out operations: claims one, and starts a detached supervisor that runs its command.
+"""Carries out operations: claims each one and detaches a supervisor that runs its command.
 
 ```
 <data_dir>/operations/<id>/<fence>/    task.json and files of the command (protocol.operations)
@@ -59,44 +59,45 @@ logger = logging.getLogger(__name__)
 
 LAUNCH, LOG = "launch.json", "operation.log"
 LOCK = "operations.lock"
-"""In the data folder; held by the supervisor of the command that runs as the user of operations."""
+"""Name of a lock in the data folder; held while a command runs as the user of operations."""
 COMMAND = (sys.executable, "-m", "trainer.operations")
 AWAY_SECONDS = 120.0
-"""Time without an answer after which an operation is left to its next claim: a restart is safe, and
-nothing must run for ever on a node that has lost its server for good."""
+"""Time, in seconds, without a response after which an operation is left to its next claim. A
+restart is safe, and no process must run for ever on a node that has lost its server for good.
+"""
 POLL_SECONDS = 0.05
 BUILD_SECONDS = 3600.0
-"""Time limit of a build."""
+"""Time limit of a build, in seconds."""
 NICENESS = 10
 OVER = frozenset({404, 409})
 RUN_CODE = frozenset({OperationKind.SAMPLE, OperationKind.BUILD})
-"""Kinds that may run a job's code: its model, or its packages during a build."""
+"""Kinds that may run code of a job: its model, or its packages during a build."""
 
 
 class OperationLaunch(RecordModel):
-    """`launch.json`: the parameters of an operation's supervisor beyond the task."""
+    """`launch.json`: parameters of an operation's supervisor that the task does not have."""
 
     operation_id: str
     """Id of the operation."""
     node: str
     """Name of this node."""
     fence: int
-    """Number of the claim."""
+    """Number of the claim, as a fence."""
     report_seconds: float
-    """Longest pause between two reports."""
+    """Maximum pause between two reports, in seconds."""
     data_dir: str
-    """The node's folder."""
+    """Data folder of the node."""
     user: RankUser | None = None
-    """User of the command; the worker's own when absent."""
+    """User of the command; the worker's own user when absent."""
     environment_days: float = 30.0
-    """Time since its last use after which a build removes another environment."""
+    """Days since its last use after which a build removes another environment."""
 
 
 def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) -> bool:
     """Claim an operation and start its supervisor; return whether it was started.
 
     Raises:
-        ServerAway: the server does not answer; the message is sent again later.
+        ServerAway: the server does not respond; the message is sent again later.
     """
     operation_id = message.operation_id
     if message.node != node.name or not is_id(operation_id):
@@ -118,7 +119,7 @@ def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) 
 
 
 def _refuse(node: LocalNode, operation_id: str, *, fence: int, why: str, api: WorkerApi) -> None:
-    """Report immediately that this node cannot do an operation, before its lease expires."""
+    """Report immediately, before the lease expires, that this node cannot run an operation."""
     outcome = OperationOutcome(outcome="failed", message=f"{node.name}: {why}"[:4000])
     report = OperationReport(protocol=PROTOCOL, node=node.name, fence=fence, outcome=outcome)
     try:
@@ -128,10 +129,11 @@ def _refuse(node: LocalNode, operation_id: str, *, fence: int, why: str, api: Wo
 
 
 def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimReply) -> Path:
-    """Write the folder of a claim; it must not exist yet.
+    """Write the folder for a claim; the folder must not exist yet.
 
     Raises:
-        ValueError: the root is not defined here, or the operation would run code of the job.
+        ValueError: this node does not define the storage root, or the operation would run code of a
+            job that the node does not allow.
     """
     sample = claim.task.sample
     if sample is not None and not node.allow_code and (refused := code_of(sample.spec)):
@@ -166,23 +168,23 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     if build is not None:
         NodeBuild(Path(root), build).prepare(folder)
     create_file(folder / TASK, order.model_dump_json(indent=1) + "\n")
-    # Written last: it completes the folder.
+    # Written last, because it marks the folder as complete.
     create_file(folder / LAUNCH, launch.model_dump_json(indent=1) + "\n")
     return folder
 
 
 class OperationSupervisor:
-    """The parent of an operation's command: a subreaper that ends all its processes."""
+    """The parent of an operation's command; as a subreaper it ends all processes of the command."""
 
     def __init__(self, folder: Path, *, command: Sequence[str] | None = None) -> None:
-        """Read the folder; nothing starts.
+        """Read the folder of the operation; nothing starts yet.
 
         Args:
-            folder: the folder of the operation.
-            command: replaces the command of its kind; the folder is appended.
+            folder: folder of the operation.
+            command: replaces the command for the operation's kind; the folder is appended.
 
         Raises:
-            ValueError: the folder is not that of an operation.
+            ValueError: the folder is not the folder of an operation.
         """
         launch = read_record(folder / LAUNCH, OperationLaunch)
         order = read_record(folder / TASK, OperationOrder)
@@ -204,7 +206,7 @@ class OperationSupervisor:
         self._processes = ProcessTree(user=launch.user)
 
     def supervise(self) -> bool:
-        """Run the command to its end and report it; return whether the server stored the end."""
+        """Run the command and report its end; return whether the server has stored the end."""
         become_subreaper()
         os.nice(NICENESS)  # training on this node has priority
         user = self._launch.user
@@ -238,7 +240,7 @@ class OperationSupervisor:
             if self._build is not None:
                 self._build.discard(self._folder)
             if user is not None:
-                user.close(self._folder)  # the next operation has the same user
+                user.close(self._folder)  # the next operation runs as the same user
         if reported and self._found is not None and self._found.outcome == "succeeded":
             remove_tree(self._folder.parent)
         return reported
@@ -275,17 +277,17 @@ class OperationSupervisor:
         )
 
     def _outcome(self, status: int) -> OperationOutcome:
-        """Return the outcome; a build is put in place first, once."""
+        """Return the outcome; first publish a finished build, only once."""
         if self._found is None:
             self._found = self._of_command(status)
             if self._build is not None:
-                self._processes.end()  # so that no package's code changes the finished build
+                self._processes.end()  # so that code of a package cannot change the finished build
                 days = self._launch.environment_days
                 self._found = self._build.finish(self._folder, self._found, unused_days=days)
         return self._found
 
     def _of_command(self, status: int) -> OperationOutcome:
-        """Return the outcome that the command wrote, or a failure from its status and log."""
+        """Return the outcome that the command wrote, or a failure from its exit status and log."""
         if self._excess is not None:
             return OperationOutcome(outcome="failed", message=f"was ended: {self._excess}")
         outcome = read_record(self._folder / OUTCOME, OperationOutcome, owner=self._owner)
@@ -296,20 +298,20 @@ class OperationSupervisor:
         return OperationOutcome(outcome="failed", message=message[:4000])
 
     def _note_outage(self, api: WorkerApi, error: Exception, retries: Retries) -> float | None:
-        """Read the server's URL and the token again; return the pause, None to give up."""
+        """Read URL and token again; return the pause before the next report, None to give up."""
         logger.info("no report: %s", error)
         api.url = self._node.server_url or api.url
         api.token = own_token(self._node)
         return retries.failed()
 
     def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
-        """Wait for the next report, which is due immediately when the command ends."""
+        """Wait until the next report is due, or until the command ends."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and (ended or self._status(pid) is None):
             time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        """Limit the resources of a job's code, which has the command's user and could stop it."""
+        """Watch the resources of code of a job: it runs as the command's user and could stop it."""
         folders = [self._folder]
         if self._build is not None:
             self._until = time.monotonic() + BUILD_SECONDS
@@ -321,7 +323,7 @@ class OperationSupervisor:
             watch.start()
 
     def _status(self, pid: int) -> int | None:
-        """Return the exit code of the command; end one that takes too much."""
+        """Return the command's exit code; end a command that exceeds its time or disk space."""
         status = self._processes.status(pid)
         if status is not None or self._excess is not None:
             return status
@@ -335,10 +337,10 @@ class OperationSupervisor:
 
 @contextmanager
 def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
-    """Hold the user of operations while the block runs; afterwards it has no process.
+    """Hold the user of operations while the block runs; no process of the user is left then.
 
-    An operation with a finished claim may still run, for example just after its cancellation. Its
-    code could write into files that the user gets now, and its supervisor ends all processes of the
+    An operation whose claim has ended may still run, for example just after its cancellation. Its
+    code could write to files that the user gets now, and its supervisor ends all processes of the
     user at its end.
     """
     lock = os.open(data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -361,7 +363,7 @@ def _try_to_lock(fd: int) -> bool:
 
 
 def run_detached_operation(folder: Path) -> int:
-    """Supervise the operation of a folder; return the exit code of this process."""
+    """Supervise the operation in a folder; return the exit code for this process."""
     try:
         OperationSupervisor(folder).supervise()
     except (OSError, ValueError):

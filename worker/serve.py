@@ -1,4 +1,4 @@
-"""Serves a node: registers it, adopts its running attempts, then takes messages."""
+"""Serves a node: registers it, adopts its running attempts, then handles messages."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ from worker.upkeep.run_cleaner import RunCleaner
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
-"""Shortest interval between two samples of the devices, which take some milliseconds each."""
+"""Minimum interval between two samples of the devices, in seconds; a sample takes some milliseconds
+per device.
+"""
 
 
 def serve() -> None:
-    """Serve this node until SIGTERM; training continues.
+    """Serve this node until SIGTERM; training continues afterwards.
 
     Raises:
-        ValueError: the settings are unusable here, or another worker serves the data folder.
-        ApiError: the server refuses the node, or another worker serves it now.
+        ValueError: the settings cannot be used on this machine, or another worker serves the data
+            folder.
+        ApiError: the server refuses the node, or another worker now serves the node.
     """
     settings = Settings()
     node = NodeStore(settings.data_dir.resolve())
@@ -55,7 +58,7 @@ def serve() -> None:
 
 
 def _prepare_environments(node: LocalNode) -> None:
-    """Create the folder of environments of each root, before any rank runs here."""
+    """Create each root's folder of environments, before any rank runs on this node."""
     for name, place in node.roots.items():
         if not is_object_store(place):
             try:
@@ -127,12 +130,12 @@ def _serve(settings: Settings, store: NodeStore, *, api: WorkerApi, worker: Work
     if heart.refusal is not None:
         raise heart.refusal
     if read_notice(notices) is not None:
-        heart.beat()  # perhaps the last heartbeat of this node
+        heart.beat()  # may be the last heartbeat of this node
 
 
 @contextmanager
 def _upkeep(settings: Settings, node: LocalNode) -> Iterator[None]:
-    """Remove old run directories, and keep an idle process, while the block runs."""
+    """Remove old run directories and keep an idle process, while the block runs."""
     threads: list[RunCleaner | IdleKeeper] = [
         RunCleaner(node.store, node.name, days=settings.run_days)
     ]
@@ -146,20 +149,20 @@ def _upkeep(settings: Settings, node: LocalNode) -> Iterator[None]:
 
 
 def _take_messages(settings: Settings, node: LocalNode) -> None:
-    """Take messages until SIGTERM."""
+    """Handle messages until SIGTERM."""
     if settings.inbox == "server":
         ServerInbox(settings, node).consume()
         return
-    from worker.inbox.app import consume, create_app  # the worker needs Celery only here
+    from worker.inbox.app import consume, create_app  # only this function needs Celery
 
     consume(create_app(settings, node))
 
 
 def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs | None:
-    """Return the users of ranks, or None for the worker's own.
+    """Return the users of ranks, or None for the worker's own user.
 
     Raises:
-        ValueError: `TRAINYARD_RUN_AS` is unusable here.
+        ValueError: `TRAINYARD_RUN_AS` cannot be used on this machine.
     """
     if os.geteuid() == 0 and not in_user_namespace():
         logger.warning(

@@ -40,11 +40,11 @@ def _check_run_as(text: str) -> str:
 
 
 def parse_roots(text: str) -> dict[str, str]:
-    """Return the folder or URL of each root in `name=path,name=s3://bucket/prefix`.
+    """Return the folder or URL of each root in a text `name=path,name=s3://bucket/prefix`.
 
     Raises:
-        ValueError: a pair has no name, or neither an absolute path nor a bucket; or a name is
-            repeated.
+        ValueError: a pair has no name, its value is neither an absolute path nor a bucket, or a
+            name is repeated.
     """
     roots: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
@@ -65,7 +65,7 @@ def parse_roots(text: str) -> dict[str, str]:
 
 
 class Settings(BaseSettings):
-    """Settings of a node's worker; every field is one environment variable."""
+    """Settings of a node's worker; each field is one environment variable."""
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_", frozen=True)
 
@@ -74,75 +74,91 @@ class Settings(BaseSettings):
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File with the password of this URL, which then has none; no other user may read the file."""
+    """File with the password for this URL, which must then contain no password; no other user may
+    read the file.
+    """
     inbox: Literal["broker", "server"] = "broker"
-    """Source of messages: `broker`, or `server` (by long polls) for a node that reaches only the
-    server. `server` does not use Celery and `broker_url`."""
+    """Source of messages: `broker`, or `server` for a node that can reach only the server. With
+    `server`, the worker uses long polls, and neither Celery nor `broker_url`.
+    """
     ca_file: Path | None = None
-    """PEM file of the only certificates trusted for an `https` URL; the usual ones when absent.
-    `HTTPS_PROXY` and `NO_PROXY` are honoured."""
+    """PEM file of the only certificates trusted for an `https` URL; the system's usual ones when
+    absent. `HTTPS_PROXY` and `NO_PROXY` are honoured.
+    """
     node_name: NodeName = Field(default_factory=_node_name)
     """Name of the node; its host name when absent."""
     address: str = Field(default_factory=socket.gethostname)
-    """Host name or address at which the other nodes of an attempt reach this one."""
+    """Host name or address at which other nodes of an attempt reach this node."""
     data_dir: Path = Path("trainyard-node")
-    """Node-local folder: run directories, token caches, the node's token."""
+    """Node-local folder for run directories, token caches and the node's token."""
     join_token: str | None = None
-    """Join token of the node; needed once."""
+    """Join token of the node; needed only for the first registration."""
     join_token_file: Path | None = None
-    """File with this token, which then appears in no environment; a pilot uses the line of its
-    index. No other user may read it."""
+    """File with the join token, which then appears in no environment; a pilot uses the line of its
+    index. No other user may read the file.
+    """
     roots: Annotated[str, AfterValidator(_check_roots)] = ""
-    """Storage roots as `name=path,name=s3://bucket/prefix`; `checkpoints` and `data` in `data_dir`
-    when empty."""
+    """Storage roots as `name=path,name=s3://bucket/prefix`; when empty, the folders `checkpoints`
+    and `data` in `data_dir`.
+    """
     labels: Annotated[str, AfterValidator(_check_labels)] = ""
-    """Labels of the node as `key=value,key=value`, by which jobs select nodes. `fabric`, `block`
-    and `rack` have a special meaning. Labels that people set for the node override these."""
+    """Labels of the node as `key=value,key=value`; jobs select nodes by labels. `fabric`, `block`
+    and `rack` have a special meaning. Labels that people set for the node override these labels.
+    """
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Slots that the node offers; by default its GPUs or, without any, its cores, at least 4."""
+    """Number of slots that the node offers; by default its number of GPUs or, without GPUs, its
+    number of cores, at least 4.
+    """
     allow_code: bool = False
-    """Whether this node runs code of jobs; the server has the same setting."""
+    """Whether this node runs code of jobs; the server has a setting of the same name."""
     run_as: Annotated[str, AfterValidator(_check_run_as)] = ""
     """Users of torchrun, ranks and operations: `user:first-count`, one id per attempt from `first`
-    on, in the groups of `user`. Needs the capabilities CHOWN, KILL, SETGID and SETUID. When empty,
-    they run as the worker: code of a job can then read the node's token."""
+    on, in the groups of `user`. The worker then needs the capabilities CHOWN, KILL, SETGID and
+    SETUID. When empty, ranks run as the worker's user, so that code of a job can read the node's
+    token.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Kind of slots; `auto` takes GPUs where NVML lists some."""
+    """Kind of slots; `auto` uses GPUs if NVML lists any."""
 
     warm: bool = True
-    """Whether an idle process with torch imported waits for launches of the built-in trainer; it
-    takes some 320 MiB of memory. Without it, torchrun starts the launches."""
+    """Whether an idle process with torch imported waits for launches of the built-in trainer. The
+    process takes about 320 MiB of memory. Without it, torchrun starts the ranks.
+    """
 
     environment_days: Annotated[float, Field(gt=0)] = 30.0
     """Days since its last use after which a build on this node removes another environment from the
     same storage root."""
 
     run_days: Annotated[float, Field(gt=0)] = 7.0
-    """Days for which a run directory stays on this node after the end of its attempt; it stays at
-    least until its job has ended."""
+    """Days for which a run directory stays on this node after its attempt has ended; it always
+    stays until its job has ended.
+    """
 
     run_bytes: Annotated[int, Field(ge=2**20)] = RUN_BYTES
-    """Disk space in bytes that the run directory of a program may take on this node. An attempt
-    above it is ended as `disk_limit`; so is one that takes more than a tenth of the disk while the
-    disk is nearly full."""
+    """Maximum disk space for the run directory of a program on this node, in bytes. An attempt that
+    exceeds it fails with `disk_limit`. While the disk is nearly full, so does an attempt that takes
+    more than a tenth of the disk.
+    """
 
     preemption_notice_file: Path | None = None
-    """File that announces the end of this machine when it appears: the attempts save and leave.
-    Choose a path that a reboot removes."""
+    """File that announces the end of this machine: when the file appears, the attempts save and
+    leave. Choose a path that a reboot removes.
+    """
 
     notice_seconds: Annotated[float, Field(ge=0)] | None = None
-    """Time between a notice without its own time, such as SIGTERM, and the end of the processes:
-    Slurm's `KillWait`, or a pod's grace period. A save that does not fit into it is not started;
-    unlimited when absent."""
+    """Time, in seconds, between a notice without a deadline, such as SIGTERM, and the end of the
+    processes: Slurm's `KillWait`, or the grace period of a pod. A save that does not fit into this
+    time is not started. No limit when absent.
+    """
 
     def join_secret(self, index: int = 0) -> str | None:
-        """Return the join token of the node, or None.
+        """Return the join token of the node, or None if neither setting is given.
 
         Args:
-            index: line of `join_token_file`, counted from 0.
+            index: number of the line in `join_token_file`, counted from 0.
 
         Raises:
-            ValueError: the file cannot be read, has no such line, or may be read by others.
+            ValueError: the file cannot be read, has no such line, or other users can read it.
         """
         if self.join_token_file is None:
             return self.join_token
@@ -152,7 +168,7 @@ class Settings(BaseSettings):
         """Return `broker_url` with its password.
 
         Raises:
-            ValueError: the password file is unusable, or the URL already has a password.
+            ValueError: the password file cannot be used, or the URL already has a password.
         """
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 

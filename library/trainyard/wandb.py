@@ -1,7 +1,8 @@
 """A replacement for `import wandb`: a script's logs become metrics and artifacts of its job.
 
-Only the standard library is imported. A call that this module lacks warns once and does nothing, or
-raises if a script cannot continue without it. The table of calls: docs/wandb.md.
+Only the standard library is imported. A call that this module does not support warns once and does
+nothing; if a script cannot continue without the call's result, the call raises an error. The table
+of calls is in docs/wandb.md.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ INERT = frozenset(
         *("termerror", "termlog", "termwarn", "unwatch", "watch"),
     }
 )
-"""Names of wandb that are accepted but do nothing."""
+"""Names of wandb that are accepted but have no effect."""
 ABSENT = frozenset({"Api", "agent", "controller", "sweep", "use_artifact"})
-"""Names of wandb that raise, because a script needs their result."""
+"""Names of wandb that raise an error, because a script needs their result."""
 
 _warned = WarnedNames()
 
 
 class Error(Exception):
-    """A call that cannot be carried out; the name is that of wandb's error."""
+    """A call that this module cannot carry out; wandb's error has the same name."""
 
 
 class Inert:
-    """Replaces an object of wandb that has no function here; its calls do nothing."""
+    """Replaces an object of wandb that has no function here; calls of it have no effect."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __call__(self, *_: object, **__: object) -> Inert:
-        """Warn once, and do nothing."""
+        """Warn once, and do nothing else."""
         _warn(
             self._name,
             "does nothing: Trainyard stores numbers, images, histograms, tables and files",
@@ -70,7 +71,7 @@ class Inert:
 
 
 class TrackedRun:
-    """The result of `init`; it logs to the run of this process (`trainyard.init`)."""
+    """The result of `init`, which logs to the run of this process (`trainyard.init`)."""
 
     def __init__(self, config: object) -> None:
         self._run = session.init()
@@ -86,7 +87,7 @@ class TrackedRun:
 
     @property
     def step(self) -> int:
-        """Step of the next `log` without `step`."""
+        """Step that the next `log` without `step` uses."""
         return self._step
 
     @property
@@ -106,12 +107,12 @@ class TrackedRun:
 
     @property
     def url(self) -> str | None:
-        """None: a script does not know the address of the dashboard."""
+        """Always None, because a script does not know the address of the dashboard."""
         return None
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The script's tags, which are added to those of the job."""
+        """Tags that the script added to the tags of the job."""
         return self._tags
 
     @tags.setter
@@ -128,9 +129,10 @@ class TrackedRun:
     ) -> None:
         """Log numbers, images, histograms and tables of a step; nested values are named `a.b`.
 
-        Without `step`, each call is one step, from 0 on, unless `commit=False`. With it, the values
-        of a step are collected until a later step or the end. A step before the last one is left
-        out with a warning, and so is one that is not a whole number from 0 to 1,000,000,000.
+        Without `step`, each call logs one step, counted from 0, unless `commit=False`. With `step`,
+        the values of a step are collected until a later step or the end of the run. A step before
+        the last one is left out with a warning, and so is a step that is not an integer from 0 to
+        1,000,000,000.
 
         Raises:
             Error: the run has ended.
@@ -152,7 +154,7 @@ class TrackedRun:
             self._step += 1
 
     def _reach(self, step: SupportsIndex) -> bool:
-        """Start a later step if necessary; return whether values of the step are still accepted."""
+        """Start a later step if necessary; return whether the step still accepts values."""
         try:
             number = legal_step(int(step) if _is_whole(step) else step)
         except ValueError as error:
@@ -167,9 +169,9 @@ class TrackedRun:
         return True
 
     def save(self, glob_str: str, base_path: str | None = None, policy: str = "live") -> list[str]:
-        """Store the files of a pattern: `now`, at the `end`, or `live`: both, if they change.
+        """Store files by pattern: `now`, at the `end`, or `live` (both, if a file changes).
 
-        A file that cannot be stored is left out, with one warning for each name.
+        A file that cannot be stored is left out, with one warning per name.
         """
         found = self._saved.save(
             self._run, glob_str, base_path=base_path, policy=policy, step=self._step
@@ -185,7 +187,7 @@ class TrackedRun:
         type: str | None = None,  # noqa: A002 - wandb's name
         **_: object,
     ) -> Artifact:
-        """Store the files of an artifact or a path, with one warning for each that it cannot store.
+        """Store the files of an artifact or a path; warn once for each file that cannot be stored.
 
         Raises:
             ValueError: the path does not exist.
@@ -199,13 +201,13 @@ class TrackedRun:
         return artifact
 
     def define_metric(self, name: str, *_: object, **options: object) -> Inert:
-        """Accept the name without effect: charts run over steps, lists show the last values."""
+        """Accept the name without effect: charts run over steps, and lists show the last values."""
         if options:
             _warn("define_metric", f"ignores {', '.join(options)}: charts run over steps")
         return Inert(f"define_metric({name!r})")
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """Write the remaining values; the script's exit code decides the outcome of the job."""
+        """Write the remaining values; the exit code of the script decides the job's outcome."""
         del exit_code, quiet
         if not self.ended:
             self._write()
@@ -235,16 +237,16 @@ class TrackedRun:
 
 
 run: TrackedRun | None = None
-"""The run that `init` started; None before it and after `finish`."""
+"""The run that `init` started; None before `init` and after `finish`."""
 
 
 def init(
     *_: object, config: object = None, tags: Iterable[str] | None = None, **options: Any
 ) -> TrackedRun:
-    """Return the run of this process; a second call returns the same one until `finish`.
+    """Return the run of this process; until `finish`, further calls return the same run.
 
-    `config` has the `program.arguments` of the job and the values given here; `tags` are added to
-    those of the job. Name and project are the job's, so other options have no effect.
+    `config` has the job's `program.arguments` and the values given here. `tags` are added to the
+    job's tags. Name and project are the job's own, so other options have no effect.
     """
     global run
     without = {"mode", "dir", "reinit", "settings", "anonymous", "resume", "save_code", "force"}
@@ -266,50 +268,50 @@ def log(
     commit: bool | None = None,
     **_: object,
 ) -> None:
-    """Log numbers of a step: `TrackedRun.log`.
+    """Log values of a step; see `TrackedRun.log`.
 
     Raises:
-        Error: there is no run.
+        Error: no run has been started.
     """
     _present("log").log(data, step=step, commit=commit)
 
 
 def define_metric(name: str, *_: object, **options: object) -> Inert:
-    """Accept the name of a metric: `TrackedRun.define_metric`.
+    """Accept the name of a metric; see `TrackedRun.define_metric`.
 
     Raises:
-        Error: there is no run.
+        Error: no run has been started.
     """
     return _present("define_metric").define_metric(name, **options)
 
 
 def save(glob_str: str, base_path: str | None = None, policy: str = "live") -> list[str]:
-    """Store the files of a pattern: `TrackedRun.save`.
+    """Store files by pattern; see `TrackedRun.save`.
 
     Raises:
-        Error: there is no run.
+        Error: no run has been started.
     """
     return _present("save").save(glob_str, base_path, policy)
 
 
 def log_artifact(artifact_or_path: Artifact | str, **options: Any) -> Artifact:
-    """Store the files of an artifact, or of a path: `TrackedRun.log_artifact`.
+    """Store the files of an artifact or a path; see `TrackedRun.log_artifact`.
 
     Raises:
-        Error: there is no run.
+        Error: no run has been started.
     """
     return _present("log_artifact").log_artifact(artifact_or_path, **options)
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
-    """End the run, if there is one."""
+    """End the run; do nothing without a run."""
     del exit_code, quiet
     if run is not None:
         _finish(run)
 
 
 def login(*_: object, **__: object) -> bool:
-    """Return True: the job needs no login."""
+    """Return True, because the job needs no login."""
     return True
 
 
@@ -321,7 +323,7 @@ def _finish(ended: TrackedRun) -> None:
 
 
 def _is_whole(step: object) -> bool:
-    """Return whether a step is a float without a fraction: a script may compute such steps."""
+    """Return whether a step is a float without a fraction, because scripts compute such steps."""
     return isinstance(step, float) and step.is_integer()
 
 
@@ -332,7 +334,7 @@ def _present(name: str) -> TrackedRun:
 
 
 def _logged(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings, and the media of lists by their index."""
+    """Yield the values of nested mappings, and yield images of lists with their index."""
     for name, value in chain.from_iterable(nested(str(key), data[key]) for key in data):
         if isinstance(value, Mapping) and not value:
             continue
@@ -343,7 +345,7 @@ def _logged(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _number(name: str, value: Any) -> float | None:
-    """Return a number, or None with a warning if it is left out."""
+    """Return a value as a number; None with a warning if the value is left out."""
     if isinstance(value, Inert | str | bytes) or not hasattr(value, "__float__"):
         _warn(f"log({name!r})", f"is left out: a {_kind(value)} is not a number")
         return None
@@ -375,8 +377,8 @@ def __getattr__(name: str) -> Any:
     """Return `config`, `summary`, or an object that does nothing.
 
     Raises:
-        Error: a script cannot continue without the name.
-        AttributeError: wandb has no such name, or this module does not know it.
+        Error: a script cannot continue without a result of this name.
+        AttributeError: wandb has no such name, or this module does not know the name.
     """
     if name in ("config", "summary"):
         return getattr(_present(name), name)

@@ -1,4 +1,4 @@
-"""Calls of the Kubernetes API in one namespace with kr8s: time limits, retries and paging."""
+"""Calls to the Kubernetes API in one namespace with kr8s: time limits, retries and paging."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Result = TypeVar("Result")
 Verb = Literal["get", "list", "create", "patch", "delete"]
 METHODS = {"get": "GET", "list": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
 REQUEST_SECONDS = 20.0
-"""Time limit of one request, including the credentials."""
+"""Time limit of one request, in seconds, including reading the credentials."""
 RETRY_SECONDS = 15.0
-"""Time from the first failure of a request to its last repeat."""
+"""Maximum time, in seconds, from the first failure of a request to its last retry."""
 PAGE = 500
 MAX_PAGES = 400
-"""Page limit of a listing: a broken server could name a next page for ever."""
+"""Maximum number of pages in a listing, because a broken server could name a next page for ever."""
 RESTARTS = 3
-"""Restarts of a listing after the server has forgotten its position."""
+"""Maximum number of restarts of a listing whose position the server has forgotten."""
 GONE = httpx.codes.GONE
 SHOWN = 1000
-"""Limit of the characters of the server's message in an error."""
+"""Maximum number of characters that an error quotes from the server's message."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object, as in the API's path."""
+    """A kind of object, as in the path of the API."""
 
     version: str
     plural: str
@@ -55,22 +55,22 @@ WORKLOADS = Resource("kueue.x-k8s.io/v1beta1", "workloads")
 
 
 class ClusterError(SourceError):
-    """The API server refused a request, or its answer was missing or unreadable."""
+    """The API server refused a request, or its response was missing or unreadable."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
-        """Status of the answer; None without one."""
+        """Status of the response; None without a response."""
 
 
 class Cluster:
-    """One namespace of a cluster. Its calls block; any thread may call, one at a time."""
+    """One namespace of a cluster; calls block, and any thread may make one call at a time."""
 
     def __init__(self, options: KubernetesOptions) -> None:
-        """Prepare the connection; the first call opens it.
+        """Prepare the connection; the first call opens the connection.
 
         Raises:
-            SourceError: a variable that names a proxy is unusable; kr8s reads them itself.
+            SourceError: a variable that names a proxy, which kr8s itself reads, cannot be used.
         """
         try:
             os.environ.update(for_other_readers(os.environ, socks=has_socks()))
@@ -82,7 +82,7 @@ class Cluster:
         self._api: kr8s.asyncio.Api | None = None
 
     def close(self) -> None:
-        """Close the event loop; the next call opens another one."""
+        """Close the event loop; the next call opens a new one."""
         with self._lock:
             self._api = None
             if self._runner is not None:
@@ -98,11 +98,12 @@ class Cluster:
         body: Manifest | None = None,
         params: dict[str, str] | None = None,
     ) -> Manifest:
-        """Return the answer to one request; repeated while the server is busy or away.
+        """Return the response to one request; retry while the server is busy or unreachable.
 
         Raises:
-            ClusterError: has the status of a refusal; `refused` if a repeat is useless.
-            LoginNeeded: the credentials have expired, and a person has to renew them.
+            ClusterError: the request was refused, with the response's status; `refused` is set if a
+                retry is useless.
+            LoginNeeded: the credentials have expired, and a person must renew them.
         """
         what = f"{verb} {resource} in namespace {self._options.namespace}"
         return retry(
@@ -143,7 +144,7 @@ class Cluster:
         raise ClusterError(f"list {resource}: the answer has more than {MAX_PAGES} pages")
 
     def _answer(self, request: Coroutine[Any, Any, httpx.Response], what: str) -> Manifest:
-        """Send a request and return its answer."""
+        """Send a request; return its response."""
         response = self._run(request, what)
         try:
             answer = response.json()
@@ -157,7 +158,7 @@ class Cluster:
         raise self._refusal(what, response.status_code, str(text))
 
     def _run(self, request: Coroutine[Any, Any, httpx.Response], what: str) -> httpx.Response:
-        """Run a request in the event loop of this cluster."""
+        """Run a request in the event loop for this cluster."""
         with self._lock:
             if self._runner is None:
                 self._runner = asyncio.Runner()
@@ -167,7 +168,7 @@ class Cluster:
                 raise ClusterError(f"{what}: no answer in {REQUEST_SECONDS:.0f} s") from error
             except httpx.TransportError as error:
                 raise ClusterError(f"{what}: {error or type(error).__name__}") from error
-            except kr8s.ServerError as error:  # from the first request of the server's version
+            except kr8s.ServerError as error:  # from the first request, for its version
                 status = error.response.status_code if error.response is not None else None
                 raise self._refusal(what, status, str(error)) from error
             except json.JSONDecodeError as error:
@@ -184,7 +185,8 @@ class Cluster:
         body: Manifest | None,
         params: dict[str, str] | None,
     ) -> httpx.Response:
-        # No connection is kept: calls are a minute apart, and load balancers drop idle ones.
+        # No connection is kept, because calls are a minute apart and load balancers drop idle
+        # connections.
         headers = {"Connection": "close"}
         if verb == "patch":
             headers["Content-Type"] = "application/merge-patch+json"
@@ -210,7 +212,7 @@ class Cluster:
         return answer
 
     async def _connected(self, *, again: bool) -> kr8s.asyncio.Api:
-        """Return kr8s's client; `again` reads the credentials anew, which tokens need hourly."""
+        """Return kr8s's client; `again` reads the credentials again, for hourly tokens."""
         if self._api is None:
             self._api = await kr8s.asyncio.api(
                 kubeconfig=self._options.kubeconfig,
@@ -225,7 +227,8 @@ class Cluster:
         if status == httpx.codes.UNAUTHORIZED:
             return self._unusable(f"{what}: the server does not accept the credentials: {message}")
         error = ClusterError(f"{what}: {status} {message[:SHOWN]}", status=status)
-        # A full quota may become free; a missing right, a wrong field or namespace remain.
+        # A full quota may become free later; a missing right, a wrong field or a wrong namespace
+        # stays.
         error.refused = status in (400, 403, 404, 422) and "exceeded quota" not in message
         return error
 
@@ -236,7 +239,7 @@ class Cluster:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether a retry may succeed: the server is away, busy or broken."""
+    """Return whether a retry may succeed because the server is unreachable, busy or broken."""
     return isinstance(error, ClusterError) and (
         error.status is None or error.status == 429 or error.status >= 500
     )

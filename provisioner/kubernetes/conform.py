@@ -1,7 +1,7 @@
-"""Conformance of a real cluster: one small Job that checks what the source relies on.
+"""Conformance of a real cluster: one small Job checks the behaviour that the source needs.
 
 `python -m provisioner conform CONFIG SOURCE` needs the rights of the provisioner, but no server and
-no broker. The container runs a script instead of the pilot, which writes its findings as the
+no broker. The container runs a script instead of the pilot. The script writes its findings as the
 container's termination message, so that no right to read logs is needed.
 """
 
@@ -31,12 +31,12 @@ from trainyard.base.ids import make_id
 from trainyard.protocol.node_sources.messages import EngineJob, EngineNode, job_name
 
 START_SECONDS = 900.0
-"""Time limit until a pod runs, including queue and image download."""
+"""Time limit, in seconds, until a pod runs, including the queue and the image download."""
 END_SECONDS = 120.0
-"""Time limit beyond the grace until an end is proved."""
+"""Time limit, in seconds, after the grace period until the end is proved."""
 POLL_SECONDS = 2.0
 LINGER_SECONDS = 5.0
-"""Time for which the script continues after SIGTERM, to show the grace period."""
+"""Time, in seconds, for which the script continues after SIGTERM, to test the grace period."""
 FACTS = """
 import json, os, signal, stat, sys, time
 path, linger = sys.argv[1], float(sys.argv[2])
@@ -80,11 +80,11 @@ class Finding:
 
 
 class StoppedError(Exception):
-    """The remaining checks are impossible."""
+    """The remaining checks cannot be made."""
 
 
 class Conformance:
-    """The check of one source."""
+    """The conformance check of one source."""
 
     def __init__(
         self,
@@ -96,15 +96,15 @@ class Conformance:
         linger: float = LINGER_SECONDS,
         message_path: str = "/dev/termination-log",
     ) -> None:
-        """Prepare the check; nothing is called yet.
+        """Prepare the check; no call is made yet.
 
         Args:
-            config: the source, of kind `kubernetes`.
-            folder: an empty folder for its files, including the secrets of the check.
-            clock: Unix time.
-            sleep: waits for the given seconds between two polls.
-            linger: seconds for which the script continues after SIGTERM.
-            message_path: file in the container that becomes its termination message.
+            config: configuration of a source of kind `kubernetes`.
+            folder: empty folder for the files of the check, including its secrets.
+            clock: returns the present Unix time.
+            sleep: waits for a number of seconds between two polls.
+            linger: time, in seconds, for which the script continues after SIGTERM.
+            message_path: file in the container whose content becomes the termination message.
         """
         options = parse_table(
             KubernetesOptions, config.options, pointer=f"/sources/{config.name}/options"
@@ -116,7 +116,8 @@ class Conformance:
             milliseconds=int(time.time() * 1000), entropy=secrets.token_bytes(10)
         )
         self._name = job_name(self._request)
-        # A provisioner of this source may run: it would take the Job for an orphan and cancel it.
+        # Another name than the source's: a running provisioner would take the Job for an orphan and
+        # cancel it.
         name = f"{config.name}-conformance"
         self._source = KubernetesSource(
             Place(name=name, python=config.python, folder=folder),
@@ -139,7 +140,7 @@ class Conformance:
         )
 
     def run(self) -> Iterator[Finding]:
-        """Check and yield each finding; remove all created objects at the end."""
+        """Make the checks and yield each finding; at the end, remove all created objects."""
         descriptor = os.open(self._secrets, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"ty_pilot_{secrets.token_urlsafe(32)}\n")
@@ -214,7 +215,7 @@ class Conformance:
         yield Finding("no credentials", facts.get("token") is False, detail)
 
     def _clean(self) -> Finding:
-        """Cancel until nothing is left, as the server does."""
+        """Cancel until no object is left, as the server does."""
         try:
             deadline = self._clock() + self._grace + END_SECONDS + LATE_POD_SECONDS
             while self._clock() < deadline:
@@ -240,7 +241,7 @@ class Conformance:
         return Finding("removal", False, f"Secret {self._name} is left")
 
     def _running(self, *, after: str) -> EngineNode:
-        """Wait for a running pod other than `after`."""
+        """Wait for a running pod other than the pod `after`."""
 
         def found(job: EngineJob) -> list[EngineNode]:
             live = [n for n in job.nodes if not n.gone and n.instance != after and n.addresses]

@@ -1,7 +1,8 @@
-"""The objects of one request: an indexed Job with the operator's pod template, and its Secret.
+"""The objects for one request: an indexed Job with the operator's pod template, and its Secret.
 
-The fields that the source relies on (the pilot's command, the restarts, the join secrets, labels,
-finalizers) are added last. A template that sets one of them is refused with the field's name.
+The fields that the source depends on (the pilot's command, the restarts, the join secrets, labels,
+finalizers) are added last. A template that sets one of these fields is refused; the error names the
+field.
 """
 
 from __future__ import annotations
@@ -23,65 +24,75 @@ Manifest = dict[str, Any]
 SOURCE_LABEL_KEY, REQUEST_LABEL_KEY = "trainyard.dev/source", "trainyard.dev/request"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 FINALIZER = "trainyard.dev/proof"
-"""Keeps a deleted Job or pod, with the states of its containers, until the server has read them: a
-pod that merely vanished may have been deleted by force, and may still run."""
+"""Finalizer that keeps a deleted Job or pod, with its container states, until the server has read
+them. Without it, a vanished pod would prove nothing: it may have been deleted by force and may
+still run.
+"""
 CONTAINER = "pilot"
 DEVICES: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
 SECRETS_FOLDER, DATA_FOLDER = "/run/trainyard/join", "/var/lib/trainyard/pilot"
 USER, SECRETS_GROUP = 10002, 10003
-"""User of the worker's image, and the group that may read the join secrets. It is not the user's
-own group, so that ranks with their own users are not in it."""
+"""User id in the worker's image, and id of the group that may read the join secrets. The group is
+not the user's own group, so that ranks that run as other users are not in it.
+"""
 KEYS = {
     **dict.fromkeys(("containers", "initContainers", "env", "volumes"), "name"),
     "volumeMounts": "mountPath",
     "imagePullSecrets": "name",
 }
-"""Fields by which Kubernetes merges the items of a list; other lists are one value."""
+"""Fields by which Kubernetes identifies the items of a list when it merges lists; all other lists
+are replaced as a whole.
+"""
 OURS = {
     "spec": ("activeDeadlineSeconds",),
     f"spec.containers[{CONTAINER}]": ("args", "restartPolicy", "restartPolicyRules", "workingDir"),
 }
-"""Fields that must stay unset, as they would break the source's guarantees."""
+"""Fields that a template must not set, because they would break the source's guarantees."""
 
 
 class KubernetesOptions(EngineOptions):
     """Options of a source of kind `kubernetes`."""
 
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-    """Namespace of the Jobs."""
+    """Namespace in which the Jobs are created."""
     image: Annotated[str, Field(min_length=1)]
-    """Image of the worker and the trainer (`deploy/worker.Dockerfile`)."""
+    """Image with the worker and the trainer (`deploy/worker.Dockerfile`)."""
     kubeconfig: str | None = None
-    """Path of a kubeconfig; by default `KUBECONFIG`, `~/.kube/config` or the pod's service account,
-    in this order."""
+    """Path of a kubeconfig; when absent, the first of `KUBECONFIG`, `~/.kube/config` and the pod's
+    service account.
+    """
     context: str | None = None
-    """Context of the kubeconfig; its current one when absent."""
+    """Context in the kubeconfig; the current context when absent."""
     login: str | None = None
-    """Command that renews the credentials, if a person has to."""
+    """Command that renews the credentials, if a person has to renew them."""
     queue: Annotated[str, Field(min_length=1)] | None = None
-    """Kueue's LocalQueue; the Job is created suspended, and Kueue admits it."""
+    """LocalQueue of Kueue; if set, the Job is created suspended, and Kueue admits it."""
     grace_seconds: Annotated[int, Field(ge=30, le=86_400)] = 300
-    """Time in seconds for a deleted pod to save and leave."""
+    """Time, in seconds, for a deleted pod to save and leave."""
     restarts: Annotated[int, Field(ge=0, le=100)] = 3
-    """Limit of replaced failed pods per index; disruptions (evictions, drained nodes) do not
-    count."""
+    """Maximum number of times that a failed pod is replaced, per index; disruptions (evictions,
+    drained nodes) do not count.
+    """
     gpu_resource: Annotated[str, Field(pattern="/")] = "nvidia.com/gpu"
-    """Resource of which a slot of kind `cuda` takes one."""
+    """Kubernetes resource of which each slot of kind `cuda` takes one unit."""
     shared_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)?$")] | None = None
-    """Limit of `/dev/shm`, such as `16Gi`; it counts as memory of the pod. By default the pod's
-    memory limit, or half of the node's memory."""
+    """Maximum size of `/dev/shm`, such as `16Gi`; it counts as memory of the pod. When absent, the
+    limit is the pod's memory limit, or half of the node's memory.
+    """
     pod_template: str | None = None
-    """Path of a YAML file with a pod template (`metadata` and `spec`) to merge in: volumes, node
-    selector, tolerations, memory, ..."""
+    """Path of a YAML file with a pod template (`metadata` and `spec`) to merge in, for example for
+    volumes, a node selector, tolerations or memory.
+    """
 
 
 def job_manifest(
     place: Place, options: KubernetesOptions, *, submission: Submission, command: list[str]
 ) -> Manifest:
-    """Return the Job of a request.
+    """Return the Job for a request.
 
     Raises:
-        SourceError: a final refusal: the operator's pod template is unreadable or conflicts.
+        SourceError: a final refusal, because the operator's pod template is unreadable or
+            conflicts.
     """
     name = job_name(submission.request_id)
     labels = {SOURCE_LABEL_KEY: place.name, REQUEST_LABEL_KEY: submission.request_id}
@@ -99,7 +110,7 @@ def job_manifest(
                 }
             ]
         },
-        "podReplacementPolicy": "Failed",  # never two live pods of an index
+        "podReplacementPolicy": "Failed",  # so that an index never has two live pods
         "suspend": options.queue is not None,
         "template": pod_template(options, submission, command=command, labels=labels),
     }
@@ -121,7 +132,7 @@ def job_manifest(
 def secret_manifest(
     place: Place, options: KubernetesOptions, *, submission: Submission, job_uid: str
 ) -> Manifest:
-    """Return the Secret with the join secrets of a request; it is removed with its Job."""
+    """Return the Secret with the join secrets for a request; it is removed with its Job."""
     name = job_name(submission.request_id)
     return {
         "apiVersion": "v1",
@@ -141,10 +152,10 @@ def secret_manifest(
 
 
 def check_template(options: KubernetesOptions) -> None:
-    """Merge the operator's pod template as requests will.
+    """Merge the operator's pod template in the same way as for requests.
 
     Raises:
-        SourceError: a final refusal that names the field.
+        SourceError: a final refusal; the message names the field.
     """
     for device in DEVICES:
         submission = Submission(
@@ -170,7 +181,7 @@ def pod_template(
     command: list[str],
     labels: Mapping[str, str],
 ) -> Manifest:
-    """Return the pods' template: defaults, overridden by the operator's, then fixed fields."""
+    """Return the pod template: defaults, then the operator's fields, then fixed fields."""
     operators = _operators_template(options)
     return overlay(
         overlay(_defaults(submission), operators),
@@ -180,16 +191,16 @@ def pod_template(
 
 
 def overlay(base: Manifest, top: Manifest, *, refuse: bool = False, path: str = "") -> Manifest:
-    """Return `base` with `top` merged in, as Kubernetes does: some lists by the key of an item.
+    """Return `base` with `top` merged in, as Kubernetes does: some lists are merged by key.
 
     Args:
-        base: the object to merge into.
-        top: the object to merge; its values win.
-        refuse: whether a different value in `base` for a field of `top` is an error.
-        path: location of both, for errors.
+        base: object to merge into.
+        top: object to merge; its values have priority.
+        refuse: whether it is an error if `base` has a different value for a field in `top`.
+        path: location of both objects, for error messages.
 
     Raises:
-        SourceError: a final refusal that names the field.
+        SourceError: a final refusal; the message names the field.
     """
     result = dict(base)
     for name, value in top.items():
@@ -241,8 +252,8 @@ def _operators_template(options: KubernetesOptions) -> Manifest:
         return {}
     try:
         text = Path(options.pod_template).read_text(encoding="utf-8")
-        # kubectl reads YAML 1.1, in which the common `defaultMode: 0644` is octal and
-        # `hostNetwork: yes` is true.
+        # kubectl reads YAML 1.1, in which the frequent `defaultMode: 0644` is octal and
+        # `hostNetwork: yes` means true.
         template = read_yaml(text, as_old=True)
     except (OSError, ValueError) as error:
         raise SourceError.refusal(
@@ -272,7 +283,7 @@ def _check_unset(fields: Manifest, path: str) -> None:
 
 
 def _defaults(submission: Submission) -> Manifest:
-    """Return the fields that an operator's template may override."""
+    """Return the fields that the operator's template may override."""
     pilot: Manifest = {
         "name": CONTAINER,
         "securityContext": {
@@ -284,7 +295,7 @@ def _defaults(submission: Submission) -> Manifest:
         pilot["resources"] = {"requests": {"cpu": str(submission.shape.slots)}}
     return {
         "spec": {
-            "automountServiceAccountToken": False,  # ranks run the code of users
+            "automountServiceAccountToken": False,  # ranks run code of users
             "enableServiceLinks": False,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -305,7 +316,7 @@ def _fixed(
     command: list[str],
     labels: Mapping[str, str],
 ) -> Manifest:
-    """Return the fields that the source relies on."""
+    """Return the fields that the source depends on."""
     memory: Manifest = {"medium": "Memory"}
     if options.shared_memory:
         memory["sizeLimit"] = options.shared_memory
@@ -339,7 +350,7 @@ def _fixed(
 
 
 def _environment(options: KubernetesOptions, submission: Submission) -> list[Manifest]:
-    """Return the variables of the pilot; JOB_COMPLETION_INDEX comes with the indexed Job."""
+    """Return the pilot's variables; the indexed Job itself adds JOB_COMPLETION_INDEX."""
     values = {
         **submission.environment,
         "TRAINYARD_JOIN_TOKEN_FILE": f"{SECRETS_FOLDER}/secrets",

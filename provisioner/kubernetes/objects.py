@@ -1,4 +1,4 @@
-"""The fields of Jobs and pods that the source reads, and what their states prove."""
+"""The fields of Jobs and pods that the source reads, and what these fields prove."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from trainyard.protocol.node_sources.messages import EngineNode
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 BY_THE_CONTROL_PLANE = ("DeletionByPodGC", "DeletionByTaintManager")
-"""Reasons of `DisruptionTarget` with which the control plane ends a pod of an absent node."""
+"""Reasons of `DisruptionTarget` with which the control plane ends a pod whose node is absent."""
 
 
 OVERDUE_SECONDS = 600.0
-"""Time after a deleted pod's grace from which its kubelet counts as away; clocks differ by less."""
+"""Time, in seconds, after a deleted pod's grace period from which its kubelet counts as
+unreachable; clocks differ by less.
+"""
 
 
 class _Part(BaseModel):
-    """A part of an object, without fields that the source does not read."""
+    """A part of an object, with only the fields that the source reads."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 class Metadata(_Part):
-    """Metadata of any object."""
+    """Metadata of an object of any kind."""
 
     name: str
-    uid: str = Field(pattern=r"^[0-9A-Za-z-]{1,100}$")  # it names a file
+    uid: str = Field(pattern=r"^[0-9A-Za-z-]{1,100}$")  # becomes a file name
     resource_version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
@@ -41,12 +43,12 @@ class Metadata(_Part):
 
     @property
     def request_id(self) -> str:
-        """The request; empty if the label is missing."""
+        """Id of the request; empty if the label is missing."""
         return self.labels.get(REQUEST_LABEL_KEY, "")
 
     @property
     def kept(self) -> bool:
-        """Whether the object is deleted and kept by our finalizer."""
+        """Whether the object is deleted but kept by the source's finalizer."""
         return self.deletion_timestamp is not None and FINALIZER in self.finalizers
 
 
@@ -60,7 +62,7 @@ class Condition(_Part):
 
 
 class ContainerEnd(_Part):
-    """Why a container waits, or how it ended."""
+    """Reason why a container waits, or how it ended."""
 
     reason: str = ""
     message: str = ""
@@ -68,7 +70,7 @@ class ContainerEnd(_Part):
 
 
 class ContainerState(_Part):
-    """State of a container: exactly one of the three fields is present."""
+    """State of a container; exactly one of the three fields is set."""
 
     waiting: ContainerEnd | None = None
     running: dict[str, object] | None = None
@@ -101,7 +103,7 @@ class _PodStatus(_Part):
 
 
 class Pod(_Part):
-    """A pod of a request."""
+    """A pod that belongs to a request."""
 
     metadata: Metadata
     spec: _PodSpec = _PodSpec()
@@ -109,51 +111,52 @@ class Pod(_Part):
 
     @property
     def index(self) -> int:
-        """Index of its pilot."""
+        """Index of the pilot in the pod."""
         return int(self.metadata.annotations[INDEX_ANNOTATION])
 
     @property
     def indexed(self) -> bool:
-        """Whether it is a pod of an indexed Job."""
+        """Whether the pod belongs to an indexed Job."""
         return self.metadata.annotations.get(INDEX_ANNOTATION, "").isdecimal()
 
     @property
     def begun(self) -> bool:
-        """Whether a process of it may run or have run."""
+        """Whether a process of the pod may run or may have run."""
         return bool(self.spec.node_name)
 
     @property
     def running(self) -> bool:
-        """Whether its containers were started."""
+        """Whether the containers of the pod were started."""
         return self.begun and self.status.phase != "Pending"
 
     @property
     def gone(self) -> bool:
-        """Whether the cluster proves that no process of the pod remains.
+        """Whether the cluster proves that no process of the pod is left.
 
-        The kubelet's report counts: it marks a container as terminated once it has ended. The phase
-        alone does not count: the control plane also sets it for an unreachable node.
+        The kubelet's report is a proof, because the kubelet marks a container as terminated only
+        once it has ended. The phase alone is no proof, because the control plane also sets it if a
+        node is unreachable.
         """
         deleted = self.metadata.deletion_timestamp is not None
         if not self.begun:
-            return deleted  # a deleted pod is no longer bound to a node
+            return deleted  # a deleted pod that has no node never gets one
         if not deleted and self.status.phase not in ("Succeeded", "Failed"):
             return False
         statuses = self.status.container_statuses
-        if not statuses:  # refused by the kubelet before it created a container
+        if not statuses:  # the kubelet refused the pod before it created a container
             return self.status.phase == "Failed" and not self._ended_from_afar
         inits = self.status.init_container_statuses
         return all(s.state.terminated for s in statuses) and not any(s.state.running for s in inits)
 
     def lost(self, now: float) -> bool:
-        """Return whether it has ended, or is overdue, for the control plane, but without proof.
+        """Return whether the control plane counts the pod as ended or overdue, without proof.
 
         Args:
-            now: Unix time.
+            now: present Unix time.
         """
         if not self.begun or self.gone:
             return False
-        deleted = self.metadata.deletion_timestamp  # for a pod, the end of its grace
+        deleted = self.metadata.deletion_timestamp  # for a pod, the end of its grace period
         overdue = deleted is not None and now > deleted.timestamp() + OVERDUE_SECONDS
         forced = self.metadata.deletion_grace_period_seconds == 0
         return forced or overdue or self.status.phase == "Failed"
@@ -166,7 +169,7 @@ class Pod(_Part):
         )
 
     def reason(self, now: float) -> str:
-        """Return the cluster's reason why it waits or how it ended; empty while it runs."""
+        """Return why the pod waits or how it ended, from the cluster; empty while it runs."""
         where = self.metadata.name
         if self.lost(now):
             node = self.spec.node_name
@@ -184,7 +187,7 @@ class Pod(_Part):
         return ""
 
     def node(self) -> EngineNode:
-        """Return the node in the form of reports."""
+        """Return the pod as a node, in the form that reports use."""
         return EngineNode(
             index=self.index,
             instance=self.metadata.uid,
@@ -206,7 +209,7 @@ class _JobStatus(_Part):
 
 
 class IndexedJob(_Part):
-    """The Job of a request."""
+    """The Job for a request."""
 
     metadata: Metadata
     spec: _JobSpec = _JobSpec()
@@ -214,13 +217,13 @@ class IndexedJob(_Part):
 
     @property
     def finished(self) -> Condition | None:
-        """Condition that the Job has ended or is ending; None while it continues."""
+        """Condition by which the Job has ended or is ending; None while it continues."""
         ends = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
         return next((c for c in self.status.conditions if c.type in ends and holds(c)), None)
 
     @property
     def ends_at(self) -> float | None:
-        """Unix time of its deadline or of its end."""
+        """Unix time of the Job's deadline, or of its end if it has ended."""
         if self.status.completion_time is not None:
             return self.status.completion_time.timestamp()
         if self.status.start_time is None or self.spec.active_deadline_seconds is None:
@@ -229,14 +232,14 @@ class IndexedJob(_Part):
 
 
 class Workload(_Part):
-    """Kueue's object for a Job."""
+    """Kueue's Workload object for a Job."""
 
     metadata: Metadata
     status: _JobStatus = _JobStatus()
 
 
 class ClusterEvent(_Part):
-    """An event of an object."""
+    """An event about an object."""
 
     type: str = ""
     reason: str = ""
@@ -246,7 +249,7 @@ class ClusterEvent(_Part):
 
     @property
     def at(self) -> float:
-        """Unix time of the last occurrence; 0 if unknown."""
+        """Unix time of the last occurrence; 0 if it is unknown."""
         time = self.last_timestamp or self.event_time
         return time.timestamp() if time else 0.0
 
@@ -255,12 +258,12 @@ class ClusterEvent(_Part):
 
 
 def holds(condition: Condition) -> bool:
-    """Return whether the condition is true."""
+    """Return whether a condition has the status true."""
     return condition.status == "True"
 
 
 def in_words(conditions: Sequence[Condition]) -> str:
-    """Return the reasons of conditions that have one."""
+    """Return the reasons of the conditions, as a text; conditions without a reason are omitted."""
     return "; ".join(_sentence("", c.reason, c.message) for c in conditions if c.reason)
 
 

@@ -1,4 +1,4 @@
-"""A source with the pods of indexed Jobs in one namespace of a Kubernetes cluster as nodes."""
+"""Nodes from a Kubernetes cluster: the pods of indexed Jobs in one namespace."""
 
 from __future__ import annotations
 
@@ -52,20 +52,21 @@ from trainyard.protocol.node_sources.messages import (
 
 Model = TypeVar("Model", bound=BaseModel)
 POD_SECONDS, JOB_SECONDS = 110.0, 600.0
-"""Minimum time from the first report of a proof to the removal of its pod or Job. The server lists
-once a minute, so that it has had two reports of a pod by then. A drain of a node waits for its
-pods, but nothing waits for a Job."""
+"""Minimum time, in seconds, from the first report of a proof to the removal of its pod, or of its
+Job. The server lists once a minute, so it has had two reports of a pod by then. The drain of a
+Kubernetes node waits for its pods, but nothing waits for a Job.
+"""
 LATE_POD_SECONDS = 60.0
-"""Time after the deletion of a Job in which its controller may still create a pod."""
+"""Time, in seconds, after the deletion of a Job in which its controller may still create a pod."""
 REASON_CHARACTERS = 2000
 EXPLAINED_PODS = 5
 MODULES: dict[Purpose, str] = {"nodes": "pilot", "check": "probe"}
-"""Commands of the container: `python -m worker ...`."""
+"""Argument of `python -m worker` in the container, by purpose."""
 JOB_UID_LABEL = "kueue.x-k8s.io/job-uid"
 
 
 class KubernetesSource:
-    """Implements `NodeSource`: one Job for each request, one pod for each node."""
+    """Implements `NodeSource` with one Job for each request and one pod for each node."""
 
     def __init__(
         self,
@@ -76,14 +77,15 @@ class KubernetesSource:
         job_seconds: float = JOB_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Use a namespace; the first call connects.
+        """Prepare calls in a namespace; the first call connects.
 
         Args:
-            place: the source.
+            place: facts about the source.
             options: options of the source.
-            command: replaces the pilot's command in the container.
-            job_seconds: minimum time from the first report that a Job ended to its removal.
-            clock: Unix time; tests pass their own.
+            command: replaces the pilot's command in the container, for tests.
+            job_seconds: minimum time, in seconds, from the first report that a Job ended to its
+                removal.
+            clock: returns the present Unix time; tests pass their own function.
         """
         self._place = place
         self._options = options
@@ -92,12 +94,12 @@ class KubernetesSource:
         self._clock = clock
         self._cluster = Cluster(options)
         self._proved = FirstTimes(place.folder / "proved", clock)
-        """When the proof of an object's end was first returned."""
+        """Time at which the proof of each object's end was first returned."""
         self._ending = FirstTimes(place.folder / "ending", clock)
-        """When a Job was first seen deleted or finished."""
+        """Time at which each Job was first seen deleted or finished."""
 
     def close(self) -> None:
-        """Release the resources of the connection."""
+        """Release the resources that the connection uses."""
         self._cluster.close()
 
     def submit(self, submission: Submission) -> str:
@@ -123,7 +125,7 @@ class KubernetesSource:
         return job.metadata.uid
 
     def list(self) -> EngineListing:
-        """Return the Jobs of the source; remove those that the server knows to have ended."""
+        """Return the Jobs of the source; remove Jobs whose end the server knows."""
         jobs, pods = self._select(f"{SOURCE_LABEL_KEY}={self._place.name}")
         described = self._describe(jobs, pods)
         self._release_pods(pods)
@@ -135,28 +137,28 @@ class KubernetesSource:
         return EngineListing(described)
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the Jobs of these requests; those unknown to the cluster are omitted."""
+        """Return the Jobs for these requests; Jobs unknown to the cluster are omitted."""
         described: list[EngineJob] = []
         for request_id in request_ids:
             described += self._describe(*self._select(self._one(request_id)))
         return described
 
     def cancel(self, request_id: str) -> None:
-        """Delete the Job; its pods get the grace to save. Remove it once its end was reported."""
+        """Delete the Job, so that its pods can save; remove it once its end was reported."""
         jobs, pods = self._select(self._one(request_id))
         for job in jobs:
             if job.metadata.deletion_timestamp is None:
                 self._delete(job)
             else:
                 self._remove(job, pods)
-        if not jobs:  # the Job was deleted without its pods
+        if not jobs:  # the Job was deleted, but its pods were not
             for pod in pods:
                 if pod.metadata.deletion_timestamp is None:
                     self._ignore_missing("delete", PODS, name=pod.metadata.name)
             self._release_pods(pods)
 
     def explain(self, request_id: str) -> str:
-        """Return conditions and events of the Job, of Kueue's Workload and of the first pods."""
+        """Return conditions and events of the Job, of its Kueue Workload and of its first pods."""
         jobs, pods = self._select(self._one(request_id))
         lines: list[str] = []
         for job in jobs:
@@ -176,7 +178,7 @@ class KubernetesSource:
         return f"{SOURCE_LABEL_KEY}={self._place.name},{REQUEST_LABEL_KEY}={request_id}"
 
     def _select(self, labels: str) -> tuple[Sequence[IndexedJob], Sequence[Pod]]:
-        # Jobs first: a pod that appears in between has its Job in the next listing.
+        # List Jobs before pods: if a pod appears in between, the next listing has its Job.
         jobs = [
             _read(IndexedJob, item) for item in self._cluster.items(JOBS, {"labelSelector": labels})
         ]
@@ -224,9 +226,10 @@ class KubernetesSource:
         )
 
     def _without_job(self, request_id: str, pods: Sequence[Pod]) -> EngineJob:
-        """Describe pods without a Job, which was deleted by other means than ours.
+        """Describe pods whose Job was deleted, but not by this source.
 
-        Some may be missing, so that it is never certain that all are gone.
+        Further pods may be missing from the listing, so it is never certain that all of them are
+        gone.
         """
         live = [pod for pod in pods if not pod.gone]
         newest = self._note_proofs([pod for pod in pods if pod.gone and pod.begun])
@@ -252,15 +255,15 @@ class KubernetesSource:
         return "ended"
 
     def _ending_state(self, live: Sequence[Pod], newest: float) -> EngineState:
-        """Return `unknown` if only lost pods remain and the proofs of all others were reported.
+        """Return `unknown` if only lost pods remain and the proofs of all other pods were reported.
 
-        The server ignores all data of an `unknown` job, even the proof of one pod.
+        The server ignores all data on an `unknown` job, even the proof for one pod.
         """
         is_lost = bool(live) and all(pod.lost(self._clock()) for pod in live)
         return "unknown" if is_lost and newest >= POD_SECONDS else "completing"
 
     def _workload_reasons(self, jobs: Sequence[IndexedJob]) -> dict[str, str]:
-        """Return why Kueue holds these Jobs, by their uid."""
+        """Return the reason why Kueue holds each of these Jobs, by uid of the Job."""
         if self._options.queue is None or not jobs:
             return {}
         uids = ",".join(job.metadata.uid for job in jobs)
@@ -268,7 +271,7 @@ class KubernetesSource:
             found = self._cluster.items(
                 WORKLOADS, {"labelSelector": f"{JOB_UID_LABEL} in ({uids})"}
             )
-        except ClusterError as error:  # Jobs can be followed without Kueue's reasons
+        except ClusterError as error:  # Jobs can be observed even without Kueue's reasons
             return {job.metadata.uid: f"Kueue's reason: {error}" for job in jobs}
         workloads = [_read(Workload, item) for item in found]
         return {
@@ -288,7 +291,7 @@ class KubernetesSource:
         try:
             self._cluster.call("create", SECRETS, body=body)
         except ClusterError as error:
-            if error.status != 409:  # an earlier call created it
+            if error.status != 409:  # an earlier call created the object
                 raise
 
     def _delete(self, job: IndexedJob) -> None:
@@ -305,7 +308,7 @@ class KubernetesSource:
         )
 
     def _release_pods(self, pods: Sequence[Pod]) -> None:
-        """Release deleted pods once the server has their proof, so that a drain of a node ends."""
+        """Release deleted pods once the server has their proof, so that node drains can end."""
         for pod in pods:
             if (
                 pod.metadata.kept
@@ -326,7 +329,7 @@ class KubernetesSource:
         self._release(JOBS, job)
 
     def _release(self, resource: Resource, item: IndexedJob | Pod) -> None:
-        """Remove our finalizer; the cluster then removes the object."""
+        """Remove the source's finalizer from an object; the cluster then removes the object."""
         metadata = item.metadata
         if FINALIZER in metadata.finalizers:
             left = [name for name in metadata.finalizers if name != FINALIZER]
@@ -341,7 +344,7 @@ class KubernetesSource:
         name: str,
         body: Manifest | None = None,
     ) -> None:
-        """Change an object unless it is gone or has changed: the next call sees that."""
+        """Change an object; ignore a missing or changed one, as the next call detects it."""
         try:
             self._cluster.call(verb, resource, name, body=body)
         except ClusterError as error:
@@ -349,12 +352,12 @@ class KubernetesSource:
                 raise
 
     def _note_proofs(self, items: Iterable[IndexedJob | Pod]) -> float:
-        """Note the proofs to return; return the age of the newest, in seconds."""
+        """Note the proofs that are returned now; return the age of the newest one, in seconds."""
         return min((self._proved.note(item.metadata.uid) for item in items), default=math.inf)
 
 
 def _nodes(pods: Sequence[Pod]) -> tuple[EngineNode, ...]:
-    """Return the started nodes: live ones first, and per index the newest last."""
+    """Return the started nodes, live ones first; for each index, the newest one is last."""
     begun = sorted(
         (pod for pod in pods if pod.begun),
         key=lambda pod: (pod.gone, pod.index, pod.metadata.creation_timestamp),

@@ -1,8 +1,8 @@
-"""Bundle: the worker and the trainer as wheels, for machines without a network.
+"""Bundle: worker and trainer as wheels, for machines without access to a network.
 
-A tar file: `SHA256SUMS`, with the bundle's digest as its SHA-256, `manifest.json`, and the wheels
-of the worker, the trainer, all their dependencies, and pip. The wheels come from a folder, or are
-made from the packages installed in this environment.
+A bundle is a tar file with `SHA256SUMS`, whose SHA-256 is the digest of the bundle,
+`manifest.json`, and the wheels of the worker, the trainer, all their dependencies, and pip. The
+wheels come from a folder, or are made from the packages installed in this environment.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ FORMAT = 1
 REQUIREMENTS = ("trainyard-programs[worker,trainer]", "pip")
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 LEFT_OUT = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
-"""Files in which an installer describes its own work."""
+"""Files in which an installer describes its own work; a wheel does not contain them."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Time of all files in a wheel, so that the same content has the same digest."""
+"""Time of all files in a wheel, so that equal content has an equal digest."""
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle, described by its first two files."""
+    """Description of a bundle, from its first two files."""
 
     path: Path
     digest: str
-    """SHA-256 of its `SHA256SUMS`, in hexadecimal digits."""
+    """SHA-256 of the bundle's `SHA256SUMS`, in hexadecimal."""
     python: str
-    """Python version that a machine needs, such as `3.11`."""
+    """Python version that a machine needs for the bundle, such as `3.11`."""
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Describe a bundle.
+    """Return the description of a bundle.
 
     Raises:
-        SourceError: it is unreadable.
+        SourceError: the bundle is unreadable.
     """
     try:
         with tarfile.open(path, "r:") as tar:
@@ -80,10 +80,10 @@ def make_bundle(
     """Write a bundle for this Python version and this platform.
 
     Args:
-        to: the tar file.
-        wheels: folder of the wheels, of which pip may be missing; by default they are made from
-            this environment's packages.
-        requirements: packages of the bundle; their dependencies are added.
+        to: path of the tar file to write.
+        wheels: folder of wheels, which may lack pip; when absent, the wheels are made from this
+            environment's packages.
+        requirements: packages for the bundle; their dependencies are added.
 
     Raises:
         SourceError: a package is missing, or its version does not match a requirement.
@@ -98,7 +98,7 @@ def make_bundle(
 
 
 class _Environment:
-    """Packages that are installed for this interpreter."""
+    """The packages installed for this interpreter."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -109,7 +109,7 @@ class _Environment:
         return email.message_from_string(text or "")
 
     def wheel(self, name: str) -> Path:
-        """Make the wheel of a package: from its sources if it is editable, otherwise its files."""
+        """Make a package's wheel, from its sources if it is editable, otherwise from its files."""
         distribution = self._distribution(name)
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):
@@ -134,7 +134,7 @@ class _Environment:
 
 
 class _Wheels:
-    """Packages in a folder of wheels; pip itself may come from this environment."""
+    """The packages in a folder of wheels; pip may come from this environment instead."""
 
     def __init__(self, folder: Path, *, installer: _Environment) -> None:
         self._folder = folder
@@ -165,7 +165,7 @@ class _Wheels:
 
 
 def _closure(requirements: Iterable[str], catalog: _Wheels | _Environment) -> list[str]:
-    """Return the direct and indirect dependencies of requirements."""
+    """Return the requirements' direct and indirect dependencies."""
     environment = {key: str(value) for key, value in default_environment().items()}
     waiting = [(Requirement(each), "the bundle") for each in requirements]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -195,7 +195,7 @@ def _closure(requirements: Iterable[str], catalog: _Wheels | _Environment) -> li
 
 
 def _pack(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
-    """Pack the files of an installed package as the wheel that they came from."""
+    """Pack the files of an installed package into a wheel like the one that it came from."""
     name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
     stem = f"{name}-{distribution.version}"
     described = email.message_from_string(distribution.read_text("WHEEL") or "")
@@ -220,7 +220,7 @@ def _pack(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
 
 
 def _target(file: PurePosixPath, stem: str, made: set[str]) -> str | None:
-    """Return the path of an installed file in its wheel; None if an installer made it."""
+    """Return the path of an installed file in the wheel; None if an installer created the file."""
     of_installer = re.fullmatch(r"[^/]+\.dist-info", str(file.parent)) and file.name in LEFT_OUT
     if file.suffix == ".pyc" or of_installer:
         return None
@@ -234,7 +234,7 @@ def _target(file: PurePosixPath, stem: str, made: set[str]) -> str | None:
 
 
 def _add(wheel: zipfile.ZipFile, target: str, source: Path) -> str:
-    """Copy a file into a wheel; return its digest in the form of a RECORD."""
+    """Copy a file into a wheel; return its digest in the format of RECORD."""
     info = zipfile.ZipInfo(target, EPOCH)
     info.compress_type = wheel.compression
     info.external_attr = (source.stat().st_mode & 0o777 | 0o100000) << 16

@@ -1,21 +1,21 @@
 # Functions that provisioner/ssh runs on a machine: `ssh HOST sh` reads this file and one call on
 # stdin. Secrets are here-documents, so that no process has one as an argument.
 #
-#   <base>/change.lock       held for moments, by calls that change something
+#   <base>/change.lock       held briefly by calls that change files
 #   <base>/requests/<id>/    pilot (index and number of nodes), source, bundle, secrets, environment,
-#                            instance, starts, ends, cancelled, gone (first seen so), log,
+#                            instance, starts, ends, cancelled, gone (first seen gone), log,
 #                            lock (held by the pilot's init)
-#   <base>/ended/<id>/       the same, after its end was reported
+#   <base>/ended/<id>/       the folder of a request whose end was reported
 #   <base>/data/             data folders of pilots ($TMPDIR)
 #   <base>/bundles/<id>/     ready (once it is installed), venv/
 #
-# A request's folder without `instance` is a reservation: its pilot never started.
+# A request's folder without `instance` is a reservation, whose pilot has never started.
 set -u
 umask 077
 LC_ALL=C
 export LC_ALL
-KEEP_DAYS=7    # logs of pilots that are gone, and the bundles that they used
-LIST_MINUTES=60 # a pilot that is gone is listed so long, whatever is cancelled: reports may be lost
+KEEP_DAYS=7    # time for which logs of ended pilots, and bundles that they used, are kept
+LIST_MINUTES=60 # time for which an ended pilot is listed even if cancelled: reports may be lost
 NETWORK='nfs*|lustre|gpfs|ceph|fuse*|cifs|smb*|afs|beegfs|9p'
 
 fail() {
@@ -23,8 +23,8 @@ fail() {
   exit 1
 }
 
-# enter BASE: go there, and create it if necessary. A folder of another user, or one shared by hosts,
-# is refused: it must contain the state of this host alone.
+# enter BASE: change to the folder BASE; create it if necessary. Refuse a folder of another user, or
+# one that hosts share, because it must contain the state of this host alone.
 enter() {
   case $1 in "~/"*) base=$HOME/${1#"~/"} ;; *) base=$1 ;; esac
   mkdir -p "$base/requests" "$base/ended" "$base/data" "$base/bundles" || fail "cannot create $base"
@@ -42,7 +42,7 @@ change() {
   flock -w 20 8 || fail "$base/change.lock is held"
 }
 
-# started PID: start time of a process in clock ticks after boot; fails when it has ended.
+# started PID: print a process' start time, in clock ticks after boot; fail if it has ended.
 started() {
   stat=$(cat "/proc/$1/stat" 2> /dev/null) || return 1
   # The name of the program is in parentheses, and may itself hold spaces and parentheses.
@@ -51,14 +51,14 @@ started() {
   echo "${20}"
 }
 
-# first_process REQUEST: pid of the pilot's init, while it lives.
+# first_process REQUEST: print the pid of the pilot's init while the init lives.
 first_process() {
   IFS=. read -r its_boot pid its_start < "requests/$1/instance" || return 1
   [ "$its_boot" = "$boot" ] && [ "$(started "$pid")" = "$its_start" ] && echo "$pid"
 }
 
-# processes REQUEST: pids of all processes with its folder in their environment: init, worker,
-# supervisors and ranks inherit PILOT_FOLDER.
+# processes REQUEST: print the pids of all processes whose environment has the request's folder,
+# because init, worker, supervisors and ranks inherit PILOT_FOLDER.
 processes() {
   for environ in $(grep -lsF -e "$base/requests/$1/" /proc/[0-9]*/environ); do
     environ=${environ#/proc/}
@@ -66,8 +66,9 @@ processes() {
   done
 }
 
-# state REQUEST: reserved, starting, running or gone. `gone` is proved: by another boot, or when the
-# lock is free, the recorded process has ended and no process of the request remains.
+# state REQUEST: print reserved, starting, running or gone. `gone` is proved in one of two ways: the
+# host has rebooted; or the lock is free, the recorded process has ended, and no process of the
+# request is left.
 state() {
   if [ ! -s "requests/$1/instance" ]; then
     if flock -n "requests/$1/lock" true; then echo reserved; else echo starting; fi
@@ -82,12 +83,12 @@ state() {
   fi
 }
 
-# look GRACE BUNDLE PYTHON...: print the state of this host. Pilots are ended after their time, and
-# killed GRACE seconds after they were cancelled.
+# look GRACE BUNDLE PYTHON...: print the state of this host. Also end pilots whose time is over, and
+# kill pilots GRACE seconds after they were cancelled.
 look() {
   grace=$1 bundle=$2
   shift 2
-  # First the address of this call: a machine may have more addresses than are kept.
+  # The address of this call comes first: a machine may have more addresses than are kept.
   echo "addresses $(echo "${SSH_CONNECTION:-}" | cut -d ' ' -f 3) $(hostname -I 2> /dev/null)"
   for folder in requests/*/; do
     id=${folder#requests/} id=${id%/}
@@ -112,7 +113,7 @@ look() {
   [ -z "$bundle" ] || [ ! -e "bundles/$bundle/ready" ] || echo "installed"
 }
 
-# overdue REQUEST GRACE: whether a running pilot must leave; ends or kills it when due.
+# overdue REQUEST GRACE: whether a running pilot must leave; end or kill the pilot when due.
 overdue() {
   now=$(date +%s)
   ends=$(cat "requests/$1/ends" 2> /dev/null)
@@ -122,8 +123,8 @@ overdue() {
   [ "$now" -lt $((cancelled + $2)) ] || for pid in $(processes "$1"); do kill -KILL "$pid"; done
 }
 
-# reserve REQUEST SOURCE INDEX NODES BUNDLE: take this host for a pilot. Here-documents: secrets on
-# 3, environment on 4. Answers `reserved INDEX`, also for a repeat, or `busy REQUEST`.
+# reserve REQUEST SOURCE INDEX NODES BUNDLE: reserve this host for a pilot. Here-documents: secrets
+# on 3, environment on 4. Print `reserved INDEX`, also for a repeated call, or `busy REQUEST`.
 reserve() {
   change
   if [ ! -e "requests/$1/pilot" ]; then
@@ -133,7 +134,7 @@ reserve() {
       [ "$(state "$other")" = gone ] || { echo "busy $other"; return; }
     done
     find requests ended -mindepth 1 -maxdepth 1 -mtime +$KEEP_DAYS -exec rm -rf {} +
-    rm -rf data/* requests/.new # the data of a pilot that is gone are not needed
+    rm -rf data/* requests/.new # the data of an ended pilot are not needed
     for folder in bundles/*/; do
       used=${folder#bundles/} used=${used%/}
       [ "$used" = "$5" ] || grep -qsxF -e "$used" requests/*/bundle ended/*/bundle || rm -rf "$folder"
@@ -196,13 +197,13 @@ echo "$TRAINYARD_PILOT_INSTANCE" > instance.part && mv instance.part instance
 exec "$python" -m worker pilot
 '
 
-# release REQUEST: remove a reservation; a pilot that started stays.
+# release REQUEST: remove a reservation; keep a pilot that has started.
 release() {
   change
   [ ! -e "requests/$1/pilot" ] || [ "$(state "$1")" != reserved ] || rm -rf "requests/$1"
 }
 
-# end REQUEST: make its pilot save and leave; remove a reservation.
+# end REQUEST: order the pilot to save and leave; remove a reservation.
 end() {
   [ -e "requests/$1/pilot" ] || return 0
   case $(state "$1") in
@@ -226,7 +227,7 @@ leave() {
   return 0
 }
 
-# cancel REQUEST: end it; one that has been gone for a while is no longer listed.
+# cancel REQUEST: end the request; stop listing it if it has been gone for LIST_MINUTES.
 cancel() {
   change
   if [ -n "$(find "requests/$1/gone" -mmin +$LIST_MINUTES 2> /dev/null)" ]; then
@@ -236,7 +237,7 @@ cancel() {
   fi
 }
 
-# explain REQUEST: the last lines of the pilot's log.
+# explain REQUEST: print the last lines of the log of the pilot.
 explain() {
   for folder in requests ended; do
     [ ! -e "$folder/$1/log" ] || tail -n 20 "$folder/$1/log"

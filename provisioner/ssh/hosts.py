@@ -1,4 +1,4 @@
-"""Options of a source of kind `ssh`: its machines, and how they are reached."""
+"""Options of a source of kind `ssh`: its machines, and how to reach them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ class SshOptions(EngineOptions):
     """Options of a source of kind `ssh`."""
 
     hosts: Annotated[list[str], Field(min_length=1)]
-    """Machines as named for `ssh`; `gpu-[01-04].lab` names four."""
+    """Names of the machines for `ssh`; `gpu-[01-04].lab` names four machines."""
     ssh: Annotated[list[str], Field(min_length=1)] = Field(default_factory=lambda: ["ssh"])
-    """Program and options, such as `["ssh", "-F", "/etc/trainyard/ssh_config"]`."""
+    """The `ssh` program and its options, such as `["ssh", "-F", "/etc/trainyard/ssh_config"]`."""
     base: Annotated[str, Field(pattern=r"^~?/[A-Za-z0-9._/-]+$")] = "/var/tmp/trainyard"
-    """Folder on each machine, on a disk of its own that survives a reboot."""
+    """Folder on each machine, on a disk of the machine's own that survives a reboot."""
     bundle: str | None = None
-    """Bundle to install; without it the source's `python` must have the worker and the trainer."""
+    """Bundle to install on the machines; without it, the source's `python` must already have the
+    worker and the trainer.
+    """
     grace_seconds: Annotated[float, Field(ge=0)] = 180.0
-    """Time from the cancellation of a pilot to the end of its processes by force."""
+    """Time, in seconds, from the cancellation of a pilot until its processes are killed."""
     parallel: Annotated[int, Field(ge=1, le=16)] = 16
-    """Limit of concurrently called machines."""
+    """Maximum number of machines that are called concurrently."""
     connect_seconds: Annotated[int, Field(ge=1, le=60)] = 10
-    """Time limit of a connection."""
+    """Time limit for opening a connection, in seconds."""
     call_seconds: Annotated[float, Field(ge=1, le=120)] = 30.0
-    """Time limit of a call of one machine."""
+    """Time limit of one call to a machine, in seconds."""
     install_seconds: Annotated[float, Field(ge=1, le=3600)] = 1800.0
-    """Time limit of copying a bundle to a machine, and of installing it."""
+    """Time limit, in seconds, for copying a bundle to a machine, and for installing it."""
 
     @field_validator("hosts")
     @classmethod
@@ -55,10 +57,10 @@ class SshOptions(EngineOptions):
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Return the machines named by a pattern such as `gpu-[01-04,07].lab`.
+    """Return the machine names for a pattern such as `gpu-[01-04,07].lab`.
 
     Raises:
-        ValueError: a name is illegal, or a range is empty.
+        ValueError: a name is invalid, or a range is empty.
     """
     found = RANGE.search(text)
     if found is None:

@@ -1,4 +1,4 @@
-"""A machine's answer to `look` of `host.sh`: its requests, interpreters and bundle."""
+"""A machine's response to `look` in `host.sh`: its requests, interpreters and bundle."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from trainyard.base.ids import is_id
 from trainyard.protocol.node_sources.messages import MAX_NODES, EngineNode
 
 STATES = frozenset({"reserved", "starting", "running", "leaving", "gone"})
-"""States of a request on a machine, as `host.sh` names them."""
+"""States of a request on a machine, as named in `host.sh`."""
 
 
 @dataclass(frozen=True)
 class RemotePilot:
-    """A request on a machine, in the machine's description."""
+    """A request on a machine, as the machine describes it."""
 
     source: str
     index: int
@@ -26,7 +26,7 @@ class RemotePilot:
     last_line: str
 
     def check(self, addresses: tuple[str, ...]) -> None:
-        """Raise ValueError if a report of it would be illegal."""
+        """Raise ValueError if a report that contains this request would be invalid."""
         if self.state not in STATES or not 1 <= self.nodes <= MAX_NODES:
             raise ValueError(f"state {self.state!r} of {self.nodes} nodes")
         EngineNode(index=self.index, instance=self.instance, addresses=addresses)
@@ -34,20 +34,20 @@ class RemotePilot:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine's answer."""
+    """The response of a machine."""
 
     addresses: tuple[str, ...]
     pilots: Mapping[str, RemotePilot]
     pythons: Mapping[str, str]
-    """Path of each interpreter that was searched for, by version."""
+    """Path of each interpreter that was found, by version."""
     installed: bool
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Machine:
-        """Parse the answer to `look`.
+        """Parse a response to `look`.
 
         Raises:
-            ValueError: a line is not in the format of `host.sh`.
+            ValueError: a line does not have the format of `host.sh`.
         """
         addresses: tuple[str, ...] = ()
         pilots: dict[str, RemotePilot] = {}
@@ -75,7 +75,7 @@ class Machine:
 
     @property
     def free(self) -> bool:
-        """Whether no pilot of any source is here."""
+        """Whether the machine has no pilot of any source."""
         return all(pilot.state == "gone" for pilot in self.pilots.values())
 
 

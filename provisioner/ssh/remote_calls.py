@@ -1,4 +1,4 @@
-"""Calls of machines with the system's `ssh`: the operator's connections or keys, no passwords."""
+"""Calls to machines with the system's `ssh`: with the operator's connections or keys only."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from provisioner.ssh.hosts import SshOptions
 
 SCRIPT = Path(__file__).with_name("host.sh")
 MARK = "-- trainyard --"
-"""Line before and after an answer: login shells may print lines of their own."""
+"""Line before and after a response, because login shells may print lines of their own."""
 OWN_OPTIONS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
-    # A master opened by a call would outlive it; only a person may make a new login.
+    # No new master connection: it would outlive the call, and only a person may log in anew.
     "ControlMaster=no",
     "ForwardAgent=no",
     "ClearAllForwardings=yes",
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )
-"""Options before the operator's: `ssh` uses the first value of each."""
+"""Options before the operator's options, because `ssh` uses the first value of each option."""
 DENIED = re.compile(
     r"^(?:(?P<who>\S+): )?(?:Permission denied|Received disconnect.*Too many authentication)",
     re.MULTILINE,
@@ -42,7 +42,7 @@ MAX_ANSWER = 1_000_000
 
 
 class Ssh:
-    """The `ssh` program with the options of a source."""
+    """The `ssh` program, with the options of a source."""
 
     def __init__(self, options: SshOptions) -> None:
         self._options = options
@@ -58,18 +58,18 @@ class Ssh:
         documents: Sequence[str] = (),
         seconds: float | None = None,
     ) -> list[str]:
-        """Run one function of `host.sh` on a machine; return the lines of its answer.
+        """Run one function of `host.sh` on a machine; return the lines of its response.
 
         Args:
-            host: the machine.
-            call: the function.
-            words: its arguments; never a secret.
-            documents: texts for it to read on the descriptors 3, 4, ...
-            seconds: time limit; that of the options when absent.
+            host: name of the machine.
+            call: name of the function.
+            words: arguments of the function; they must contain no secret.
+            documents: texts that the function reads from the descriptors 3, 4, ...
+            seconds: time limit; the time limit in the options when absent.
 
         Raises:
-            LoginNeeded: a person must log in.
-            SourceError: the machine gave no answer, or an error.
+            LoginNeeded: a person must log in first.
+            SourceError: the machine did not respond, or responded with an error.
         """
         remote = self._run(
             host,
@@ -84,13 +84,14 @@ class Ssh:
         return answer.splitlines()
 
     def upload(self, host: str, path: Path, folder: str) -> None:
-        """Copy a file to a folder of a machine as `bundle.tar`; until complete, under another name.
+        """Copy a file to a machine's folder as `bundle.tar`; it has another name until complete.
 
         Raises:
-            LoginNeeded: a person must log in.
+            LoginNeeded: a person must log in first.
             SourceError: the file cannot be read, or the copy failed.
         """
-        # The file is on stdin, unlike in other calls; `sh`, because login shells differ.
+        # Unlike in other calls, stdin carries the file, so the command is given to `sh`, because
+        # login shells differ.
         part = f"bundle.{uuid4().hex}.part"
         words = (
             f"umask 077; mkdir -p {folder} && cd {folder} && cat > {part} && mv {part} bundle.tar"
@@ -103,7 +104,7 @@ class Ssh:
             raise SourceError(f"bundle={str(path)!r}: {error.strerror}") from error
 
     def _run(self, host: str, remote: str, stdin: bytes | IO[bytes], *, seconds: float) -> str:
-        """Run a command on a machine and return its output."""
+        """Run a command on a machine; return its output."""
         status, output, errors = self._execute(
             (*self._command, "--", host, remote), stdin, seconds=seconds
         )
@@ -122,7 +123,7 @@ class Ssh:
     def _execute(
         self, command: Sequence[str], stdin: bytes | IO[bytes], *, seconds: float
     ) -> tuple[int | None, str, str]:
-        """Return exit status, stdout and stderr of a command; no status after `seconds`."""
+        """Return a command's exit status, stdout and stderr; status None after `seconds`."""
         try:
             done = run_command(
                 command,
@@ -137,7 +138,7 @@ class Ssh:
         return done.returncode, output, printable(errors)
 
     def _login_command(self, host: str, who: str) -> str:
-        """Return the command that opens the operator's connection to the machine that refused."""
+        """Return the command with which a person logs in to the machine that refused."""
         settings = self._settings(host)
         jumps = [jump for jump in settings.get("proxyjump", "").split(",") if jump != "none"]
         address = who.rpartition("@")[2]
@@ -153,7 +154,7 @@ class Ssh:
         return shlex.join([*self._options.ssh, "-MNf", "-S", path, host])
 
     def _settings(self, host: str) -> dict[str, str]:
-        """Return the output of `ssh -G` for a host; empty if it fails."""
+        """Return the settings that `ssh -G` prints for a host; empty if the command fails."""
         status, output, _ = self._execute((*self._options.ssh, "-G", "--", host), b"", seconds=10)
         if status != 0:
             return {}
@@ -161,7 +162,7 @@ class Ssh:
 
 
 def _script(base: str, call: str, *, words: Sequence[str], documents: Sequence[str]) -> str:
-    """Return the functions and one call, which starts when all of it has arrived."""
+    """Return a script with the functions and one call, which starts once all of it has arrived."""
     ends = [f"end-{uuid4().hex}" for _ in documents]
     reads = [f"{number}<<'{end}'" for number, end in enumerate(ends, start=3)]
     parts = [

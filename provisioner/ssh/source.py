@@ -1,8 +1,8 @@
-"""Nodes from machines that the system's `ssh` reaches: one pilot per machine at a time.
+"""Nodes from machines that the system's `ssh` reaches: one pilot at a time per machine.
 
-The state is on the machines (`host.sh`); a call is one `ssh` per machine, at most `parallel`
-concurrently. The provisioner itself records which machines it chose for a request, before it calls
-them: a request with a lost submission gets the same machines again.
+The state is kept on the machines (`host.sh`). A call runs one `ssh` per machine, at most `parallel`
+of them concurrently. The provisioner itself only records which machines it has chosen for a
+request, before it calls them. So a request whose submission was lost gets the same machines again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from trainyard.protocol.node_sources.messages import EngineJob, EngineNode, Engi
 from trainyard.run.atomic import replace_file
 
 PYTHON = (3, 11)
-"""Oldest Python that runs the worker."""
+"""Minimum version of Python that runs the worker."""
 REASON_CHARACTERS = 2000
 RECORD_SECONDS = 86400.0
-"""Time for which the machines of an unknown or ended request stay recorded."""
+"""Time, in seconds, for which the machines of an unknown or ended request stay recorded."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 Answers = tuple[dict[str, Machine], dict[str, SourceError]]
-"""Machines that answered, and the errors of the others."""
+"""The machines that responded, and the errors of the machines that did not."""
 
 
 class SshSource:
@@ -47,7 +47,7 @@ class SshSource:
         self._ssh = Ssh(options)
 
     def submit(self, submission: Submission) -> str:
-        """Start a pilot on a free machine for each node; pilots that have started stay."""
+        """Start a pilot on a free machine for each node; pilots that already run are kept."""
         request_id, nodes = submission.request_id, submission.shape.nodes
         hosts = self._options.hosts
         if nodes > len(hosts):
@@ -82,7 +82,7 @@ class SshSource:
         return job_name(request_id)
 
     def list(self) -> EngineListing:
-        """Return the requests of all machines; those of a machine without an answer are unknown."""
+        """Return the requests on all machines; a request on a silent machine is unknown."""
         machines, errors = self._look(self._options.hosts)
         if not machines:
             _require(errors)
@@ -98,7 +98,7 @@ class SshSource:
         return EngineListing([job for job in jobs.values() if job is not None], next(logins, None))
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return these requests, by calling the machines chosen for them."""
+        """Return these requests; call only the machines chosen for them."""
         hosts = {host for each in request_ids for host in self._hosts_of(each)}
         machines, errors = self._look(sorted(hosts))
         if not machines:
@@ -106,7 +106,7 @@ class SshSource:
         return [job for each in request_ids if (job := self._job(each, machines, errors))]
 
     def cancel(self, request_id: str) -> None:
-        """Make the pilots save and leave; `list` kills the rest after `grace_seconds`."""
+        """Order the pilots to save and leave; `list` kills those left after `grace_seconds`."""
         hosts = self._hosts_of(request_id)
         _require(self._each(hosts, lambda host: self._ssh.call(host, "cancel", request_id)))
 
@@ -126,13 +126,13 @@ class SshSource:
     def _look(
         self, hosts: Iterable[str], *, pythons: Iterable[str] = (), bundle: Bundle | None = None
     ) -> Answers:
-        """Return machines' answers, including their interpreters and bundle."""
+        """Return the machines' responses, including their interpreters and bundle."""
         words = (str(ceil(self._options.grace_seconds)), bundle.digest if bundle else "", *pythons)
 
         def look(host: str) -> Machine:
             try:
                 return Machine.parse(self._ssh.call(host, "look", *words))
-            except ValueError as error:  # from this machine alone: the others must be reported
+            except ValueError as error:  # this machine's error; report the others
                 text = printable(str(error))[:200]
                 raise SourceError(f"{host}: the answer to look cannot be read: {text}") from error
 
@@ -143,7 +143,7 @@ class SshSource:
     def _choose(
         self, submission: Submission, answers: Answers, bundle: Bundle | None
     ) -> dict[int, str]:
-        """Return the machine of each index, recorded before any machine is called."""
+        """Return the machine for each index; record the choice before any machine is called."""
         machines, errors = answers
         request_id, nodes = submission.request_id, submission.shape.nodes
         chosen = {i: h for i, h in self._recorded(request_id).items() if h in self._options.hosts}
@@ -177,13 +177,13 @@ class SshSource:
     def _reserve(
         self, submission: Submission, hosts: Mapping[int, str], bundle: Bundle | None
     ) -> None:
-        """Take all machines, or none: two requests that each hold a part would wait for ever."""
+        """Reserve all machines or none: two requests that each hold a part would wait for ever."""
         request_id = submission.request_id
         secrets = submission.secrets.read_text(encoding="utf-8").splitlines()
 
         def take(item: tuple[int, str]) -> list[str]:
             index, host = item
-            # A machine receives only its own pilot's secret, on the line of its index.
+            # A machine receives only the secret of its own pilot, on the line of the pilot's index.
             own = "".join(f"{each if i == index else '-'}\n" for i, each in enumerate(secrets))
             variables = {
                 "TRAINYARD_NOTICE_SECONDS": f"{self._options.grace_seconds:g}",
@@ -218,7 +218,7 @@ class SshSource:
     def _job(
         self, request_id: str, machines: Mapping[str, Machine], errors: Mapping[str, SourceError]
     ) -> EngineJob | None:
-        """Combine the machines' answers about a request; None if none of them has it."""
+        """Combine the machines' responses on a request; None if no machine has the request."""
         pilots = {h: m.pilots[request_id] for h, m in machines.items() if request_id in m.pilots}
         recorded = self._recorded(request_id)
         silent = [f"{h}: {errors[h]}" for h in recorded.values() if h in errors]
@@ -226,7 +226,8 @@ class SshSource:
             return None
         nodes = max((pilot.nodes for pilot in pilots.values()), default=len(recorded))
         absent = set(range(nodes)) - {pilot.index for pilot in pilots.values()}
-        # An absent pilot never started if the machine chosen for it has no trace of it.
+        # A missing pilot has never started if the machine chosen for it responds without a trace of
+        # the pilot.
         unknown = any(recorded.get(index) not in machines for index in absent)
         states = {pilot.state for pilot in pilots.values()}
         state = _state(states, unknown=unknown)
@@ -253,7 +254,7 @@ class SshSource:
         )
 
     def _hosts_of(self, request_id: str) -> Sequence[str]:
-        """Return the machines chosen for a request; all if that is not recorded."""
+        """Return the machines chosen for a request; all machines if the choice is not recorded."""
         recorded = self._recorded(request_id).values()
         return [h for h in self._options.hosts if h in recorded] or self._options.hosts
 
@@ -277,7 +278,7 @@ class SshSource:
     def _each(
         self, items: Iterable[Item], call: Callable[[Item], Result]
     ) -> dict[Item, Result | SourceError]:
-        """Call machines concurrently; return the result or error of each call."""
+        """Call machines concurrently; return the result or the error of each call."""
 
         def attempt(item: Item) -> Result | SourceError:
             try:
@@ -291,17 +292,17 @@ class SshSource:
 
 
 def _require(answers: Mapping[Item, object]) -> None:
-    """Raise the error of a call, if any; one that a person can resolve comes first."""
+    """Raise an error of the calls, if there is one; prefer an error that a person can resolve."""
     errors = [answer for answer in answers.values() if isinstance(answer, SourceError)]
     for error in sorted(errors, key=lambda each: not isinstance(each, LoginNeeded)):
         raise error
 
 
 def _python(place: Place, machine: Machine, bundle: Bundle | None) -> str:
-    """Return a machine's interpreter for starting a pilot, or the bundle's environment.
+    """Return a machine's interpreter for a pilot or, with a bundle, for its environment.
 
     Raises:
-        SourceError: it has no interpreter of the right version.
+        SourceError: the machine has no interpreter of the required version.
     """
     fits = {
         version: path
@@ -320,7 +321,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _state(states: set[str], *, unknown: bool) -> EngineState:
-    """Return the state of a request from its pilots' states."""
+    """Return the state of a request, given the states of its pilots."""
     if "running" in states:
         return "running"
     if unknown:

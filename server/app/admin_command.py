@@ -1,4 +1,4 @@
-"""`python -m server admin-token`: replaces the admin token, and lists the former one's tokens."""
+"""`python -m server admin-token`: replaces the admin token, and lists what the old one made."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Revoked = Literal["made", "all"]
 
 
 class UsageRefusedError(Exception):
-    """The options cannot be carried out, and nothing was changed; the text names the reason."""
+    """The options are invalid, and nothing was changed; the text of the error is the reason."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
+    """Add the options of the `admin-token` command."""
     parser.add_argument(
         "--revoke-tokens",
         nargs="?",
@@ -48,12 +48,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def rotate_admin_token(
     context: Context, given: argparse.Namespace, *, answers: TextIO | None = None
 ) -> int:
-    """Replace the admin token; print only the new one on standard output.
+    """Replace the admin token; print only the new token on standard output.
 
     Args:
         context: the server's context.
         given: the parsed options.
-        answers: the stream with a person's confirmation; standard input when None.
+        answers: the stream from which a person's confirmation is read; standard input if None.
     """
     answers = answers or sys.stdin
     nodes, sources = tuple(given.node), tuple(given.source)
@@ -118,7 +118,7 @@ def _ended(rotation: AdminRotation) -> str:
 
 
 def _left(rotation: AdminRotation) -> str:
-    """Return the tokens and requests that the former token leaves behind, one per line."""
+    """Return the tokens and requests that remain after the former admin token, one per line."""
     lines: list[str] = []
     for title, some in (
         ("Made since the former admin token, and still valid:", rotation.made),

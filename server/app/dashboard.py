@@ -1,4 +1,4 @@
-"""The dashboard: built files, and its single page for every path outside files and API."""
+"""The dashboard: its built files, and its single page for every path except files and the API."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from server.api.http.middleware import API_PREFIX
 
 _SERVER = Path(__file__).resolve().parent.parent
 BUILT = (_SERVER / "web_dist", _SERVER.parent / "web" / "dist")
-"""Folders of a build: in an installed package, and in a checkout."""
+"""Folders of the built dashboard: in an installed package, and in a checkout."""
 INDEX = "index.html"
-# Vite names these files by their content, so a named file never changes.
+# Vite puts a hash of the content into these file names, so the file at a path never changes.
 HASHED = "/assets/"
 FOREVER = "public, max-age=31536000, immutable"
 
@@ -27,7 +27,7 @@ def dashboard_dir(given: Path | None) -> Path | None:
 
 
 class Dashboard:
-    """Serves files of a folder to GET, and passes all other requests on."""
+    """Serves the files of a folder to GET requests, and passes all other requests on."""
 
     def __init__(self, folder: Path, *, otherwise: ASGIApp) -> None:
         self._files = StaticFiles(directory=folder)
@@ -35,7 +35,7 @@ class Dashboard:
         self._otherwise = otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         path = scope["path"]
         if scope["type"] != "http" or scope["method"] != "GET" or path.startswith(API_PREFIX):
             await self._otherwise(scope, receive, send)
@@ -46,7 +46,7 @@ class Dashboard:
             await response(scope, receive, send)
         elif path.startswith(HASHED):
             await self._otherwise(scope, receive, send)
-        else:  # a view of the one page
+        else:  # the path is a view of the single page
             page = FileResponse(self._index, headers={"cache-control": "no-cache"})
             await page(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""The application: all routes, the middleware, and the threads that it runs."""
+"""The application: all routes, the middleware, and its threads."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ PROVISIONERS = f"{API}/provisioners/"
 PACKS = f"{API}{PACKS_PATH}"
 LOGIN = f"{API}{SESSION_PATH}"
 MAX_LOGIN_BYTES = 4 * 1024
-"""Limit of the only body that is read without a token."""
+"""Maximum size of the login body, in bytes; it is the only body that is read without a token."""
 
-# A request is matched with the routes in turn, so those of workers, the most frequent, come first.
+# A request is compared with the routes in this order, so the routes of workers come first, because
+# workers send the most requests.
 ROUTERS: tuple[APIRouter, ...] = (
     server.app.worker_endpoints.router,
     server.cluster.inbox.endpoints.router,
@@ -98,7 +99,10 @@ ROUTERS: tuple[APIRouter, ...] = (
 
 
 def create_app(context: Context) -> FastAPI:
-    """Return the application of one server process; its lifespan runs the tail and the beats."""
+    """Return the application of one server process.
+
+    Its lifespan runs the tail of the events and the thread for the liveness beat.
+    """
     tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
     app = FastAPI(
         title=TITLE,
@@ -144,7 +148,7 @@ def openapi_text() -> str:
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Return all routes; cached, so that FastAPI analyzes their parameters once per process."""
+    """Return all routes; cached, so that FastAPI analyzes parameters only once per process."""
     every = APIRouter(generate_unique_id_function=_operation_id)
     for router in (reference.router, health.router, monitoring.router):
         every.include_router(router)
@@ -165,7 +169,7 @@ def routes_of(app: FastAPI) -> Iterable[tuple[str, frozenset[str]]]:
 
 
 def _surround(app: FastAPI, context: Context) -> None:
-    """Add the middleware; the last one added handles a request first."""
+    """Add the middleware; the middleware added last handles a request first."""
     app.add_middleware(HeadMiddleware)
     app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
     app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))

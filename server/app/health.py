@@ -18,13 +18,13 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz", summary="Whether the process lives")
 async def healthz() -> dict[str, str]:
-    """Answer that the process lives."""
+    """Respond that the process is alive."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", summary="Whether requests can be served, and the scheduler's periodic tasks")
 def readyz(context: ServerContext) -> Readiness:
-    """Answer 503 while the database does not answer or does not have the newest schema."""
+    """Return 503 if the database does not respond or does not have the newest schema."""
     try:
         current = is_current(context.database)
         stored = _stored_times(context) if current else {}

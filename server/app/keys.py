@@ -1,4 +1,4 @@
-"""Keys of encrypted values: creation at the first start, validation and rotation."""
+"""Encryption keys for stored values: creation at the first start, validation and rotation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BATCH = 500
 
 
 def ensure_key(context: Context) -> str | None:
-    """Create the first key if nothing is encrypted yet; return the error of an unusable file.
+    """Create the first key if nothing is encrypted yet; return the error of an unusable key file.
 
-    A lost file is not replaced, because a new key cannot decrypt the stored values.
+    A lost key file is not replaced, because a new key cannot decrypt the stored values.
     """
     with context.database.read() as connection:
         stored = connection.execute(
@@ -31,13 +31,14 @@ def ensure_key(context: Context) -> str | None:
 
 
 def rotate(context: Context) -> int:
-    """Encrypt every stored environment with a new key, and return their number.
+    """Encrypt every stored environment with a new key, and return the number of environments.
 
-    Running processes read the new file at their next use. The former key stays in the file until
-    the next rotation, for values that a process encrypts during this one.
+    Running processes read the new key file when they next use a key. The former key stays in the
+    file until the next rotation, for values that a process encrypts during this one.
 
     Raises:
-        KeyFileError: the file is missing, or none of its keys decrypts a value; nothing is lost.
+        KeyFileError: the key file is missing, or none of its keys decrypts a value. The stored
+            values are unchanged.
     """
     secrets = context.secrets
     secrets.add_key()
@@ -63,5 +64,5 @@ def rotate(context: Context) -> int:
 
 
 def _keep_others_from_writing(context: Context, connection: Connection) -> None:
-    if not context.database.is_sqlite:  # SQLite has one writer
+    if not context.database.is_sqlite:  # SQLite has only one writer, so it needs no lock
         connection.execute(text("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE"))

@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus: the present state of the cluster, and request counts."""
+"""`/metrics` for Prometheus: the current state of the cluster, and request durations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Monitoring:
         )
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count a request under its route's template, so that ids do not create series."""
+        """Count a request under the template of its route, so that ids do not create series."""
         route = getattr(scope.get("route"), "path", "other")
         self._requests.labels(scope["method"], route, str(status)).observe(seconds)
 
@@ -76,7 +76,7 @@ class _Cluster(Collector):
         self._tail = tail
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the present gauges."""
+        """Yield the current gauges."""
         with self._context.database.read() as connection:
             yield _by_state(connection, "jobs", column=jobs.c.state, states=JobState)
             yield _by_state(connection, "attempts", column=attempts.c.state, states=AttemptState)
@@ -96,13 +96,16 @@ class _Cluster(Collector):
 
 
 class _Goodput(Collector):
-    """The ledger's newest results; a scrape never waits, but may start the next computation."""
+    """Newest results of the goodput ledger.
+
+    A scrape never waits for a computation, but may start one.
+    """
 
     def __init__(self, ledger: ClusterLedger) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterable[Metric]:
-        """Yield today's slot-time and the failures of 30 days, if already computed."""
+        """Yield today's slot-time and the failures of 30 days, if they are already computed."""
         if (of_today := self._ledger.newest(1)) is not None:
             yield _slot_seconds(of_today)
         if (of_days := self._ledger.newest(USUAL_DAYS)) is not None:
@@ -110,7 +113,7 @@ class _Goodput(Collector):
 
 
 def _slot_seconds(view: ClusterGoodputView) -> Metric:
-    """Return one series per project and category; time of unheld slots has an empty project."""
+    """Return one series per project and category; the project of unheld slots is empty."""
     gauge = GaugeMetricFamily(
         "trainyard_goodput_slot_seconds",
         "Slot-seconds of the current day (UTC) by category; time of unheld slots has no project",
@@ -173,7 +176,7 @@ def _slots(connection: Connection) -> Iterable[Metric]:
 
 
 def _projects(context: Context, connection: Connection) -> Iterable[Metric]:
-    """Yield held slots, waiting jobs and used slot-hours of each project."""
+    """Yield the held slots, waiting jobs and used slot-hours of each project."""
     shown = views(context, connection, Project.all(connection, Project.select()))
     gauges = {
         "slots": "Slots that the jobs of a project hold",
@@ -193,7 +196,8 @@ def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Met
 
     Args:
         connection: a transaction.
-        every_device: whether to return gauges of each device instead of one for all of a node.
+        every_device: whether to yield a gauge for each device instead of one for all devices of a
+            node.
     """
     gauges: dict[str, GaugeMetricFamily] = {}
     for node in Node.all(connection, Node.select().where(nodes.c.offline_since.is_(None))):
@@ -219,7 +223,7 @@ def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Met
 
 
 def _stragglers(connection: Connection) -> Metric:
-    """Return the cost of each straggler in running attempts, at most one series per rank."""
+    """Return the cost of each straggler in running attempts, with at most one series per rank."""
     gauge = GaugeMetricFamily(
         "trainyard_straggler_cost_ratio",
         "Part of each step that a rank costs its job by being slower than the others",

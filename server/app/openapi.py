@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, completed with bodies, problems and examples."""
+"""The OpenAPI document of FastAPI, completed with request bodies, problems and examples."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ Document = dict[str, Any]
 
 
 def build(title: str, routes: Sequence[BaseRoute]) -> Document:
-    """Return the OpenAPI document of an application, the same one for the same routes."""
+    """Return the OpenAPI document of an application; equal routes give an equal document."""
     document = get_openapi(title=title, version=VERSION, description=DESCRIPTION, routes=routes)
     schemas: Document = document["components"]["schemas"]
-    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; ours are problems
+    # Schemas of FastAPI's own errors; this API returns problem documents.
+    for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _add_stream_items(schemas)
     bodies, authorized = dict(_bodies(routes)), dict(_authorized(routes))
     names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
-    # The router lists routes of workers first; readers of the document need the others first.
+    # The router lists the routes of workers first, but the document must list them last for its
+    # readers.
     paths = sorted(document["paths"].items(), key=lambda item: "/workers/" in item[0])
     document["paths"] = dict(paths)
     for path, operations in paths:
@@ -66,7 +68,7 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
 
 
 def _add_stream_items(schemas: Document) -> None:
-    """Add the items of the stream: no route returns them as JSON, so FastAPI omits them."""
+    """Add the items of the stream. FastAPI omits them, because no route returns them as JSON."""
     adapter: TypeAdapter[StreamItem] = TypeAdapter(StreamItem)
     described = adapter.json_schema(mode="serialization", ref_template=REFERENCE)
     for name, schema in {**described.pop("$defs"), "StreamItem": described}.items():
@@ -104,8 +106,8 @@ def _json_bodies(dependant: Dependant) -> Iterator[JsonBody[Any]]:
 def _add_schemas(schemas: Document, models: set[type[BaseModel]]) -> dict[type[BaseModel], str]:
     """Add the schemas of the request bodies, and return the schema name of each body.
 
-    A response has every field, while a request may omit fields with a default. If both schemas of a
-    model are needed, the name of the request's schema ends in `Input`.
+    A response has every field, while a request may omit fields with a default. If a model needs
+    both schemas, the name of the request's schema ends in `Input`.
     """
     ordered = sorted(models, key=lambda model: model.__name__)
     _, described = models_json_schema(
@@ -166,7 +168,7 @@ def _add_security(operation: Document, schemes: Sequence[str]) -> None:
     if not schemes:
         return
     operation["security"] = [{scheme: []} for scheme in schemes]
-    if "parameters" in operation:  # move them after `security`, the order that FastAPI uses
+    if "parameters" in operation:  # move these keys after `security`, the order that FastAPI uses
         operation["parameters"] = operation.pop("parameters")
         operation["responses"] = operation.pop("responses")
 

@@ -1,11 +1,11 @@
-"""The table of all periodic tasks of the leading scheduler, in the order of a round."""
+"""The table of all periodic tasks of the scheduler that leads, in the order of a round."""
 
 from __future__ import annotations
 
 from server.core.periodic import EACH_ROUND, PeriodicTask
 
 SLICE = 0.1
-"""Seconds of a round that a task may take; its last step may exceed them."""
+"""Time of a round that a task may take, in seconds; the last step of the task may exceed it."""
 MINUTE = 60.0
 
 
@@ -108,4 +108,4 @@ TASKS = (
     FORGET_ACCESS,
     STORE_TIMES,
 )
-"""All tasks, in the order of a round."""
+"""All periodic tasks, in the order in which a round runs them."""

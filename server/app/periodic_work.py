@@ -41,10 +41,10 @@ from server.telemetry.metrics.rank_steps import fold_ended
 
 
 def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
-    """Return the tasks of one epoch of the leader, in the order of a round.
+    """Return the work of all periodic tasks in one epoch of the leader, in the order of a round.
 
     Args:
-        context: a context that can write only during that epoch.
+        context: a context that can write only during this epoch.
         dispatcher: sends messages to nodes and provisioners.
     """
     usage = RecentUsage().read
@@ -54,13 +54,13 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
     operations, isolation = OperationKeeper(context, dispatcher), order_isolation(context)
 
     def preempt() -> None:
-        # As long as the search for sizes is not complete, a job may turn out to need no victims.
+        # While the search for sizes is incomplete, a job may turn out to need no preemption.
         if not work.is_paused(tasks.FIT_SIZES):
             placer.preempt()
 
     def forget_old_nodes() -> None:
         note_lost(context)
-        forget_nodes(context)  # includes nodes of deleted sources
+        forget_nodes(context)  # this includes nodes of deleted sources
 
     runs: dict[PeriodicTask, Run] = {
         tasks.RECONCILE: Reconciler(context, dispatcher, usage).run,

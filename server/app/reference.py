@@ -1,4 +1,4 @@
-"""Public documents of the API, made once: the OpenAPI document, and a page made of it."""
+"""Public documents of the API: the OpenAPI document and a reference page, each made once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(tags=["meta"])
 
 
 class Published:
-    """The texts, each made on its first use."""
+    """The public documents, each made on its first use."""
 
     def __init__(self, document: Callable[[], Mapping[str, Any]]) -> None:
         self._document = document
@@ -32,7 +32,7 @@ class Published:
 
     @cached_property
     def page(self) -> bytes:
-        """The reference page."""
+        """The reference page as HTML."""
         return render(self._document()).encode()
 
 
@@ -48,7 +48,7 @@ def _published(request: Request) -> Published:
 
 
 def _reply(request: Request, content: bytes, media_type: str) -> Response:
-    """Answer with a text, or with 304 if the client has it."""
+    """Respond with a text, or with 304 if the client has the newest version."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"etag": etag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == etag:
@@ -58,7 +58,7 @@ def _reply(request: Request, content: bytes, media_type: str) -> Response:
 
 @router.get("/docs", summary="This page", response_class=Response, responses=_described(HTML))
 def docs(request: Request) -> Response:
-    """Return every operation and every schema of the API as a page for people."""
+    """Return all operations and schemas of the API as an HTML page."""
     return _reply(request, _published(request).page, HTML)
 
 

@@ -1,4 +1,4 @@
-"""`/docs`: the OpenAPI document as one page, without scripts and third-party files."""
+"""`/docs`: the OpenAPI document as one HTML page, without scripts or third-party files."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _operation(method: str, path: str, operation: Document) -> Iterator[str]:
 
 
 def _contents_of(part: Document) -> str:
-    """Return media types with their schemas and examples."""
+    """Return the media types of a body or response, with their schemas and examples."""
     shown = []
     for media_type, content in part.get("content", {}).items():
         schema = _type(content["schema"]) if "schema" in content else ""
@@ -160,7 +160,7 @@ def _text(part: Document) -> str:
 
 
 def _type(schema: Document) -> str:
-    """Return a short text of a schema, with links to named schemas."""
+    """Return a short text for a schema, with links to named schemas."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'

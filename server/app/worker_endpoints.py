@@ -1,4 +1,4 @@
-"""`/workers`: the API of workers and supervisors; needs the token of a node or an attempt."""
+"""`/workers`: API for workers and supervisors. It needs the token of a node or an attempt."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ from trainyard.protocol.worker_messages import (
 router = APIRouter(prefix="/workers", tags=["workers"])
 
 HEARTBEATS_GATHER_SECONDS = 0.02
-"""Pause in which heartbeats are gathered: no worker waits for the answer, and four in one
-transaction cost less than half of four in separate transactions."""
+"""Pause in which heartbeats are gathered, in seconds. No worker is blocked by the wait for the
+response, and four heartbeats in one transaction cost less than half of four separate transactions.
+"""
 
 
 @router.post("/register", response_model=RegistrationReply, summary="Registration of a node")
@@ -60,7 +61,7 @@ def register(
     principal: Joiner,
     body: Annotated[Registration, Depends(JsonBody(Registration))],
 ) -> Response:
-    """Register a node by a join token, a pilot's secret, or again by its own token."""
+    """Register a node with a join token or a pilot's secret, or again with its own token."""
     if body.pilot is None and principal.pilot is None:
         registered = register_node(context, body, principal=principal)
     else:
@@ -75,7 +76,7 @@ def check(
     principal: Pilot,
     body: Annotated[CheckReport, Depends(JsonBody(CheckReport))],
 ) -> None:
-    """Store the results of a check; only the first report counts."""
+    """Store the results of a check; only the first report of a pilot counts."""
     check_protocol(body.protocol)
     store_check(context, body, principal=principal, host=_host(request))
 
@@ -87,7 +88,7 @@ async def heartbeat(
     principal: Node,
     body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
 ) -> Response:
-    """Keep a node online, end shares with processes proved gone, and list the work to run."""
+    """Keep a node online, end shares with processes proved gone, and return the work to run."""
     check_sender(principal, body.node, body.protocol)
     if body.gone:
         answer = await run_in_threadpool(node_heartbeat, context, body)
@@ -108,7 +109,10 @@ def ended_jobs(
     principal: Node,
     body: Annotated[EndedJobsRequest, Depends(JsonBody(EndedJobsRequest))],
 ) -> Response:
-    """Return the jobs that have ended or are unknown; a node deletes their run directories."""
+    """Return the given jobs that have ended or are unknown.
+
+    The node deletes the run directories of these jobs.
+    """
     check_sender(principal, body.node, body.protocol)
     return reply(EndedJobsReply(ended=ended_or_unknown(context, body.jobs)))
 
@@ -124,14 +128,14 @@ async def claim(
     attempt_id: AttemptId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Return spec, attempt and token to the first claim and its repeats; others get 409."""
+    """Return spec, attempt and token to the first claim and its repeats; another claim gets 409."""
     check_sender(principal, body.node, body.protocol)
     sent = SentClaim(attempt_id, body)
     return await served_together(request, _claimed, sent, key=attempt_id)
 
 
 def _claimed(context: Context, sent: Sequence[SentClaim]) -> list[Response | Exception]:
-    """Carry out the claims of a group, and return the answers."""
+    """Carry out the claims of a group, and return their responses."""
     return [
         answer if isinstance(answer, RefusalError) else answer_or_error(partial(reply, answer))
         for answer in claim_all(context, sent)
@@ -168,11 +172,11 @@ async def report(
     share: Annotated[ReportedShare, Depends(_share)],
     report: Annotated[Report, Depends(JsonBody(Report))],
 ) -> Response:
-    """Store the new bytes of a run directory, each once, and answer with orders."""
+    """Store the new bytes of a run directory, each once, and return orders."""
     sent, answer = SentReport(share, report), None
     if sent.may_share:
         answer = await served_together(request, store_together, sent, key=share.job_id)
-    if answer is None:  # in another thread, or the answers of the group would wait for it
+    if answer is None:  # in another thread, so that the responses of the group do not wait for it
         answer = await run_in_threadpool(store_report, context_of(request), share, report)
     _accepted_shares(request).keep(share, answer.acknowledged)
     return reply(answer)
@@ -189,7 +193,7 @@ def claim_an_operation(
     operation_id: OperationId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Return the task and the fence to the first claim; a later one gets 409."""
+    """Return the task and the fence to the first claim; a later claim gets 409."""
     check_sender(principal, body.node, body.protocol)
     return reply(claim_operation(context, operation_id, node=body.node, worker=body.worker))
 
@@ -205,7 +209,7 @@ def report_on_an_operation(
     operation_id: OperationId,
     body: Annotated[OperationReport, Depends(JsonBody(OperationReport))],
 ) -> Response:
-    """Renew the lease; 409 after a later claim."""
+    """Store progress and outcome of an operation, and renew its lease; 409 after a later claim."""
     check_sender(principal, body.node, body.protocol)
     apply = partial(apply_outcome, measure=measure)
     return reply(report_operation(context, operation_id, body, apply=apply))

@@ -1,1 +1,1 @@
-"""The base of every other part of the server: tables, events, states, leases, settings."""
+"""Base of all other parts of the server: tables, events, states, leases, settings."""

@@ -1,4 +1,4 @@
-"""Addresses of clients: the key of each for limits, and the trusted proxies."""
+"""Addresses of clients: keys for limits per client, and the trusted proxies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 IPV6_PREFIX = 64
-"""A customer of a provider gets at least a /64, so its addresses count as one."""
+"""Prefix length under which IPv6 addresses count as one client, because a customer of a provider
+gets at least a /64.
+"""
 
 
 def counted_as(host: str) -> str:
-    """Return the key under which a client is counted: its IPv4 address or its IPv6 /64."""
+    """Return the key for counting a client: its IPv4 address, or the /64 of its IPv6 address."""
     address = address_of(host)
     if address is None:  # a unix socket, or a text from a proxy that is not an address
         return host[:100]
@@ -20,10 +22,10 @@ def counted_as(host: str) -> str:
 
 
 class Networks:
-    """A set of addresses and networks, such as those of trusted proxies."""
+    """A set of addresses and networks, such as the trusted proxies."""
 
     def __init__(self, parts: Iterable[str]) -> None:
-        """Parse the parts.
+        """Parse addresses and networks from texts.
 
         Raises:
             ValueError: a part is neither an address nor a network.
@@ -37,9 +39,9 @@ class Networks:
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address of a host, or None for a name.
+    """Return the address of a host, or None for a host name.
 
-    The zone is dropped; an IPv4-mapped IPv6 address is returned as IPv4.
+    The zone of an IPv6 address is dropped. An IPv4-mapped IPv6 address is returned as IPv4.
     """
     try:
         address = ip_address(host.partition("%")[0])

@@ -1,7 +1,8 @@
-"""The first argument of every service function: settings, database and clock, without globals.
+"""The context, first argument of every service function: settings, database and clock.
 
-The clock is a parameter so that tests can move it: it expires leases and writes `*_at`. Periods and
-pauses within one process use its monotonic time, which setting the clock does not change.
+It replaces global variables. Tests pass a clock that they can move: the clock decides when leases
+expire, and gives the times of the columns `*_at`. Periods and pauses within one process use the
+monotonic time, which does not change when the clock is set.
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ from trainyard.base.ids import make_id
 
 
 class Clock(Protocol):
-    """A source of the present time."""
+    """A source of the current time."""
 
     def now(self) -> datetime:
-        """Return the present time, in UTC."""
+        """Return the current time, in UTC."""
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; they only grow, even when the clock is set back."""
+        """Return seconds since an arbitrary moment; they never decrease.
+
+        Setting the clock does not change them.
+        """
 
 
 class SystemClock:
     """The clock of the machine."""
 
     def now(self) -> datetime:
-        """Return the present time, in UTC."""
+        """Return the current time, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; they only grow."""
+        """Return seconds since an arbitrary moment; they never decrease."""
         return time.monotonic()
 
 
@@ -51,14 +55,14 @@ class Context:
 
     @cached_property
     def secrets(self) -> SecretsBox:
-        """Encrypts and decrypts values of `env`."""
+        """The box that encrypts and decrypts values of `env`."""
         return SecretsBox(self.settings.key_file)
 
     def now(self) -> datetime:
-        """Return the present time, in UTC."""
+        """Return the current time, in UTC."""
         return self.clock.now()
 
     def new_id(self) -> str:
-        """Return an id that sorts after those made earlier."""
+        """Return a new id that sorts after the ids made earlier."""
         milliseconds = int(self.now().timestamp() * 1000)
         return make_id(milliseconds=milliseconds, entropy=os.urandom(10))

@@ -1,17 +1,17 @@
 """Refusals as typed errors; the HTTP layer turns each into a problem document.
 
 RefusalError                the request cannot be carried out
-├── InvalidRequestError    422  something in it is wrong; `problems` names each place
-├── UnauthenticatedError   401  no token, or one that is unknown, expired or revoked
-├── ForbiddenError         403  a token that may not do this
-├── NotFoundError          404  nothing has this id
-├── ConflictError          409  the state forbids it
+├── InvalidRequestError    422  a part of the request is invalid; `problems` names each part
+├── UnauthenticatedError   401  the token is absent, unknown, expired or revoked
+├── ForbiddenError         403  the token does not permit the request
+├── NotFoundError          404  no record has the id in the request
+├── ConflictError          409  the state of the record forbids the request
 │   └── NotNamedError      409  the engine has not named this pilot yet
 ├── TooLargeError          413  the body is over the limit
 ├── UnsupportedMediaTypeError  415  the body's media type is not accepted
-├── TooManyError           429  the address must wait
-├── UnreadableError        500  a stored record is of another version
-└── UnavailableError       503  the database or the broker does not answer
+├── TooManyError           429  the client's address must wait
+├── UnreadableError        500  another version wrote a stored record
+└── UnavailableError       503  the database or the broker does not respond
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from trainyard.base.problems import Problem
 
 MAX_PROBLEMS = 50
-"""Problems that one answer lists; `detail` counts the others."""
+"""Maximum number of problems that one response lists; `detail` counts all further problems."""
 
 
 class RefusalError(Exception):
-    """A request that cannot be carried out."""
+    """Base class: a request that cannot be carried out."""
 
     status = 400
     title = "The request cannot be carried out"
     type = "/problems/refused"
     headers: Mapping[str, str] = {}
-    """Headers of the answer."""
+    """HTTP headers of the response."""
 
     def __init__(self, detail: str, problems: Iterable[Problem] = ()) -> None:
         super().__init__(detail)
@@ -48,12 +48,12 @@ class InvalidRequestError(RefusalError):
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> InvalidRequestError:
-        """Return the refusal of one field."""
+        """Return the error for one field of the request."""
         return cls(f"{pointer}: {detail}", [Problem(pointer=pointer, detail=detail)])
 
     @classmethod
     def of(cls, problems: Iterable[Problem]) -> InvalidRequestError:
-        """Return the refusal of several fields; beyond `MAX_PROBLEMS` they are only counted."""
+        """Return the error for several fields; problems beyond `MAX_PROBLEMS` are only counted."""
         found = tuple(problems)
         listed = found[:MAX_PROBLEMS]
         texts = [f"{p.pointer or '/'}: {p.detail}" for p in listed]
@@ -63,7 +63,7 @@ class InvalidRequestError(RefusalError):
 
 
 class UnauthenticatedError(RefusalError):
-    """No token, or one that is unknown, expired or revoked."""
+    """The request has no token, or its token is unknown, expired or revoked."""
 
     status = 401
     title = "Authentication is needed"
@@ -72,7 +72,7 @@ class UnauthenticatedError(RefusalError):
 
 
 class ForbiddenError(RefusalError):
-    """The token may not do this."""
+    """The token does not permit the request."""
 
     status = 403
     title = "Not allowed"
@@ -80,7 +80,7 @@ class ForbiddenError(RefusalError):
 
 
 class NotFoundError(RefusalError):
-    """Nothing has this id."""
+    """No record has the id in the request."""
 
     status = 404
     title = "Not found"
@@ -88,7 +88,7 @@ class NotFoundError(RefusalError):
 
     @classmethod
     def of_jobs(cls, job_ids: Sequence[str]) -> NotFoundError:
-        """Return the refusal of several jobs that a query names."""
+        """Return the error for unknown jobs that a query names."""
         return cls(
             f"no job has the id {' or '.join(map(repr, job_ids))}",
             [
@@ -99,7 +99,7 @@ class NotFoundError(RefusalError):
 
 
 class ConflictError(RefusalError):
-    """The present state forbids it."""
+    """The current state of the record forbids the request."""
 
     status = 409
     title = "The state forbids it"
@@ -114,7 +114,7 @@ class NotNamedError(ConflictError):
 
 
 class TooLargeError(RefusalError):
-    """The body is over the limit."""
+    """The request body is over the limit."""
 
     status = 413
     title = "The body is too large"
@@ -122,7 +122,7 @@ class TooLargeError(RefusalError):
 
 
 class UnsupportedMediaTypeError(RefusalError):
-    """The body's media type is not accepted."""
+    """The media type of the request body is not accepted."""
 
     status = 415
     title = "The body has the wrong media type"
@@ -130,7 +130,7 @@ class UnsupportedMediaTypeError(RefusalError):
 
 
 class TooManyError(RefusalError):
-    """The address must wait."""
+    """The client's address must wait before the next request."""
 
     status = 429
     title = "Too many requests"
@@ -142,7 +142,7 @@ class TooManyError(RefusalError):
 
 
 class UnreadableError(RefusalError):
-    """A stored record that this version of the server cannot read."""
+    """This version of the server cannot read a stored record."""
 
     status = 500
     title = "A stored record cannot be read"
@@ -150,7 +150,7 @@ class UnreadableError(RefusalError):
 
 
 class UnavailableError(RefusalError):
-    """The database or the broker does not answer."""
+    """The database or the broker does not respond."""
 
     status = 503
     title = "Temporarily unavailable"

@@ -1,4 +1,4 @@
-"""Isolation of errors: an error of one job does not stop the work on others."""
+"""Isolation of errors: an error in the work on one job does not stop the work on other jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class Pauses:
-    """Keys that are skipped for a while."""
+    """Keys that are skipped until their pause ends."""
 
     def __init__(self, clock: Callable[[], float], *, pause: timedelta) -> None:
-        """Take a monotonic clock, in seconds, and the length of each pause."""
+        """Take a monotonic clock, in seconds, and the length of a pause."""
         self._clock = clock
         self._pause = pause
         self._until: dict[str, float] = {}
@@ -40,18 +40,18 @@ class Pauses:
 
 
 class Isolation(Pauses):
-    """Logs the error of one job, and skips the job for a while."""
+    """Logs an error in the work on one job, and skips the job for a while."""
 
     @contextmanager
     def turn(self, key: str, what: str) -> Iterator[None]:
-        """Log and suppress an error of the block.
+        """Log and suppress an error that the block raises.
 
         Args:
             key: the key to skip after an error.
-            what: its name in the log, such as `the slot-time of job j1`.
+            what: name of the work in the log, such as `the slot-time of job j1`.
 
         Raises:
-            LeadLostError, OperationalError: the turns of other keys would fail, too.
+            LeadLostError, OperationalError: the work on other keys would fail, too.
         """
         try:
             yield

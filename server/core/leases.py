@@ -1,13 +1,13 @@
 """Leases: a node claims work once, keeps it by reports, and loses it after a silence.
 
-One mechanism for the nodes of attempts and for operations (docs/lifecycle.md, 7-8, 15-17, 32-35):
+Shares of attempts use the same mechanism as operations (docs/lifecycle.md, 7-8, 15-17, 32-35):
 
-- claim: a guarded move out of the state that offers the work, so only one claim succeeds;
-- renewal: each report of the holder stores its time;
+- claim: a guarded move out of the state in which the work is offered, so only one claim succeeds;
+- renewal: each report of the holder stores the time of the report;
 - expiry: a silence longer than the lease, counted only while a server can receive reports;
-- fence: reports of earlier claims are refused;
-- takeover, once: the transaction that takes a lease away checks that no report has arrived since
-  the silence was found.
+- fence: reports that belong to earlier claims are refused;
+- takeover: the transaction that ends an expired lease checks that no report has arrived since the
+  silence was found, so it happens only once.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from server.core.errors import ConflictError
 from trainyard.protocol.states import AttemptNodeState, OperationState
 
 SKEW = timedelta(seconds=60)
-"""Largest difference between servers' clocks; a time further ahead was written before a clock was
-set back."""
+"""Maximum difference between the clocks of servers. A time further ahead was written before a clock
+was set back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerUptime:
-    """The period in which reports can arrive: silence before `up_since` counts against no node."""
+    """Period in which reports can arrive. A silence before `up_since` counts against no node."""
 
     now: datetime
     up_since: datetime
-    """Start of the servers' present uptime."""
+    """Start of the current uptime of the servers."""
 
     def silence(self, heard_at: datetime) -> timedelta:
         """Return the time without a report while reports could arrive.
 
         A `heard_at` more than `SKEW` ahead was written before the clock was set back. It is
-        ignored, as it would keep a dead node alive until the clock has caught up.
+        ignored, because otherwise a dead node would count as alive until the clock has caught up.
         """
         ahead = heard_at > self.now + SKEW
         return self.now - (self.up_since if ahead else max(heard_at, self.up_since))
@@ -49,7 +50,7 @@ class ServerUptime:
     def is_silent(
         self, heard_at: ColumnElement[datetime], *, seconds: float
     ) -> ColumnElement[bool]:
-        """Return the condition that a row's holder has been silent for longer than `seconds`."""
+        """Return the SQL condition that the holder of a row is silent for longer than `seconds`."""
         limit = self.now - timedelta(seconds=seconds)
         if self.up_since >= limit:
             return false()
@@ -61,7 +62,7 @@ class HeardRow(Protocol):
 
     @property
     def heard_at(self) -> datetime:
-        """Time of the last sign of life, as it was read."""
+        """Time of the holder's last sign of life, as it was read."""
 
 
 @dataclass(frozen=True)
@@ -73,36 +74,38 @@ class Leases:
     held: Collection[StrEnum]
     """States in which a row has a holder that must report."""
     claimed_at: str
-    """Column of the claim's time, which counts as a report until the first report arrives."""
+    """Column with the time of the claim, which counts as a report until the first report
+    arrives.
+    """
 
     @property
     def heard_at(self) -> ColumnElement[datetime]:
-        """Time of the holder's last sign of life."""
+        """Time of the holder's last sign of life, as a column of a query."""
         columns = self.table.c
         return func.coalesce(columns.last_report_at, columns[self.claimed_at])
 
     @property
     def are_held(self) -> ColumnElement[bool]:
-        """The condition that a row has a holder."""
+        """SQL condition that a row has a holder."""
         return self.table.c.state.in_(sorted(self.held))
 
     def claim(self, now: datetime) -> dict[str, Any]:
-        """Return the columns of a claim; the last report of an earlier claim is cleared."""
+        """Return the columns to set for a claim; they clear the last report of an earlier claim."""
         return {self.claimed_at: now, "last_report_at": None}
 
     def renewal(self, now: datetime) -> dict[str, Any]:
-        """Return the columns of a report."""
+        """Return the columns to set for a report."""
         return {"last_report_at": now}
 
     def expired(self, uptime: ServerUptime, *, seconds: float) -> ColumnElement[bool]:
-        """Return the condition that a held lease of `seconds` has expired."""
+        """Return the SQL condition that a held lease of length `seconds` has expired."""
         return and_(self.are_held, uptime.is_silent(self.heard_at, seconds=seconds))
 
     def unheard_since(self, found: HeardRow) -> ColumnElement[bool]:
-        """Return the condition of a takeover: `found` is held, with no report since it was read.
+        """Return the SQL condition for a takeover: held, with no report since `found` was read.
 
         Args:
-            found: the key of a row, and its `heard_at`.
+            found: the key of a row, and the row's `heard_at` when it was read.
         """
         same = (self.table.c[name] == getattr(found, name) for name in self.key)
         return and_(*same, self.are_held, self.heard_at == found.heard_at)
@@ -125,19 +128,19 @@ def lease_expired(heard_at: datetime, uptime: ServerUptime | None, *, seconds: f
 
 
 def check_fence(holder: object, reporter: object, *, refusal: str) -> None:
-    """Check that a report comes from the present holder's claim.
+    """Check that a report belongs to the claim of the current holder.
 
     Raises:
-        ConflictError: it comes from another claim.
+        ConflictError: the report belongs to another claim; the text is `refusal`.
     """
     if holder != reporter:
         raise ConflictError(refusal)
 
 
 def is_recent(heartbeat_at: datetime, now: datetime, *, seconds: float) -> bool:
-    """Return whether a heartbeat came within the last `seconds`.
+    """Return whether a heartbeat arrived within the last `seconds`.
 
-    A heartbeat from the future was written before the clock was set back. It does not count as
-    recent, as it would lock out others until the clock has caught up.
+    A heartbeat further in the future was written before the clock was set back. It does not count
+    as recent, because otherwise no other worker could register until the clock has caught up.
     """
     return abs(now - heartbeat_at) <= timedelta(seconds=seconds)

@@ -1,6 +1,6 @@
 """The only writer of states: guarded moves of jobs, attempts, nodes, operations, node requests.
 
-The legal moves are data (trainyard.protocol.states); docs/lifecycle.md has their reasons.
+The legal moves are data (trainyard.protocol.states); docs/lifecycle.md explains the reasons.
 """
 
 from __future__ import annotations
@@ -46,17 +46,18 @@ from trainyard.protocol.states import (
 )
 
 _GROUPLESS: Mapping[str, None] = {"demand": None}
-"""Removes a job from its group: its next launch may have another demand, and its reason is its own.
+"""Columns that remove a job from its group, because its next launch may have another demand, and
+because the job then has its own reason.
 """
 
 
 class IllegalMoveError(ConflictError):
-    """The move is illegal from the record's present state."""
+    """The move is illegal from the current state of the record."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """One record, its target state, and the columns that change with it."""
+    """A state change of one record: target state, and columns that change with the state."""
 
     what: str
     table: Table
@@ -67,10 +68,10 @@ class Move:
     values: Mapping[str, Any]
 
     def check(self, present: StrEnum) -> None:
-        """Check that the move is legal from `present`, the state that was read.
+        """Check that the move is legal from the state `present`, which the caller has read.
 
         Raises:
-            IllegalMoveError: it is not.
+            IllegalMoveError: the move is illegal.
         """
         if present not in self.legal_from:
             raise IllegalMoveError(f"{self.what} is {present} and cannot become {self.target}")
@@ -79,7 +80,7 @@ class Move:
 def job_to(
     job_id: str, target: JobState, *, only_from: frozenset[JobState] | None = None, **values: Any
 ) -> Move:
-    """Return the move of a job; `only_from` narrows the states that the table allows."""
+    """Return a move of a job; `only_from` narrows the states from which the move is legal."""
     legal = sources(JOB_MOVES, target)
     values = {**values, **_GROUPLESS}
     narrowed = legal if only_from is None else legal & only_from
@@ -87,13 +88,13 @@ def job_to(
 
 
 def attempt_to(attempt_id: str, target: AttemptState, **values: Any) -> Move:
-    """Return the move of an attempt."""
+    """Return a move of an attempt."""
     legal = sources(ATTEMPT_MOVES, target)
     return Move(f"attempt {attempt_id}", attempts, {"id": attempt_id}, target, legal, values)
 
 
 def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any) -> Move:
-    """Return the move of one node's share of an attempt."""
+    """Return a move of one node's share of an attempt."""
     key = {"attempt_id": attempt_id, "node": node}
     legal = sources(ATTEMPT_NODE_MOVES, target)
     what = f"node {node} of attempt {attempt_id}"
@@ -101,17 +102,17 @@ def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any)
 
 
 def operation_to(operation_id: str, target: OperationState, **values: Any) -> Move:
-    """Return the move of an operation."""
+    """Return a move of an operation."""
     legal, key = sources(OPERATION_MOVES, target), {"id": operation_id}
     return Move(f"operation {operation_id}", operations, key, target, legal, values)
 
 
 def move(context: Context, connection: Connection, event: NewEvent | None, *moves: Move) -> None:
-    """Carry out moves of one transaction, and store their event.
+    """Carry out moves in one transaction, and store the event for them.
 
     Raises:
-        IllegalMoveError: a move is illegal from the state of its record. The caller lets the error
-            end the transaction, so that none of the moves takes effect.
+        IllegalMoveError: a move is illegal from the state of its record. The caller must let the
+            error end the transaction, so that no move takes effect.
     """
     for each in moves:
         _carry_out(connection, each)
@@ -125,15 +126,15 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
 def move_all(
     context: Context, connection: Connection, *, moves: Sequence[Move], events: Sequence[NewEvent]
 ) -> None:
-    """Carry out moves of several jobs' records, and store their events.
+    """Carry out moves of records of several jobs, and store the events for the moves.
 
     Moves of the same kind share one statement.
 
     Args:
         context: the server's context.
         connection: a transaction that holds the locks of the jobs.
-        moves: of different records; no value is an expression.
-        events: the events of the moves.
+        moves: moves of different records; no value of a column is an SQL expression.
+        events: the events for the moves.
 
     Raises:
         IllegalMoveError: a move is illegal from the state of its record.
@@ -156,14 +157,14 @@ def move_jobs(
     rows: Sequence[Mapping[str, Any]],
     events: Sequence[NewEvent],
 ) -> None:
-    """Carry out the same move of several jobs in one statement, and store their events.
+    """Carry out the same move for several jobs in one statement, and store the events.
 
     Args:
         context: the server's context.
         connection: a transaction that holds the locks of the jobs.
         target: the target state.
         rows: the id of each job and its changed columns; all rows have the same columns.
-        events: the events of the moves.
+        events: the events for the moves.
 
     Raises:
         IllegalMoveError: the move is illegal from the state of a job.
@@ -178,10 +179,10 @@ def move_jobs(
 def move_requests(
     connection: Connection, target: NodeRequestState, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Carry out the same move of several requests for nodes in one statement.
+    """Carry out the same move for several requests for nodes in one statement.
 
     Args:
-        connection: a transaction that holds the lock of their source.
+        connection: a transaction that holds the lock of the requests' source.
         target: the target state.
         rows: the id of each request and its changed columns; all rows have the same columns.
 
@@ -203,7 +204,8 @@ def _move_all(
 ) -> None:
     given = [{**row, "state": target.value} for row in rows]
     for each in given:
-        each |= {f"of_{name}": each.pop(name) for name in key}  # key columns are not set
+        # The UPDATE does not set key columns.
+        each |= {f"of_{name}": each.pop(name) for name in key}
     changed = connection.execute(_guarded(table, key, legal_from), given)
     if changed.rowcount != len(rows):
         raise IllegalMoveError(
@@ -220,18 +222,19 @@ _LOCK_JOBS_OF = (
     select(jobs.c.id, attempts.c.id)
     .join(attempts, attempts.c.job_id == jobs.c.id)
     .where(attempts.c.id.in_(bindparam("attempt_ids", expanding=True)))
-    .order_by(jobs.c.id)  # prevents deadlocks of transactions that lock several jobs
+    .order_by(jobs.c.id)  # prevents deadlocks between transactions that lock several jobs
     .with_for_update(key_share=True, of=jobs)
 )
 _LOCK_FREE_JOBS_OF = _LOCK_JOBS_OF.with_for_update(key_share=True, of=jobs, skip_locked=True)
 
 
 def lock_job(connection: Connection, job_id: str) -> None:
-    """Block other writers of this job's records until this transaction ends.
+    """Block other writers of a job's records until this transaction ends.
 
-    Every transaction that moves a job, its attempts or their nodes calls it first: so two nodes
-    that end at the same time see each other's end, and transactions cannot deadlock. The lock mode
-    FOR NO KEY UPDATE allows inserts of rows that reference the job. SQLite has one writer.
+    Every transaction that moves a job, its attempts or its shares calls this first. So of two
+    shares that end at the same time, the second finds the end of the first, and transactions cannot
+    deadlock. The lock mode FOR NO KEY UPDATE allows inserts of rows that reference the job. SQLite
+    has only one writer, so it needs no lock.
 
     Raises:
         NotFoundError: no job has this id.
@@ -252,7 +255,7 @@ def check_job(connection: Connection, job_id: str) -> None:
 
 
 def lock_job_of(connection: Connection, attempt_id: str) -> str:
-    """Lock the job of an attempt, and return its id.
+    """Lock the job of an attempt, and return the id of the job.
 
     Raises:
         NotFoundError: no attempt has this id.
@@ -268,7 +271,8 @@ def lock_jobs_of(
 ) -> Mapping[str, str]:
     """Lock the jobs of attempts; return job ids by attempt id.
 
-    Unknown attempts are omitted; without `waits`, so are jobs locked by another transaction.
+    Unknown attempts are omitted. If `waits` is False, attempts are also omitted if another
+    transaction has locked their job.
     """
     statement = _LOCK_JOBS_OF if waits else _LOCK_FREE_JOBS_OF
     rows = connection.execute(statement, {"attempt_ids": attempt_ids})
@@ -276,7 +280,7 @@ def lock_jobs_of(
 
 
 def no_attempt(attempt_id: str) -> NotFoundError:
-    """Return the refusal of an unknown attempt."""
+    """Return the error for an unknown attempt."""
     return NotFoundError(f"no attempt has the id {attempt_id!r}")
 
 
@@ -287,7 +291,8 @@ def _carry_out(connection: Connection, move: Move) -> None:
     statement = _guarded(move.table, tuple(move.key), move.legal_from)
     if computed:
         statement = statement.values(computed)
-    # Correct at READ COMMITTED: after a concurrent move the UPDATE tests the new state.
+    # This is correct at READ COMMITTED, because after a concurrent move the UPDATE checks the new
+    # state.
     changed = connection.execute(statement, {"state": move.target.value} | given | key)
     if changed.rowcount == 1:
         return
@@ -300,11 +305,12 @@ def _carry_out(connection: Connection, move: Move) -> None:
 
 @cache
 def _guarded(table: Table, key: tuple[str, ...], legal_from: frozenset[StrEnum]) -> Update:
-    """Return the UPDATE of a record in one of these states; the values name the set columns."""
+    """Return the UPDATE for a record in one of these states; parameters give the columns to set."""
     of_key = (table.c[name] == bindparam(f"of_{name}") for name in key)
     return update(table).where(*of_key, _is_in(table, legal_from))
 
 
 def _is_in(table: Table, states: Collection[StrEnum]) -> ColumnElement[bool]:
-    # Not IN: its list is expanded at each execution, which fails with several parameter sets.
+    # Do not use IN: its list is expanded at each execution, which fails with several parameter
+    # sets.
     return or_(false(), *(table.c.state == state for state in sorted(states)))

@@ -1,4 +1,4 @@
-"""Beats of the API servers: time without a server counts against no lease."""
+"""Beats of the API servers: the time without a running server counts against no lease."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from server.core.leases import SKEW, ServerUptime
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
-"""Pause between two beats. Not shorter, because every API process writes the same row."""
+"""Pause between two beats, in seconds. It is not shorter because every API process writes the same
+row.
+"""
 GAP = timedelta(seconds=5)
-"""Beats further apart than this show that the servers were down. A shorter outage counts as
-silence, so a lease must outlast this gap and a supervisor's longest pause between two tries."""
+"""Time between two beats above which the servers count as down. A shorter outage counts as silence,
+so a lease must be longer than this gap plus a supervisor's maximum pause between two tries.
+"""
 
 
 def beat(context: Context) -> None:
@@ -35,7 +38,7 @@ def beat(context: Context) -> None:
 
 
 def server_uptime(connection: Connection, now: datetime) -> ServerUptime | None:
-    """Return the servers' uninterrupted uptime, or None while no server is up."""
+    """Return the current uptime of the servers, or None while no server is up."""
     row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
     if row is None or not now - GAP <= row.beat_at <= now + SKEW:
         return None
@@ -43,9 +46,9 @@ def server_uptime(connection: Connection, now: datetime) -> ServerUptime | None:
 
 
 def keep_beating(context: Context, stop: threading.Event) -> None:
-    """Beat until `stop` is set; runs in a thread of each API process.
+    """Beat every `BEAT_SECONDS` until `stop` is set, in a thread of each API process.
 
-    An outage of the database makes a gap: no report can be stored then.
+    An outage of the database causes a gap, as it should, because no report can be stored during it.
     """
     while not stop.wait(BEAT_SECONDS):
         try:

@@ -1,7 +1,7 @@
-"""Periodic work: each round of the leader runs the due tasks, one after the other.
+"""Periodic work: each round of the leader runs the tasks that are due, one after the other.
 
 Periods and budgets use the monotonic clock, so setting the wall clock neither delays nor repeats a
-task. All tasks stand in one table (`server.app.periodic_tasks`).
+task. All tasks are listed in one table (`server.app.periodic_tasks`).
 """
 
 from __future__ import annotations
@@ -21,62 +21,69 @@ from server.core.database.scheduler_tables import periodic_tasks
 from server.core.database.upsert import insert_or_replace
 
 Steps = Iterator[None]
-"""A run in steps: it may pause after each, and continues in the next round."""
+"""Steps of a run, as an iterator. The run may pause after each step, and continues in the next
+round.
+"""
 Run = Callable[[], object]
-"""Starts a run; returns its `Steps`, or anything else if the run is already over."""
+"""Function that starts a run. It returns the run's `Steps`, or any other value if the run is
+complete.
+"""
 EACH_ROUND = 0.0
 
 
 @dataclass(frozen=True)
 class PeriodicTask:
-    """The declaration of a periodic task."""
+    """Declaration of a periodic task."""
 
     name: str
-    """Verb and noun in snake case."""
+    """Name of the task: a verb and a noun in snake case."""
     every_seconds: float
-    """Shortest time from the start of a run to the start of the next one."""
+    """Minimum time from the start of one run to the start of the next run."""
     budget_seconds: float
-    """Time after which a run in steps pauses until the next round; a long round delays every job
-    that waits for a slot."""
+    """Time after which a run that works in steps pauses until the next round. It is short because a
+    long round delays every job that waits for a slot.
+    """
     purpose: str
-    """One sentence for the docs."""
+    """Purpose of the task in one sentence, for the documentation."""
     resumes: bool = True
-    """Whether a paused run continues in the next round; otherwise the next run does the rest."""
+    """Whether a paused run continues in the next round. If not, the remaining work is left to the
+    next run.
+    """
 
 
 @dataclass(frozen=True)
 class TaskTimes:
-    """Counts and times of a task in the present epoch."""
+    """Counts and times of a task in the current epoch."""
 
     runs: int = 0
     failures: int = 0
     seconds: float = 0.0
-    """Work of the last run, over all of its rounds."""
+    """Working time of the last run, over all its rounds."""
     lag_seconds: float = 0.0
-    """Delay of the last run's start."""
+    """Delay of the start of the last run."""
 
 
 class PeriodicWork:
-    """The tasks of one epoch of the leader; nothing carries over from an earlier epoch."""
+    """Periodic tasks of one epoch of the leader; no state is taken over from an earlier epoch."""
 
     def __init__(self, clock: Callable[[], float], runs: Mapping[PeriodicTask, Run]) -> None:
-        """Take the tasks in the order in which they run; all are due.
+        """Take the tasks in the order in which they run; at the start all tasks are due.
 
         Args:
             clock: a monotonic clock, in seconds.
-            runs: for each task, the function that starts a run.
+            runs: the functions that start a run, by task.
         """
         self._clock = clock
         self._turns = [_Turn(task, run) for task, run in runs.items()]
 
     def run_due(self) -> None:
-        """Run each task that is due or paused.
+        """Run each task that is due, and continue each paused run.
 
-        A failed task does not stop the others, and runs again after its period.
+        A task that fails does not stop the other tasks, and runs again after its period.
 
         Raises:
             LeadLostError: another scheduler leads.
-            ExceptionGroup: some tasks failed; the others ran.
+            ExceptionGroup: some tasks failed; all other tasks ran.
         """
         errors: list[Exception] = []
         for turn in self._turns:
@@ -101,12 +108,12 @@ class PeriodicWork:
 
     @property
     def times(self) -> Mapping[str, TaskTimes]:
-        """Times by name of task; tasks that have not run are omitted."""
+        """Counts and times by name of the task; tasks that have not run are omitted."""
         return {turn.task.name: turn.times for turn in self._turns if turn.times.runs}
 
 
 class _Turn:
-    """One task and the progress of its present run."""
+    """One task, and the progress of its current run."""
 
     def __init__(self, task: PeriodicTask, run: Run) -> None:
         self.task = task
@@ -121,7 +128,7 @@ class _Turn:
         return self._left is not None
 
     def take(self, clock: Callable[[], float]) -> None:
-        """Start a due run or continue a paused one, within the budget."""
+        """Start a run that is due or continue a paused run, within the budget."""
         now = clock()
         if self._left is None:
             if now < self._due_at:
@@ -150,13 +157,13 @@ class _Turn:
 
     @staticmethod
     def _is_over(steps: Steps, clock: Callable[[], float], *, until: float) -> bool:
-        """Carry out steps, at least one, until `until`; return whether none is left."""
+        """Carry out one step or more until the time `until`; return whether no step is left."""
         return all(clock() < until for _ in steps)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTimes(TypedRow):
-    """Times of one task that the leader last stored."""
+    """Counts and times of one task, as the leader last stored them."""
 
     table: ClassVar[Table] = periodic_tasks
 
@@ -178,5 +185,5 @@ def store_times(context: Context, times: Mapping[str, TaskTimes]) -> None:
 
 
 def read_times(connection: Connection) -> Sequence[StoredTimes]:
-    """Return the times of all tasks that have run, sorted by name."""
+    """Return the counts and times of all tasks that have run, sorted by name."""
     return StoredTimes.all(connection, StoredTimes.select().order_by(periodic_tasks.c.name))

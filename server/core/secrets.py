@@ -17,7 +17,9 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 KEPT_KEYS = 2
-"""The newest key encrypts; the former one reads values that were written during a rotation."""
+"""Number of keys kept after a rotation. The newest key encrypts; the former key decrypts values
+that were written during the rotation.
+"""
 
 
 class KeyFileError(UnavailableError):
@@ -25,10 +27,11 @@ class KeyFileError(UnavailableError):
 
 
 class SecretsBox:
-    """Encrypts with the first key of a file and decrypts with any: Fernet, AES-128-CBC and HMAC.
+    """Encrypts with the first key of a file and decrypts with any of its keys.
 
-    The file has one key per line. Every process of the server needs the same file. It is read again
-    when it changes, so that a rotation needs no restart.
+    The method is Fernet: AES-128-CBC and HMAC. The file has one key per line. Every process of the
+    server needs the same file, and reads it again when it changes, so that a rotation needs no
+    restart.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,25 +39,25 @@ class SecretsBox:
         self._read: tuple[tuple[int, int], MultiFernet] | None = None
 
     def create(self) -> bool:
-        """Write a first key, readable by its owner alone; return False if the file exists."""
+        """Write a first key, readable only by its owner; return False if the file exists."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return create_file(self.path, _text([_new_key()]), mode=0o600)
 
     def add_key(self) -> None:
-        """Put a new key first in the file; it encrypts from now on.
+        """Put a new key first in the file; from now on this key encrypts.
 
         Raises:
             KeyFileError: the file cannot be read.
         """
-        _ = self._fernet  # refuses a file without valid keys
+        _ = self._fernet  # raises an error if the file has no valid keys
         self._replace([_new_key(), *self._lines()])
 
     def forget_old_keys(self) -> None:
-        """Drop all but the newest `KEPT_KEYS` keys; call it once every value is encrypted again."""
+        """Drop all keys except the newest `KEPT_KEYS`; call it once every value is rotated."""
         self._replace(self._lines()[:KEPT_KEYS])
 
     def seal(self, env: Mapping[str, str]) -> dict[str, str] | None:
-        """Return an environment with its values encrypted; None for an empty one.
+        """Return an environment with encrypted values, or None if it is empty.
 
         Raises:
             KeyFileError: the key file is missing or damaged.
@@ -62,7 +65,7 @@ class SecretsBox:
         return {name: self._encrypt(value) for name, value in env.items()} or None
 
     def open(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
-        """Return an environment as it was submitted.
+        """Return an environment with decrypted values, as it was submitted.
 
         Raises:
             KeyFileError: the key file is missing, or none of its keys decrypts a value.
@@ -78,7 +81,7 @@ class SecretsBox:
         return spec.model_copy(update={"env": self.open(sealed)}) if sealed else spec
 
     def shown(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
-        """Return an environment for a view; values outside the allow-list are masked."""
+        """Return an environment for a view, with values outside the allow-list masked."""
         try:
             env = self.open(sealed)
         except KeyFileError:
@@ -86,7 +89,7 @@ class SecretsBox:
         return {name: env[name] if is_allowed(name, env[name]) else MASK for name in env}
 
     def rotate(self, sealed: Mapping[str, str]) -> dict[str, str]:
-        """Return an encrypted environment, encrypted again with the newest key.
+        """Return an environment with its values decrypted, and encrypted again with the newest key.
 
         Raises:
             KeyFileError: no key of the file decrypts a value.
@@ -107,7 +110,7 @@ class SecretsBox:
 
     @property
     def _fernet(self) -> MultiFernet:
-        """The keys of the file, read again when it has changed."""
+        """The keys of the file, which is read again after a change."""
         try:
             stat = self.path.stat()
             seen = (stat.st_mtime_ns, stat.st_ino)

@@ -16,7 +16,7 @@ from trainyard.outside.secret_file import url_with_password
 from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
 DAYS_OF_MONTH = 32
-"""Shortest retention, in days, of data that is counted by calendar month."""
+"""Minimum retention, in days, of data that is counted by calendar month."""
 
 
 class Settings(BaseSettings):
@@ -27,121 +27,151 @@ class Settings(BaseSettings):
     database_url: str = "sqlite:///trainyard.db"
     """SQLAlchemy URL of the database (`sqlite:///...` or `postgresql://...`)."""
     database_password_file: Path | None = None
-    """File that holds the password of this URL, which must then contain none. Other
-    users must not be able to read the file."""
+    """File with the password for `database_url`, which must then contain no password. Other users
+    must not be able to read the file.
+    """
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File that holds the password of the broker's URL, on the same conditions."""
+    """File with the password for `broker_url`, which must then contain no password. Other users
+    must not be able to read the file.
+    """
     host: str = "127.0.0.1"
     """Address on which the API listens."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8470
     """Port on which the API listens."""
     state_dir: Path = Path()
-    """Folder for the first admin token, and for `secrets.key` with the keys that encrypt values of
-    `env`. Every process of the server needs the same folder."""
+    """Folder for the first admin token, and for the file `secrets.key` with the keys that encrypt
+    values of `env`. Every process of the server needs the same folder.
+    """
     web_dir: Path | None = None
-    """Folder of the built dashboard; by default the one inside the package."""
+    """Folder of the built dashboard; by default the folder inside the package."""
     public_url: str | None = None
-    """URL under which browsers reach the server; writes with a cookie must come from its origin.
-    Without it they must come from loopback."""
+    """URL under which browsers reach the server. Writes with a session cookie must come from the
+    origin of this URL; without the URL they must come from loopback.
+    """
     roots: Annotated[tuple[str, ...], NoDecode] = ("checkpoints", "data")
     """Names of the storage roots that specs may use, as a JSON array."""
     allow_code: bool = False
     """Whether jobs may bring code of their own (`model.factory`), which then runs on the nodes."""
     lease_seconds: Annotated[float, Field(ge=12)] = 30.0
-    """Silence after which a node of an attempt counts as unreachable. Below the minimum, a server
-    outage of some seconds could count as silence."""
+    """Time without a report after which a node of an attempt counts as unreachable. Below the
+    minimum, a server outage of some seconds could count as such a silence.
+    """
     report_seconds: Annotated[float, Field(gt=0)] = 0.5
-    """Longest pause between two reports of a supervisor."""
+    """Maximum pause between two reports of a supervisor."""
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Pause between two heartbeats of a worker; its node is offline after six missed ones."""
+    """Pause between two heartbeats of a worker. The node is offline after six missed heartbeats."""
     claim_seconds: Annotated[float, Field(gt=0)] = 120.0
-    """Time within which all nodes of an attempt must claim it."""
+    """Time limit for all nodes of an attempt to claim it."""
     cordon_after_failures: Annotated[int, Field(ge=0)] = 3
-    """Failed attempts caused by a node within `cordon_window_seconds`, after which nothing new is
-    placed on it; never when 0."""
+    """Number of attempts that must fail because of a node within `cordon_window_seconds` before
+    nothing new is placed on the node; never if 0.
+    """
     cordon_window_seconds: Annotated[float, Field(gt=0)] = 21_600.0
-    """Time within which failures of a node are counted together."""
+    """Period in which the failures of a node are counted together."""
     clock_skew_seconds: Annotated[float, Field(ge=0)] = 5.0
-    """Difference between the clocks of a node and of the database above which nothing new is placed
-    on the node; never when 0."""
+    """Maximum difference between the clocks of a node and of the database. Above it, nothing new is
+    placed on the node; unlimited if 0.
+    """
     recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """Longest wait of a job for the search for its lost attempt's commits, from when a node has
-    access to its storage."""
+    """Maximum wait of a job until the commits of its lost attempt are found, in seconds. It counts
+    from the time at which a node can access the job's storage.
+    """
     grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
     preemption: bool = True
     """Whether a waiting job preempts attempts of lower priority, and attempts that overtook it on
-    an expected duration alone: they save, leave and are queued again. Without preemption no attempt
-    overtakes on an expected duration alone."""
+    an expected duration alone. A preempted attempt saves and leaves, and its job is queued again.
+    Without preemption, no attempt overtakes on an expected duration alone.
+    """
     preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
-    """Time from its first step after which an attempt may be preempted."""
+    """Time that an attempt must run after its first step before it may be preempted, in seconds."""
     resend_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Pause before an unclaimed launch message is sent again; it doubles up to a minute. For
-    messages of operations the pause does not grow."""
+    """Pause before an unclaimed launch message is sent again; it doubles up to a minute. The pause
+    between messages for operations does not grow.
+    """
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
-    """Bytes of output kept for each rank of an attempt; the oldest are dropped."""
+    """Maximum size of the output kept for each rank of an attempt, in bytes; the oldest output is
+    dropped.
+    """
     artifact_quota_bytes: Annotated[int, Field(ge=0)] = 1024 * 1024 * 1024
-    """Bytes of images and files kept for each job; further ones are dropped."""
+    """Maximum size of the images and files kept for each job, in bytes; further images and files
+    are dropped.
+    """
     artifact_file_bytes: Annotated[int, Field(ge=0, le=MAX_FILE_BYTES)] = MAX_FILE_BYTES
-    """Largest image or file of a job in bytes, at most 256 MiB."""
+    """Maximum size of one image or file of a job, in bytes; at most 256 MiB."""
     log_level: Literal["DEBUG", "INFO", "WARNING"] = "INFO"
-    """Lowest level of logged lines. Accepted reports, heartbeats and health checks are DEBUG; all
-    other requests are INFO."""
+    """Minimum level of logged lines. Accepted reports, heartbeats and health checks have the level
+    DEBUG, all other requests INFO.
+    """
     device_gauges: bool = False
-    """Whether `/metrics` has gauges of each GPU, instead of one for all GPUs of a node: 15 gauges
-    per GPU, 120,000 for a thousand nodes of eight."""
+    """Whether `/metrics` has gauges for each GPU instead of one gauge for all GPUs of a node. There
+    are 15 gauges per GPU, so 120,000 for a thousand nodes with eight GPUs.
+    """
     scrub_interval_days: Annotated[float, Field(ge=0)] = 0.0
-    """Days without a check after which an idle node verifies a checkpoint's checksums; never when
-    0."""
+    """Number of days without a check after which an idle node verifies the checksums of a
+    checkpoint; never if 0.
+    """
     operations_kept_days: Annotated[float, Field(ge=0)] = 30.0
-    """Days after which ended operations are deleted; never when 0."""
+    """Number of days after which ended operations are deleted; never if 0."""
     jobs_kept_days: Annotated[float, Field(ge=0)] = 730.0
-    """Days from a job's end to its deletion with its series, logs, events and artifacts; never
-    deleted when 0. A job stays if it has a checkpoint, a fork or the tag `keep`."""
+    """Number of days from the end of a job to its deletion with its series, logs, events and
+    artifacts; never if 0. A job is not deleted while it has a checkpoint, a fork or the tag `keep`.
+    """
     imports_kept_days: Annotated[float, Field(ge=0)] = 730.0
-    """Days after which an imported run is deleted, on the same conditions; never when 0."""
+    """Number of days after which an imported run is deleted; never if 0. The run is not deleted
+    while it has a checkpoint, a fork or the tag `keep`.
+    """
     logs_kept_days: Annotated[float, Field(ge=0)] = 365.0
-    """Days from the end of an attempt to the deletion of its output, even if its job stays; never
-    deleted when 0, or if the job has the tag `keep`."""
+    """Number of days from the end of an attempt to the deletion of its output, even if its job
+    stays; never if 0, or if the job has the tag `keep`.
+    """
     events_kept_days: Annotated[float, Field(ge=0)] = 365.0
-    """Days after which events of no job or of a deleted job are deleted; never when 0. Events of a
-    job are kept as long as the job."""
+    """Number of days after which events without a job or of a deleted job are deleted; never if 0.
+    Events of a job are kept as long as the job.
+    """
     goodput_kept_days: Annotated[float, Field(ge=0)] = 400.0
-    """Days after which the slot-time of ended attempts and of nodes is deleted; never when 0,
-    otherwise at least 32: quotas count the calendar month."""
+    """Number of days after which the slot-time of ended attempts and of nodes is deleted; never if
+    0. Other values must be at least 32, because quotas count by calendar month.
+    """
     requests_kept_days: Annotated[float, Field(ge=0)] = 90.0
-    """Days after which ended requests for nodes are deleted; never when 0, otherwise at least 32:
-    the limits of a source count the calendar month."""
+    """Number of days after which ended requests for nodes are deleted; never if 0. Other values
+    must be at least 32, because the limits of a source count by calendar month.
+    """
     max_slots: Annotated[int, Field(ge=1)] = 16_384
-    """Most slots of a job. A job that is larger than all nodes waits for more nodes; a number above
-    this limit is a mistake and is refused."""
+    """Maximum number of slots of a job. A larger number counts as a mistake and is refused. Below
+    this limit, a job that is larger than all nodes waits for more nodes.
+    """
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
-    """Largest request body, except that of reports."""
+    """Maximum size of a request body in bytes, except the bodies of reports."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0
-    """Longest life of a stream of events; its client reconnects, and its token is checked again."""
+    """Maximum lifetime of a stream of events. After it the client reconnects, and its token is
+    checked again.
+    """
     max_connections_per_address: Annotated[int, Field(ge=16)] = 1024
-    """Most open connections of one IPv4 address or IPv6 /64. Connections of `trusted_proxies` count
-    only in the total, which follows from the limit of file descriptors. A browser holds up to
-    seven, a node about as many as it runs attempts."""
+    """Maximum number of open connections from one IPv4 address or IPv6 /64. Connections from
+    `trusted_proxies` count only in the total, which follows from the limit on file descriptors. A
+    browser holds up to seven connections, a node about as many as it runs attempts.
+    """
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
-    """Addresses and networks of reverse proxies, separated by commas: their `X-Forwarded-For` and
-    `X-Forwarded-Proto` are trusted."""
+    """Addresses and networks of reverse proxies, separated by commas. The headers `X-Forwarded-For`
+    and `X-Forwarded-Proto` from these proxies are trusted.
+    """
 
     def whole_database_url(self) -> str:
-        """Return `database_url` with its password.
+        """Return `database_url` with the password from `database_password_file`.
 
         Raises:
-            ValueError: the password file is unusable, or the URL already has a password.
+            ValueError: the password file cannot be used, or the URL already has a password.
         """
         return url_with_password(self.database_url, self.database_password_file, name="DATABASE")
 
     def whole_broker_url(self) -> str:
-        """Return `broker_url` with its password.
+        """Return `broker_url` with the password from `broker_password_file`.
 
         Raises:
-            ValueError: see `whole_database_url`.
+            ValueError: the password file cannot be used, or the URL already has a password.
         """
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
@@ -165,7 +195,7 @@ class Settings(BaseSettings):
     @field_validator("roots", mode="before")
     @classmethod
     def _read_names(cls, given: object) -> object:
-        """Parse JSON here, because pydantic-settings' own parse errors name no variable."""
+        """Parse JSON here, because parse errors of pydantic-settings do not name the variable."""
         if not isinstance(given, str):
             return given
         try:
@@ -187,10 +217,10 @@ class Settings(BaseSettings):
 
 
 def setting_problems(error: ValueError) -> list[str]:
-    """Return a line for each invalid setting, with its variable, its value and the legal values.
+    """Return one line per invalid setting, with the variable, its value and the legal values.
 
     Args:
-        error: an error of pydantic, or another error with such a line as its text.
+        error: an error of pydantic, or another error whose text is such a line.
     """
     if not isinstance(error, ValidationError):
         return [str(error)]
@@ -198,7 +228,7 @@ def setting_problems(error: ValueError) -> list[str]:
     for each in error.errors(include_url=False):
         detail = each["msg"].removeprefix("Value error, ")
         path = each["loc"]
-        # Without a path the error concerns all settings together.
+        # An error without a path applies to all settings together.
         name = f"TRAINYARD_{str(path[0]).upper()}" if path else None
         lines.append(f"{named(name, each['input'])}: {detail}" if name else detail)
     return lines

@@ -1,4 +1,4 @@
-"""Actor and subject of an event."""
+"""Actor and subject of an event: who caused it, and what it is about."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """The cause of a change: a person (by the token's name), a node or a part of the system."""
+    """Cause of a change: a person (named by the token), a node or a part of the system."""
 
     name: str
     token_id: str | None = None
-    """Token that identifies a person; another token may have the same name."""
+    """Id of the token of a person. It identifies the token, because another token may have the same
+    name.
+    """
     is_admin: bool = False
     """Whether the token is the admin token."""
     token_hash: str | None = field(default=None, compare=False, repr=False)
-    """Hash of the request's token; needed because the admin token keeps its id when replaced."""
+    """Hash of the request's token. It is needed because the admin token keeps its id when it is
+    replaced.
+    """
 
     @property
     def identity(self) -> str:
-        """The token of a person, or the name of a part of the system."""
+        """Id of a person's token, or the name of a part of the system."""
         return self.token_id or self.name
 
     def may_act_for(self, token_id: str | None) -> bool:
-        """Return whether the actor may act for the holder of a token."""
+        """Return whether the actor may act for the holder of the token with the id `token_id`."""
         return self.is_admin or self.made(token_id)
 
     def made(self, token_id: str | None) -> bool:
-        """Return whether the actor holds a token; None is held by no person."""
+        """Return whether the actor holds the token with the id `token_id`; False if it is None."""
         return token_id is not None and token_id == self.token_id
 
 
@@ -41,7 +45,7 @@ SCRUBBING = Actor("scrubbing")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The job, attempt and node of an event; each may be None."""
+    """Job, attempt and node that an event is about; each may be None."""
 
     job_id: str | None = None
     attempt: int | None = None
@@ -49,5 +53,5 @@ class Subject:
     node: str | None = None
 
     def on(self, node: str) -> Subject:
-        """Return the same subject, narrowed to one node."""
+        """Return a copy of the subject with the given node."""
         return replace(self, node=node)

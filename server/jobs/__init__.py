@@ -1,2 +1,2 @@
-"""Jobs from submission to their last attempt: the queue, ranks, checkpoints, operations, packs,
+"""Jobs from submission to the last attempt, with queue, ranks, checkpoints, operations, packs and
 shells."""

@@ -1,1 +1,1 @@
-"""Decisions that one process makes at a time: rounds, sizes, supply and retention; no routes."""
+"""Decisions of the one leading process, without routes: rounds, sizes, supply and retention."""

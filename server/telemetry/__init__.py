@@ -1,1 +1,1 @@
-"""Reports of attempts and their evaluation: metrics, logs, goodput, advice."""
+"""Reports of attempts, and the data made from them: metrics, logs, goodput, advice."""

@@ -1,1 +1,1 @@
-"""Checkpoints: complete, verified, and loadable on any other world size and layout."""
+"""Checkpoints: complete, verified, and loadable with any other world size and layout."""

@@ -1,4 +1,4 @@
-"""The fence: a number on storage; attempts of the job with a lower number cannot commit."""
+"""The fence: a number on the storage; a job's attempts with a lower number cannot commit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from trainyard.run.checkpoints.fence_file import (
 
 @contextmanager
 def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
-    """Raise the job's fence to `attempt` and hold its lock during the block.
+    """Raise the job's fence to `attempt`, and hold its lock during the block.
 
-    An object store has no lock: there the fence is raised and read, and may rise during the block.
+    An object store has no lock. There the fence is raised and read, and another attempt may raise
+    it during the block.
 
     Raises:
-        OutrunError: a newer attempt has raised it already.
+        OutrunError: a newer attempt has already raised the fence.
         CheckpointError: the fence cannot be read, written or locked.
     """
     path = job_folder / FENCE
@@ -40,17 +41,17 @@ def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
             check_fence(highest, attempt, path)
         if highest < attempt:
             _write(path, attempt)
-        # The block runs under the lock: between this check and a marker written in the block no
-        # newer attempt can raise the fence.
+        # The block runs under the lock, so no newer attempt can raise the fence between this check
+        # and a marker written in the block.
         reached(Point.FENCED, path)
         yield
 
 
 def read_fence(job_folder: StoragePath) -> int:
-    """Return the highest attempt that raised the fence, or 0.
+    """Return the number of the highest attempt that raised the fence, or 0.
 
     Raises:
-        CheckpointError: the file is unreadable, or its content is not an attempt number.
+        CheckpointError: the file is unreadable, or its content is no attempt number.
     """
     path = job_folder / FENCE
     with storage_errors("read", path), _fence_errors():
@@ -62,7 +63,7 @@ def read_fence(job_folder: StoragePath) -> int:
 
 @contextmanager
 def _fence_errors() -> Iterator[None]:
-    """Convert an error of the library's fence to a trainer's error."""
+    """Convert errors of the library's fence to errors of the trainer."""
     try:
         yield
     except FencedOffError as error:
@@ -72,8 +73,8 @@ def _fence_errors() -> Iterator[None]:
 
 
 def _write(path: StoragePath, attempt: int) -> None:
-    # Without a lock, an attempt could overwrite a higher number. In an object store each attempt
-    # puts its own object, and the highest counts.
+    # An object store has no lock, so an attempt could overwrite a higher number. There each attempt
+    # puts an object of its own, and the highest number counts.
     of_attempt = path / str(attempt) if isinstance(path, ObjectPath) else path
     write_durably(of_attempt, f"{attempt}\n".encode())
 
@@ -87,7 +88,7 @@ def _held(job_folder: StoragePath) -> Iterator[None]:
         job_folder.mkdir(parents=True, exist_ok=True)
     path = job_folder / LOCK
     with storage_errors("lock", path):
-        file = path.open("ab")  # NFS grants an exclusive lock only on a file open for writing
+        file = path.open("ab")  # NFS grants an exclusive lock only on a file opened for writing
     with file:
         with storage_errors("lock", path), _fence_errors():
             take_lock(file.fileno(), path)

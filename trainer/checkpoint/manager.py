@@ -1,7 +1,7 @@
-"""Saves of one attempt: started between steps, staged, committed, retried.
+"""Saves of one attempt: starts them between steps, stages, commits and retries them.
 
-All ranks call every method of the manager at the same place of the same step. An error on one
-rank is raised on every rank, as the same typed error.
+All ranks must call every method of the manager at the same point of the same step. An error on one
+rank is raised on every rank, with the same type.
 """
 
 from __future__ import annotations
@@ -35,58 +35,60 @@ from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, Train
 from trainyard.spec.auto import explicit
 
 TIMEOUT = timedelta(hours=1)
-"""Timeout of a background save's collectives: a rank waits in them for the slowest rank's write."""
+"""Timeout of a background save's collectives; ranks wait in them for the slowest write."""
 WAIT_SECONDS = 1.0
-"""Longest wait between two heartbeats while all ranks wait for the next try."""
+"""Maximum time between two heartbeats, in seconds, while all ranks wait for the next try."""
 
 logger = logging.getLogger("trainer")
 
 
 class SaveObserver:
-    """Notified of each save by its manager; a base class with methods that do nothing."""
+    """Base class for observers of saves; the manager calls its methods, which do nothing."""
 
     @property
     def step(self) -> int:
-        """Completed steps of training so far."""
+        """Number of completed training steps so far."""
         return 0
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Enter while training waits for a save."""
+        """Return a context manager that is active while training waits for a save."""
         return nullcontext()
 
     def begun(self) -> None:
-        """A save starts."""
+        """Called when a save starts."""
 
     def committed(self, manifest: Manifest) -> None:
-        """A checkpoint exists; called immediately, in the thread that saves.
+        """Called immediately after the commit of a checkpoint, in the thread that saves.
 
-        Not when the loop settles it: so a run that dies in between has reported its checkpoint.
+        It is not called only when the loop settles the save, so that a run that dies in between has
+        already reported its checkpoint.
         """
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """All ranks have the commit of a save; called between two steps."""
+        """Called between two steps, once all ranks have the commit of a save."""
 
     def failed(self, failure: SaveFailed) -> None:
-        """A save failed and will be retried; called only on rank 0."""
+        """Called, only on rank 0, when a save has failed and will be retried."""
 
 
 class CheckpointManager:
-    """Saves the checkpoints of an attempt; `reader.load` loads the one for a resume.
+    """Saves the checkpoints of an attempt; `reader.load` loads the checkpoint for a resume.
 
-    With `async_mode` a save runs during the next steps, one at a time. Rank 0 detects its end; all
-    ranks then settle it at the same step. The preflight runs during the first step in every mode,
-    and is settled before that step's update. A temporary failure becomes an error only after
-    `checkpoint.give_up_after_seconds`: until then training continues, and rank 0 decides when the
-    next try is due.
+    With `async_mode`, a save runs during the next steps; only one save runs at a time. Rank 0
+    detects the end of the save; then all ranks settle it at the same step. In every mode the
+    preflight runs during the first step, and is settled before that step's update. A temporary
+    failure becomes an error only after `checkpoint.give_up_after_seconds`. Until then training
+    continues, and rank 0 decides when the next try is due.
     """
 
     def __init__(self, run: TrainerRun, ranks: Ranks, *, code_digest: str | None = None) -> None:
-        """Describe the saves; nothing is written.
+        """Describe the saves; nothing is written yet.
 
         Args:
-            run: the attempt that owns the checkpoints.
-            ranks: the ranks that save; the timeout of their CPU group covers the slowest write.
-            code_digest: digest of the own model's code, if it has a folder.
+            run: attempt that owns the checkpoints.
+            ranks: ranks that save; the timeout of their CPU group must exceed the time of the
+                slowest write.
+            code_digest: digest of the own model's code; None without a code folder.
 
         Raises:
             LaunchError: the spec's `checkpoint.async_mode` needs an accelerator.
@@ -105,8 +107,8 @@ class CheckpointManager:
         self.failed_kind: str | None = None
         """Kind of the failed save that will be retried; None while saves succeed."""
         self._staging = staging_of(explicit(run.spec.checkpoint.async_mode), ranks.device)
-        # A separate group: collectives of one group pair up in the order of their calls, and a
-        # background save would pair with those of the training thread.
+        # A separate group, because collectives in one group are matched in the order of their
+        # calls: a background save would be matched with collectives of the training thread.
         group = ranks.cpu_group
         if self._staging is not None or run.spec.checkpoint.preflight:
             own = dist.new_group(backend="gloo", timeout=TIMEOUT)
@@ -116,61 +118,61 @@ class CheckpointManager:
 
     @property
     def plan_seconds(self) -> float:
-        """Planning time of the last save, on this rank."""
+        """Time, in seconds, that this rank took to plan the last save."""
         return self._writer.plan_seconds
 
     @property
     def expected_seconds(self) -> float | None:
-        """Expected time of a save: the longest of the last three; None before the first."""
+        """Expected seconds of a save: the maximum of the last three; None before the first."""
         return max(self._durations, default=None)
 
     @property
     def under_way(self) -> bool:
-        """Whether a save is not settled yet; equal on all ranks between two steps."""
+        """Whether a save is not settled yet; between two steps the value is equal on all ranks."""
         return self._pending is not None
 
     @property
     def ended(self) -> bool:
-        """Whether a save has ended on this rank and is not settled yet."""
+        """Whether a save has ended on this rank but is not settled yet."""
         return self._pending is not None and self._pending.done()
 
     @property
     def retry_due(self) -> bool:
-        """Whether the retry of a failed save is due, by the clock of this rank."""
+        """Whether the retry of a failed save is due, according to this rank's clock."""
         return self._pending is None and self._retry.due
 
     def raise_fence(self) -> None:
         """Forbid commits by older attempts of the job, and remove their unfinished checkpoints.
 
-        It precedes loading: an older attempt that still runs commits nothing after the checkpoint
-        from which this one resumes.
+        Call this before loading, so that an older attempt that still runs cannot commit a
+        checkpoint after the one from which this attempt resumes.
 
         Raises:
-            OutrunError: a newer attempt has raised the fence already.
-            CheckpointError: the storage refuses to be read or written, or another launch of this
-                attempt has already saved checkpoints.
+            OutrunError: a newer attempt has already raised the fence.
+            CheckpointError: the storage reports an error, or another launch of this attempt has
+                already saved checkpoints.
         """
         on_rank_0(self._group, self._raise_fence)
 
     def starts_at(self, state: TrainState, observer: SaveObserver) -> None:
-        """Set the initial counters of the attempt, before its first save."""
+        """Set the counters at the start of the attempt, before its first save."""
         self._writer.start = state
-        self._saved_step = state.step  # step of the loaded checkpoint, or 0
+        self._saved_step = state.step  # step of the loaded checkpoint, or 0 without one
         self._observer = observer
 
     def has_saved(self, state: TrainState) -> bool:
-        """Return whether the last settled save is of this step."""
+        """Return whether the last settled save is a save of this step."""
         return self._saved is not None and self._saved.train_state.step == state.step
 
     def save(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> Manifest:
-        """Save this step unless it is saved, wait for the commit, and return the manifest.
+        """Save this step if it is not saved, wait for the commit, and return the manifest.
 
         The arguments are those of `begin`.
 
         Raises:
-            RunError: the save has failed for good.
+            RunError: the save has failed permanently.
         """
         self.settle()
         if self._saved is not None and self.has_saved(state):
@@ -187,22 +189,22 @@ class CheckpointManager:
     def begin(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> PendingSave:
-        """Start saving this step; a preflight, and any save with `async_mode`, outlives the call.
+        """Start to save this step; a preflight, and any `async_mode` save, outlives the call.
 
         The tensors must not change before `wait_until_writable` has returned. Only one save runs at
-        a time: this one waits for the previous one. If that fails for a temporary reason, no save
-        starts and the failed one is returned; its retry comes later. If this attempt has already
-        committed this step, nothing is written. A failed save leaves no checkpoint and frees its
-        space.
+        a time, so this call waits for the previous save. If the previous save fails for a temporary
+        reason, no save starts, and the failed save is returned; its retry comes later. If this
+        attempt has already committed this step, nothing is written. A failed save leaves no
+        checkpoint and frees its space.
 
         Args:
-            model: its weights are read and not changed, like the optimizer's tensors.
-            optimizer: must have its state (`materialize_state`).
+            model: model whose weights are saved; it is not changed, nor is the optimizer.
+            optimizer: optimizer whose state already exists (`materialize_state`).
             state: counters of this step.
             kind: reason of the save: `preflight`, `interval`, `request`, `stop` or `final`.
 
         Raises:
-            RunError: the previous save has failed for good.
+            RunError: the previous save has failed permanently.
         """
         before = self._pending
         self.settle()
@@ -211,8 +213,8 @@ class CheckpointManager:
         with self._waiting():
             self._observer.begun()
             pending = self._pending = self._begin(model, optimizer, state=state, kind=kind)
-        # Not `pending.done()`: a background save may have ended on only some ranks, and all ranks
-        # must settle at the same step.
+        # Not `pending.done()`: a background save may have ended on only some ranks, but all ranks
+        # must settle it at the same step.
         if not self._in_background(kind):
             self.settle()
         return pending
@@ -220,8 +222,8 @@ class CheckpointManager:
     def wait_until_writable(self) -> None:
         """Wait until the tensors may change; called right before the optimizer's update.
 
-        They may change once a save has staged them. A preflight must be committed: no weight is
-        updated before the storage has accepted a checkpoint.
+        The tensors may change once a save has staged them. A preflight must even be committed, so
+        that no weight is updated before the storage has accepted a checkpoint.
 
         Raises:
             RunError: the preflight has failed.
@@ -235,10 +237,10 @@ class CheckpointManager:
                 self._pending.staged.wait()
 
     def settle(self) -> None:
-        """Wait for the save under way, if any.
+        """Wait for the save in progress, if there is one.
 
         Raises:
-            RunError: the save has failed for good.
+            RunError: the save has failed permanently.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -261,9 +263,9 @@ class CheckpointManager:
 
     @contextmanager
     def drained(self) -> Iterator[None]:
-        """Let the save under way finish before an error of the block ends the run.
+        """If the block raises an error, let the save in progress finish before the run ends.
 
-        So a non-finite loss does not lose an almost finished checkpoint.
+        Without it, for example a non-finite loss would discard an almost finished checkpoint.
         """
         try:
             yield
@@ -297,7 +299,8 @@ class CheckpointManager:
     ) -> PendingSave:
         started = time.monotonic()
         if self._staging is None and self._device.type != "cpu":
-            # Otherwise the save's time would include the part of the step still on the device.
+            # Otherwise the duration of the save would include the part of the step that still runs
+            # on the device.
             torch.accelerator.synchronize(self._device)
             started = time.monotonic()
         tensors = self._tensors(model, optimizer)
@@ -324,23 +327,24 @@ class CheckpointManager:
         if self._staging is not None:
             self._staging.mark()
         if in_background:
-            # `threading.Thread.start` waits until the thread runs, which then keeps the interpreter
-            # for its switch interval, 5 ms. Like a daemon, this thread does not delay the exit of a
-            # failed process by waiting for ranks that may have ended.
+            # `threading.Thread.start` would wait until the thread runs, and the thread would then
+            # hold the interpreter for its switch interval, 5 ms. Like a daemon, this thread does
+            # not delay the exit of a failed process, which would otherwise wait for ranks that may
+            # have ended.
             start_new_thread(write, ())
         else:
             write()
         return save
 
     def _in_background(self, kind: str) -> bool:
-        """Return whether a save runs in a thread; a preflight does so without copies."""
+        """Return whether a save runs in a thread; a preflight always does, without copies."""
         return self._staging is not None or kind == PREFLIGHT
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:
-        """Record a failed save that will be retried, on all ranks.
+        """Record on all ranks that a save has failed and will be retried.
 
         Raises:
-            CheckpointError: the reason is permanent, or the time for retries is over.
+            CheckpointError: the failure is permanent, or the time limit for retries has passed.
         """
         if not error.transient or save.kind == PREFLIGHT:
             raise error
@@ -359,7 +363,7 @@ class CheckpointManager:
             self._observer.failed(self._retry.describe(save, error, saved_step=saved, step=now))
 
     def _wait_for_retry(self) -> None:
-        """Wait on all ranks until the retry is due; a cancel ends the processes meanwhile."""
+        """Wait on all ranks until the retry is due; a cancel ends the processes during the wait."""
         due = False
         while not due:
             with self._observer.waiting():
@@ -367,7 +371,7 @@ class CheckpointManager:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Add the block's time to the time for which training waited for saves."""
+        """Add the duration of the block to the time for which training waited for saves."""
         started = time.perf_counter()
         with self._observer.waiting():
             yield

@@ -1,4 +1,4 @@
-"""Manifests of committed checkpoints, and the files that they list, checked. No torch."""
+"""Reads and checks manifests of committed checkpoints, and the files that they list. No torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainyard.run.checkpoints.program_manifest import (
 
 
 class FilePart(NamedTuple):
-    """A process's part of a common check: every `of`-th file, from `number` on."""
+    """A process's part of a common check: every `of`-th file, starting with file `number`."""
 
     number: int
     of: int
@@ -44,7 +44,7 @@ WHOLE = FilePart(0, 1)
 def committed_manifests(
     root: StoragePath, job_id: str, *, attempt: int | None = None
 ) -> list[Manifest]:
-    """Return the manifests of a job's commits by the built-in trainer, in order."""
+    """Return the manifests of the checkpoints that the built-in trainer committed, in order."""
     stored = stored_manifests(root, job_id, attempt=attempt)
     return [manifest for manifest in stored if isinstance(manifest, Manifest)]
 
@@ -54,7 +54,7 @@ def stored_manifests(
 ) -> list[Manifest | ProgramManifest]:
     """Return the manifests of a job's committed checkpoints, or of one attempt's, in order.
 
-    A folder that is incomplete, does not match its marker or belongs at another path is omitted.
+    A folder is omitted if it is incomplete, does not match its marker, or belongs at another path.
     """
     found = []
     for folder in checkpoint_folders(root, job_id):
@@ -109,7 +109,7 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
         text = read_small(path)
         promised = read_small(marker).strip()
     damaged = partial(CheckpointError, path=str(path), fault=CheckpointFault.MANIFEST_DAMAGED)
-    # A program's marker names its algorithm.
+    # The marker of a program names its digest algorithm.
     found = marker_of(text) if b":" in promised else digest(text)
     if found.encode() != promised:
         raise damaged(
@@ -123,7 +123,7 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
         if manifest.disagreement is not None:
             raise damaged(f"{path}: {manifest.disagreement}")
         return manifest
-    # Names only, no paths: every later check and read joins them to this folder.
+    # Only names without folders, because every later check and read joins the names to this folder.
     for file in manifest.files:
         if PurePosixPath(file.path).name != file.path:
             raise damaged(f"{path} names a file elsewhere: {file.path!r}")
@@ -133,11 +133,10 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
 def read_checked(
     folder: StoragePath, resume: ResumePoint, *, root: StoragePath, part: FilePart
 ) -> Manifest:
-    """Return the manifest of the trainer's checkpoint `resume`, checked as in
-    `read_checked_stored`.
+    """Return the manifest of the trainer's checkpoint `resume`, as `read_checked_stored` checks it.
 
     Raises:
-        CheckpointError: as in `read_checked_stored`, or a program saved it.
+        CheckpointError: as for `read_checked_stored`, or a program saved the checkpoint.
     """
     return _of_trainer(read_checked_stored(folder, resume, root=root, part=part), folder)
 
@@ -145,15 +144,15 @@ def read_checked(
 def read_checked_stored(
     folder: StoragePath, resume: ResumePoint, *, root: StoragePath, part: FilePart = WHOLE
 ) -> Manifest | ProgramManifest:
-    """Return the manifest of the checkpoint `resume`, with everything checked except contents.
+    """Return the manifest of the checkpoint `resume`; check everything except file contents.
 
-    This process checks `part` of the listed files.
+    This process checks only `part` of the listed files.
 
     Raises:
-        CheckpointError: it is not committed, damaged or a different one, its counters disagree, or
-            a file is a symbolic link out of the root.
+        CheckpointError: the checkpoint is not committed, is damaged or is a different one, its
+            counters disagree, or a file is a symbolic link to a target outside of the root.
     """
-    # The links first, so that a marker or manifest outside the root is not even opened.
+    # Check links first, so that a marker or a manifest outside of the root is not even opened.
     check_links(folder, (MANIFEST, COMMITTED), root)
     manifest = read_stored(folder)
     _check_identity(manifest, resume, folder)
@@ -177,10 +176,10 @@ def _check_identity(
 
 
 def metadata_digest(manifest: Manifest | ProgramManifest) -> str:
-    """Return the digest that identifies the content, as in a resume point.
+    """Return the digest that identifies the content in a resume point.
 
     Raises:
-        CheckpointError: the manifest names no metadata.
+        CheckpointError: the manifest does not list the metadata file.
     """
     try:
         return manifest.metadata_digest
@@ -203,7 +202,7 @@ def check_counters(manifest: Manifest | ProgramManifest, folder: StoragePath) ->
 
 
 def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) -> None:
-    """Reject checkpoint files that are symbolic links out of the storage root.
+    """Reject checkpoint files that are symbolic links to targets outside of the storage root.
 
     Raises:
         CheckpointError: a file is such a link.
@@ -211,7 +210,7 @@ def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) ->
     for path in (folder / name for name in names):
         with storage_errors("read", path):
             if isinstance(path, Path) and path.is_symlink():
-                path.stat()  # raises OSError for a loop of links; `resolve` reports it differently
+                path.stat()  # raises OSError for a cycle of links; `resolve` raises another error
         if not is_beneath(path, root):
             raise CheckpointError(
                 f"{path} leads through a symbolic link to a place outside the storage root {root}",
@@ -221,7 +220,7 @@ def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) ->
 
 
 def check_sizes(folder: StoragePath, files: Iterable[ManifestFile | SavedFile]) -> None:
-    """Compare the size of each file with the manifest's, without reading the file.
+    """Compare each file's size with the size in the manifest, without reading the file.
 
     Raises:
         CheckpointError: a file is missing, truncated or too long.
@@ -239,10 +238,10 @@ def check_sizes(folder: StoragePath, files: Iterable[ManifestFile | SavedFile]) 
 
 
 def check_contents(folder: StoragePath, files: Iterable[ManifestFile | SavedFile]) -> None:
-    """Compare the checksum of each file with the manifest's, reading it whole.
+    """Compare each file's checksum with the checksum in the manifest; reads whole files.
 
     Raises:
-        CheckpointError: a byte differs.
+        CheckpointError: the content of a file differs.
     """
     for file in files:
         if isinstance(file, SavedFile):
@@ -252,10 +251,10 @@ def check_contents(folder: StoragePath, files: Iterable[ManifestFile | SavedFile
 
 
 def check_content(path: StoragePath, expected: str, *, algorithm: str = XXH3_128) -> None:
-    """Compare the checksum of a file with the expected one, reading it whole.
+    """Compare a file's checksum with the expected checksum; reads the whole file.
 
     Raises:
-        CheckpointError: a byte differs.
+        CheckpointError: the content of the file differs.
     """
     with storage_errors("read", path):
         found = file_digest(path, algorithm=algorithm)
@@ -268,12 +267,12 @@ def check_content(path: StoragePath, expected: str, *, algorithm: str = XXH3_128
 
 
 def checkpoint_folders(root: StoragePath, job_id: str) -> list[StoragePath]:
-    """Return the folders of a job's checkpoints, committed or not."""
+    """Return the folders of a job's checkpoints, whether committed or not."""
     job = root / job_id
     if isinstance(job, Path):
         return list(job.glob("a*/step-*"))
     with storage_errors("list", job):
-        # A save that died in its first upload left no object, only the upload.
+        # A save that died during its first upload left no object, only the unfinished upload.
         begun = (path for path, _ in job.uploads())
         folders = {path.parent for path in chain(job.beneath(), begun)}
     return [f for f in sorted(folders) if f.parent.parent == job and f.name.startswith("step-")]

@@ -1,4 +1,4 @@
-"""One save under way: its future, and the staged copies of its tensors."""
+"""One save in progress: its future, and the staged copies of its tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.protocol.manifest import Manifest, TrainState
 
 
 class PendingSave(Future[Manifest]):
-    """The future of a save: its tensors are staged first; then it is committed or fails."""
+    """The future of a save, whose tensors are staged before the save is committed or fails."""
 
     def __init__(
         self,
@@ -26,25 +26,25 @@ class PendingSave(Future[Manifest]):
         staging: Staging | None = None,
         buffers: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Describe the save; nothing starts.
+        """Describe the save; nothing starts yet.
 
         Args:
             state: counters of the saved step.
             kind: reason of the save.
-            staging: buffers into which tensors are copied before they are written; without it they
+            staging: buffers to which tensors are copied before they are written; if absent, tensors
                 are written from their own memory.
-            buffers: copies, by name, of tensors that may change before they are staged.
+            buffers: copies, by name, of tensors that may change before the save stages them.
         """
         super().__init__()
         self.state = state
         self.kind = kind
         self.staged = threading.Event()
-        """Set once the tensors may change, also by the end or failure of the save."""
+        """Set once the tensors may change; the end or the failure of the save sets it too."""
         self._staging = staging
         self._buffers = buffers or {}
 
     def stage(self, tensors: Mapping[TensorChunk, Tensor]) -> Mapping[TensorChunk, Tensor]:
-        """Return the tensors to write; if they are copies, the originals may change from now on."""
+        """Return the tensors to write; if they are copies, the originals may now change."""
         tensors = {chunk: self._buffers.get(chunk.name, t) for chunk, t in tensors.items()}
         if self._staging is None:
             return tensors
@@ -56,12 +56,12 @@ class PendingSave(Future[Manifest]):
 class Staging:
     """Buffers in host memory, created at the first save and reused by all later ones.
 
-    On a GPU the copies run on a separate stream during the next forward and backward pass. That
-    needs pinned buffers: a copy into pageable memory blocks the thread for each tensor.
+    On a GPU, the copies run on a separate stream during the next forward and backward pass. This
+    needs pinned buffers, because a copy to pageable memory blocks the thread for each tensor.
     """
 
     def __init__(self, device: torch.device, *, pinned: bool) -> None:
-        """Allocate nothing yet."""
+        """Store the settings; the first copy allocates the buffers."""
         self._device = device
         self._pinned = pinned
         self._buffers: dict[TensorChunk, Tensor] = {}
@@ -69,16 +69,16 @@ class Staging:
         self._ready: torch.Event | None = None
 
     def mark(self) -> None:
-        """Record an event after which the device has the tensors of this step.
+        """Record an event, after which the device has completed the tensors of this step.
 
-        The training thread calls it: the step's work is on its stream, and the copies wait for the
-        event on theirs.
+        The training thread calls this: the work of the step is on its stream, and the copies wait
+        for the event on a separate stream.
         """
         if self._stream is not None:
             self._ready = torch.accelerator.current_stream(self._device).record_event()
 
     def copy(self, tensors: Mapping[TensorChunk, Tensor]) -> dict[TensorChunk, Tensor]:
-        """Return contiguous copies in host memory, valid until the next call."""
+        """Return contiguous copies in host memory; they are valid until the next call."""
         if self._stream is not None and self._ready is not None:
             self._stream.wait_event(self._ready)
         copies = {}
@@ -90,12 +90,12 @@ class Staging:
                     self._buffers[chunk] = buffer
                 copies[chunk] = buffer.copy_(tensor, non_blocking=self._pinned)
         if self._stream is not None:
-            self._stream.synchronize()  # the caller may then change the tensors and read these
+            self._stream.synchronize()  # now tensors may change and copies be read
         return copies
 
 
 def staging_of(mode: str, device: torch.device) -> Staging | None:
-    """Return the buffers of an `async_mode`; None if tensors are written without a copy.
+    """Return the buffers for an `async_mode`; None if tensors are written without a copy.
 
     Raises:
         LaunchError: the mode needs an accelerator.

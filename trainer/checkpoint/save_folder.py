@@ -1,4 +1,4 @@
-"""The folder of a save: its points, its creation, durable writes, and its removal. No torch."""
+"""The folder of a save: its creation, durable writes, fault points, and its removal. No torch."""
 
 from __future__ import annotations
 
@@ -19,58 +19,63 @@ logger = logging.getLogger(__name__)
 
 
 class Point(StrEnum):
-    """A point of a save on one rank; docs/checkpoint-saves.md lists the state after a death there.
+    """A point of a save on one rank; docs/checkpoint-saves.md has the state after a death there.
 
-    The fault tests kill a rank at each point: a new step of a save gets a point and a test.
+    The fault tests kill a rank at each point, so a new step of a save needs a point and a test.
     """
 
     BEGUN = "begun"
-    """Nothing is done yet. Every rank."""
+    """Nothing is done yet; reached on every rank."""
     FENCED = "holding the fence"
-    """The fence's lock is held and no newer attempt exists. Rank 0, at the start and the end."""
+    """The fence's lock is held and no newer attempt exists; reached on rank 0, at the start and the
+    end.
+    """
     FOLDER_MADE = "folder made"
-    """The checkpoint's folder exists and is empty. Rank 0."""
+    """The checkpoint's folder exists and is empty; reached on rank 0."""
     PLANNED = "planned"
-    """This rank has its plan of writes and sends. Every rank."""
+    """This rank has its plan of writes and sends; reached on every rank."""
     STAGED = "staged"
-    """The bytes to write and send no longer change. Every rank."""
+    """The bytes to write and send no longer change; reached on every rank."""
     FILE_MADE = "file made"
-    """A data file or an index exists and is empty."""
+    """A data file or an index file exists and is empty."""
     PIECE_WRITTEN = "piece written"
-    """The system has taken another piece of that file, 8 MiB at most."""
+    """The system has accepted another piece of the file, at most 8 MiB."""
     FILE_SYNCED = "file synced"
-    """That file is whole and durable."""
+    """The file is complete and durable."""
     PART_WRITTEN = "part written"
-    """This rank has written its file and sent its chunks to other writers. Every rank."""
+    """This rank has written its file and sent its chunks to other writers; on every rank."""
     PARTS_KNOWN = "parts known"
-    """All parts are written, sizes and checksums are known. Every rank."""
+    """All parts are written, and their sizes and checksums are known; reached on every rank."""
     REPLACING = "replacing"
-    """Fence, manifest or marker is whole and durable under a temporary name. Rank 0."""
+    """The fence, manifest or marker is complete and durable under a temporary name; reached on rank
+    0.
+    """
     NAMED = "named"
-    """The file has its name, which is not durable yet. Rank 0."""
+    """The file has its final name, which is not durable yet; reached on rank 0."""
     COMMITTED = "committed"
-    """The marker is durable, the fence's lock is released. Rank 0."""
+    """The marker is durable, and the fence's lock is released; reached on rank 0."""
     REPORTED = "reported"
-    """The observer of the save has the commit. Every rank."""
+    """The observer of the save has received the commit; reached on every rank."""
 
 
 def reached(point: Point, path: StoragePath) -> None:
-    """Log at level DEBUG that this rank reached a point; without that level it costs nothing.
+    """Log, at level DEBUG, that this rank reached a point; at other levels this costs nothing.
 
     Args:
-        point: the point.
-        path: the checkpoint's folder, or the file in question.
+        point: the point that was reached.
+        path: folder of the checkpoint, or the file that the point concerns.
     """
     logger.debug("%s: %s", point, path)
 
 
 def create_folder(folder: StoragePath) -> None:
-    """Create the folder of a new checkpoint exclusively; a leftover without marker is replaced.
+    """Create the folder of a new checkpoint exclusively; replace a leftover without a marker.
 
-    An object store has no folders: the leftover is removed, and each file is created exclusively.
+    An object store has no folders: there the leftover is removed, and each file is created
+    exclusively.
 
     Raises:
-        CheckpointError: it cannot be created, or another process is creating it.
+        CheckpointError: the folder cannot be created, or another process is creating it.
     """
     with storage_errors("create", folder):
         if isinstance(folder, ObjectPath):
@@ -81,17 +86,18 @@ def create_folder(folder: StoragePath) -> None:
         missing = [parent for parent in folder.parents if not parent.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
-        # A new name is durable only after its parent is synced, up to the first existing folder.
+        # A new folder's name is durable only once its parent is synced, up to the first folder that
+        # existed.
         for changed in {folder.parent, *(parent.parent for parent in missing)}:
             sync_folder(changed)
     reached(Point.FOLDER_MADE, folder)
 
 
 def collect_leftovers(root: StoragePath, job_id: str, *, attempt: int) -> list[StoragePath]:
-    """Remove the half-written checkpoints of a job up to an attempt; return the removed folders.
+    """Remove a job's uncommitted checkpoints up to an attempt; return the removed folders.
 
-    The caller has raised the fence to that attempt and has not saved yet: no attempt that is still
-    writing one of them can commit it.
+    The caller must have raised the fence to that attempt, and must not have saved yet. So no
+    attempt that is still writing such a checkpoint can commit it.
     """
     with storage_errors("read", root / job_id):
         leftovers = [
@@ -109,7 +115,7 @@ def _is_of(folder: StoragePath, attempt: int) -> bool:
 
 
 def _remove(folder: StoragePath) -> bool:
-    """Remove a folder; return whether it is gone. The next attempt removes the rest."""
+    """Remove a folder; return whether it is removed; the next attempt removes the rest."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
@@ -121,8 +127,9 @@ def _remove(folder: StoragePath) -> bool:
 
 
 def discard(folder: StoragePath) -> None:
-    """Remove the files of a failed save, the marker first; errors are ignored."""
-    # A remaining marker would turn the rest into a checkpoint: then nothing else is removed.
+    """Remove the files of a failed save, its marker first; errors are ignored."""
+    # If the marker remained, the remaining files would count as a checkpoint; then nothing else is
+    # removed.
     try:
         (folder / COMMITTED).unlink(missing_ok=True)
     except OSError:
@@ -131,21 +138,21 @@ def discard(folder: StoragePath) -> None:
 
 
 def write_durably(path: StoragePath, content: bytes) -> None:
-    """Replace a file atomically; after the return it survives a power cut.
+    """Replace a file atomically; once the call returns, the file survives a power cut.
 
-    A put into an object store has both properties.
+    A put to an object store is already atomic and durable.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the file cannot be written.
     """
     if isinstance(path, ObjectPath):
         with storage_errors("write", path):
             path.put(content)
         return
     with storage_errors("write", path):
-        # The content becomes durable before it gets its name: after a power cut the name would
-        # otherwise lead to an empty file. The sync is here, not in `replacing`, so that the fault
-        # tests can kill a rank between it and the rename.
+        # The content becomes durable before the file gets its name; otherwise, after a power cut,
+        # the name could lead to an empty file. The sync is here and not in `replacing`, so that the
+        # fault tests can kill a rank between the sync and the rename.
         with replacing(path, mode=0o666, durable=False) as file:
             file.write(content)
             file.flush()

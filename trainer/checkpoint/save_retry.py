@@ -1,4 +1,4 @@
-"""When a failed save is retried, by the clock of rank 0."""
+"""Decides when a failed save is retried, by the clock of rank 0."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from trainer.checkpoint.pending_save import PendingSave
 from trainyard.base.backoff import Backoff, Clock, Retries
 from trainyard.protocol.manifest import SaveFailed
 
-# No jitter: rank 0 alone decides, and users read the pauses in docs/checkpoint-saves.md.
+# No jitter, because only rank 0 decides, and because docs/checkpoint-saves.md lists the pauses for
+# users.
 BACKOFF = Backoff(first=5.0, longest=300.0, jitter=0.0)
 
 
 class SaveRetry(Retries):
-    """The failures of saves since the last commit; only rank 0 reads it.
+    """The failures of saves since the last commit; only rank 0 uses this object.
 
-    Machines' clocks differ: ranks that decided individually would not meet in a save.
+    The clocks of machines differ, so ranks that decided individually would not start the save
+    together.
     """
 
     def __init__(self, give_up_after_seconds: float, *, clock: Clock = time.monotonic) -> None:
@@ -29,7 +31,7 @@ class SaveRetry(Retries):
         return self.failing_since is not None and self._now() >= self.next_at
 
     def wait(self, longest: float) -> bool:
-        """Sleep until the retry is due, at most `longest` seconds; return `due`."""
+        """Sleep until the retry is due, for at most `longest` seconds; return `due`."""
         time.sleep(max(0.0, min(longest, self.next_at - self._now())))
         return self.due
 
@@ -39,10 +41,10 @@ class SaveRetry(Retries):
         """Return the record of all failures since the last commit.
 
         Args:
-            save: the last failed save.
-            error: its error.
+            save: last failed save.
+            error: error of that save.
             saved_step: step of the last checkpoint.
-            step: step of training so far.
+            step: number of training steps so far.
         """
 
         def at(instant: float) -> datetime:

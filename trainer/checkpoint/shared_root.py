@@ -20,7 +20,9 @@ from trainer.storage.root import StoragePath
 
 PROBE = "PROBE-"
 SEEN_SECONDS = 10.0
-"""Time limit for seeing another node's file: network file systems cache folders."""
+"""Time limit, in seconds, for another node's file to appear, because network file systems cache
+folders.
+"""
 REMEDY = (
     "Mount one storage under this root on both nodes, or give the root another name or another "
     "UUID (.trainyard-root) where the storage differs; then resume."
@@ -36,13 +38,14 @@ class _Probe:
 def check_shared_root(run: TrainerRun, ranks: Ranks) -> None:
     """Refuse an attempt of several nodes that do not see the same checkpoint root.
 
-    The first rank of each node writes a file; the first rank of the previous node reads and deletes
-    it. In this ring each node needs three requests, whatever the number of nodes. The root's UUID
-    is no proof, because a copy of the folder has it too, and storage may be unmounted since.
+    The first rank of each node writes a file, which the first rank of the previous node reads and
+    deletes. In this ring each node needs three requests, regardless of the number of nodes. The
+    root's UUID is no proof, because a copy of the folder has the same UUID, and because storage may
+    have been unmounted since.
 
     Raises:
-        LaunchError: a node does not see another one's file; both are named.
-        CheckpointError: the storage refuses to be read or written.
+        LaunchError: a node does not see the file of another node; the message names both.
+        CheckpointError: the storage reports an error.
     """
     if os.environ.get("LOCAL_WORLD_SIZE", "1") == str(ranks.world_size):
         return
@@ -62,9 +65,9 @@ def check_shared_root(run: TrainerRun, ranks: Ranks) -> None:
 
 
 def remove_probes(folder: StoragePath, *, attempt: int) -> None:
-    """Remove files left by killed attempts of a job, up to an attempt; errors are ignored.
+    """Remove files left by killed attempts of a job up to `attempt`; errors are ignored.
 
-    The caller has raised the fence to that attempt and has written no file yet.
+    The caller must have raised the fence to that attempt, and must not have written a file yet.
     """
     with suppress(OSError):
         for path in list(_probes(folder)):
@@ -80,7 +83,7 @@ def _probes(folder: StoragePath) -> Iterator[StoragePath]:
 
 
 def _write(folder: StoragePath, mine: _Probe | None) -> _Probe | None:
-    """Write the file of this node; rank 0 created the job's folder when it raised the fence."""
+    """Write this node's file; rank 0 created the job's folder when it raised the fence."""
     if mine is None:
         return None
     path, content = folder / mine.name, mine.name.encode()
@@ -92,7 +95,7 @@ def _write(folder: StoragePath, mine: _Probe | None) -> _Probe | None:
 
 
 def _take_following(folder: StoragePath, mine: _Probe | None, probes: Sequence[_Probe]) -> None:
-    """Read and delete the next node's file."""
+    """Read and delete the file of the next node in the ring."""
     if mine is None:
         return
     other = probes[(probes.index(mine) + 1) % len(probes)]

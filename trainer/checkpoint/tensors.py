@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: their names, and their bytes as `torch.save` writes them."""
+"""The tensors of a checkpoint: their names, and their bytes in the format of `torch.save`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from trainer.parallel.quantize import high_precision
 WEIGHTS = "model."
 OPTIMIZER = "optimizer."
 LARGEST_PIECE = 64 * 2**20
-"""Bytes per message from one rank to another, unless a memory limit is lower."""
+"""Maximum number of bytes per message between ranks, unless a memory limit requires less."""
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights (`model.<name>`) in the model's own memory: reading into them loads it.
+    """Return the weights as `model.<name>` in the model's memory, so that a read loads the model.
 
-    A tied parameter appears once, under its first name in module order, as in `named_parameters`:
-    so weight and optimizer state agree.
+    A tied parameter appears once, under its first name in module order, as in `named_parameters`.
+    So the names of weights and optimizer state agree.
     """
     tied = tied_weights(model)
     return {
@@ -41,18 +41,18 @@ def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tied_weights(model: nn.Module) -> dict[str, str]:
-    """Return the second names of tied parameters, each with its name in a checkpoint."""
+    """Return the additional names of tied parameters, each with its name in a checkpoint."""
     return {f"{WEIGHTS}{name}": f"{WEIGHTS}{first}" for name, first in aliases(model)}
 
 
 def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return weights (`model.<name>`) and optimizer state (`optimizer.<name>.exp_avg`, ...).
 
-    The memory is that of model and optimizer: reading into the tensors loads both in place.
-    Hyper-parameters are omitted; they belong to the spec. The names equal those of
+    The tensors use the memory of model and optimizer, so reading into the tensors loads both in
+    place. Hyper-parameters are omitted, because the spec holds them. The names equal those of
     `torch.distributed.checkpoint.state_dict`, which takes ten times as long.
 
-    The optimizer's state must exist (`materialize_state`).
+    The optimizer's state must already exist (`materialize_state`).
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     tensors = weight_tensors(model)
@@ -66,15 +66,15 @@ def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's memory of a tensor."""
+    """Return the part of a tensor in this rank's memory."""
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 class TrainTensors:
-    """`train_tensors`, cached while no tensor moves in memory, so that a save's plan is reused.
+    """`train_tensors`, cached while no tensor moves in memory, so that saves reuse their plan.
 
-    The training thread calls it at each save. Checking for moved tensors takes a fraction of the
-    time of listing all tensors by name.
+    The training thread calls this at each save. A check for moved tensors takes a fraction of the
+    time that listing all tensors by name takes.
     """
 
     def __init__(self) -> None:
@@ -85,15 +85,15 @@ class TrainTensors:
     def __call__(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the same dictionary as before, unless a tensor has moved in memory.
 
-        FSDP moves uneven shards at their first forward pass. The dictionary keeps the memory of its
-        tensors alive: no other tensor gets the same address.
+        FSDP moves uneven shards during their first forward pass. The dictionary keeps the memory of
+        its tensors alive, so that no other tensor can get the same address.
         """
         if self._places is not None and self._places.hold(model, optimizer):
             return self._tensors
         tensors = train_tensors(model, optimizer)
         same_names = [*tensors] == [*self._tensors]
         if same_names and _views(tensors.values()) == _views(self._tensors.values()):
-            self._tensors.update(tensors)  # other objects in the same memory: plans remain valid
+            self._tensors.update(tensors)  # new objects in the same memory: plans stay valid
         else:
             self._tensors = tensors
             parameters = {f"{WEIGHTS}{name}" for name, _ in model.named_parameters()}
@@ -101,30 +101,30 @@ class TrainTensors:
                 name for name in tensors if name.startswith(WEIGHTS) and name not in parameters
             ]
         places = _Places(model, optimizer)
-        # A hook of a module's state may create tensors that are valid only at one moment.
+        # A hook for a module's state may create tensors that are valid only at one moment.
         self._places = places if places.include(tensors.values()) else None
         return self._tensors
 
     def copied_buffers(self) -> dict[str, Tensor]:
-        """Return copies of this rank's part of saved buffers, which a forward pass may change.
+        """Return copies of this rank's part of saved buffers that a forward pass may change.
 
-        The families have no such buffers, but a batch norm has.
+        The built-in model families have no such buffers, but a batch norm has.
         """
         return {name: local_part(self._tensors[name]).clone() for name in self._buffers}
 
 
 class _Places:
-    """The tensors of a model and an optimizer, and their places in memory.
+    """The tensors of a model and its optimizer, with their places in memory.
 
-    The training thread waits for `hold`, and most of its time goes to memory outside the caches. So
-    it reads the dictionaries of modules and tensors, and few of the objects themselves. Objects in
-    them are kept alive until the next listing, replaced buffers included: no other object gets
-    their identity.
+    The training thread waits for `hold`, which spends most of its time on memory outside of the
+    caches. So `hold` reads the dictionaries of modules and tensors, but few of the objects in them.
+    The objects, including replaced buffers, are kept alive until the next listing, so that no other
+    object gets their identity.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         modules: list[nn.Module] = [model]
-        for module in modules:  # the loop appends to it
+        for module in modules:  # the loop appends to the list while iterating
             modules += [child for child in module._modules.values() if child is not None]
         self._model, self._optimizer, self._state = model, optimizer, optimizer.state
         self._modules = [module.__dict__ for module in modules]
@@ -134,36 +134,37 @@ class _Places:
             *optimizer.state.values(),
         ]
         self._objects = self._referred()
-        # Weights are listed as copies that `state_dict` makes by `detach`, so their own addresses
-        # count. The optimizer's tensors are listed themselves: a save reads their addresses anew.
-        # A model's code may replace a buffer by another view of the same memory, such as a longer
-        # part of it.
+        # Weights are listed as copies that `state_dict` makes by `detach`, so their addresses are
+        # compared. The optimizer's tensors are listed themselves, because a save reads their
+        # addresses again. Code of a model may replace a buffer by another view of the same memory,
+        # such as a longer part.
         self._parameters = _each(module["_parameters"] for module in self._modules)
         self._buffers = _each(module["_buffers"] for module in self._modules)
         self._addresses = _addresses(self._parameters)
         self._views = _views(self._buffers)
 
     def hold(self, model: nn.Module, optimizer: Optimizer) -> bool:
-        """Return whether nothing was added, removed or replaced, and no weight has moved."""
+        """Return whether no object was added, removed or replaced, and no weight has moved."""
         if not (
             model is self._model and optimizer is self._optimizer and optimizer.state is self._state
         ):
             return False
-        # `del` of a part of a `ModuleList`, even of an empty one, gives it another dictionary.
+        # `del` of a part of a `ModuleList`, even of an empty part, replaces its dictionary.
         in_use = chain.from_iterable(map(_THREE, self._modules))
         objects = self._referred()
         return (
             all(map(is_, in_use, self._dictionaries))
             and len(objects) == len(self._objects)
-            and all(map(is_, objects, self._objects))  # `==` would compare values of tensors
+            and all(map(is_, objects, self._objects))  # `==` would compare the values of tensors
             and _addresses(self._parameters) == self._addresses
             and _views(self._buffers) == self._views
         )
 
     def include(self, tensors: Iterable[Tensor]) -> bool:
-        """Return whether each lies in the memory of a tensor in the dictionaries.
+        """Return whether each tensor lies in the memory of a tensor in the dictionaries.
 
-        TorchScript's modules have other mappings, in which `hold` would notice no change.
+        This is false for TorchScript modules, whose mappings are of another type: `hold` would
+        notice no change to them.
         """
         kept = [t for t in self._objects if isinstance(t, Tensor)]
         return all(isinstance(each, dict) for each in self._dictionaries) and (
@@ -171,7 +172,7 @@ class _Places:
         )
 
     def _referred(self) -> list[object]:
-        # Includes the values of each, in a quarter of the time of `values()`.
+        # Returns the values of each dictionary, in a quarter of the time that `values()` takes.
         return gc.get_referents(*self._dictionaries)
 
 
@@ -191,7 +192,7 @@ _View = tuple[int, torch.Size, tuple[int, ...], torch.dtype]
 
 
 def _views(tensors: Iterable[Tensor]) -> list[_View]:
-    """Return address, shape, strides and type of each tensor; a DTensor's shape is global."""
+    """Return address, shape, strides and dtype of each tensor; a DTensor's shape is global."""
     return [(_address(t), t.shape, t.stride(), t.dtype) for t in tensors]
 
 
@@ -203,7 +204,7 @@ def _address(tensor: Tensor) -> int:
 
 
 class TensorFrame(NamedTuple):
-    """`head + numbers + tail` is the file that `torch.save` writes for a tensor."""
+    """The bytes that `torch.save` puts around a tensor's elements: `head + elements + tail`."""
 
     head: bytes
     tail: bytes
@@ -211,9 +212,9 @@ class TensorFrame(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def frame_of(dtype: torch.dtype, shape: torch.Size) -> TensorFrame:
-    """Return the frame of a contiguous tensor, equal for all of its type and shape.
+    """Return the frame of a contiguous tensor; it depends only on dtype and shape.
 
-    `torch.save` itself writes it, from a tensor with reserved but untouched memory.
+    `torch.save` itself writes the frame, for a tensor whose memory is reserved but not touched.
     """
     tensor = torch.empty(shape, dtype=dtype)
     recorder = _Recorder(tensor)
@@ -225,7 +226,7 @@ def frame_of(dtype: torch.dtype, shape: torch.Size) -> TensorFrame:
 
 @contextmanager
 def without_zip_checksums() -> Iterator[None]:
-    """Turn off the CRC-32 of `torch.save`: with it a save takes twice as long."""
+    """Turn off the CRC-32 of `torch.save`, with which a save would take twice as long."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -235,7 +236,7 @@ def without_zip_checksums() -> Iterator[None]:
 
 
 class _Recorder(io.IOBase):
-    """A file that keeps all written bytes except those of the tensor's own memory."""
+    """A file that keeps all written bytes except those in the memory of the tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._start = tensor.data_ptr()
@@ -261,10 +262,10 @@ class _Recorder(io.IOBase):
 
 
 def byte_view(tensor: Tensor) -> Tensor:
-    """Return the memory of a contiguous CPU tensor as bytes, uint8 `[n]`."""
+    """Return the memory of a contiguous CPU tensor as bytes, a uint8 tensor `[n]`."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
 def memory_of(bytes_: Tensor) -> memoryview:
-    """Return the memory of a uint8 tensor `[n]`, to write from or read into."""
+    """Return the memory of a uint8 tensor `[n]`, for reads and writes."""
     return memoryview(cast(Any, bytes_.numpy()))

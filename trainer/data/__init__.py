@@ -1,1 +1,1 @@
-"""From text to micro-batches: the same sequences in the same order on any number of ranks."""
+"""Text to micro-batches: the same sequences in the same order on any number of ranks."""

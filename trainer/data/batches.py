@@ -1,4 +1,4 @@
-"""One rank's share of each global batch, prefetched by a thread."""
+"""One rank's part of each global batch, prefetched by a thread."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.data_stream import advanced
 
 NO_LABEL = -100
-"""Label of a token that the loss ignores; torch's own default."""
+"""Label of a token that the loss ignores, which is torch's own default."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The input of one forward pass: b sequences of S tokens; arrays are contiguous."""
+    """The input of one forward pass: b sequences of S tokens, in contiguous arrays."""
 
     tokens: NDArray[np.int64]
     """Input token ids `[b, S]`."""
     labels: NDArray[np.int64]
-    """The next token of each token `[b, S]`; -100 does not count in the loss."""
+    """Label of each input token, which is the next token `[b, S]`; the loss ignores -100."""
     positions: NDArray[np.int64]
     """Global position of each sequence in the endless stream `[b]`."""
     weight: int
-    """1, or 0 in an idle round, where the batch is one sequence of this step without labels."""
+    """1, or 0 in an idle round, whose batch is one sequence of this step without labels."""
     segments: NDArray[np.int32] | None = None
     """Document index of each token, from 0 in each sequence `[b, S]`; None without masks."""
 
@@ -43,14 +43,14 @@ def micro_batches(
     dp_rank: int,
     skipped: Sequence[tuple[int, int]] = (),
 ) -> list[MicroBatch]:
-    """Return one rank's micro-batches of one global batch: `partition.rounds` on every rank.
+    """Return one rank's micro-batches of one global batch; every rank has `partition.rounds`.
 
     Args:
         dataset: source of the sequences.
         position: position of the global batch's first sequence in the endless stream.
         partition: split of the global batch.
         dp_rank: data-parallel rank, below `partition.dp`.
-        skipped: half-open windows of positions that the stream omits.
+        skipped: half-open ranges of positions that the stream omits.
     """
     if not 0 <= dp_rank < partition.dp:
         raise ValueError(f"dp_rank={dp_rank} must be from 0 to {partition.dp - 1}")
@@ -66,7 +66,8 @@ def micro_batches(
 
 def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64], *, idle: int) -> MicroBatch:
     if not positions_B.size:
-        # A real sequence: on zeros alone, a model that masks padding makes NaN, and 0 x NaN is NaN.
+        # A real sequence, because with zeros alone a model that masks padding would return NaN, and
+        # 0 x NaN is NaN.
         one = _micro_batch(dataset, np.array([idle], dtype=np.int64), idle=idle)
         return replace(one, labels=np.full_like(one.labels, NO_LABEL), weight=0)
     windows_BT = dataset.windows(positions_B)
@@ -82,8 +83,9 @@ def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64], *, idle: int)
 class BatchReader:
     """One rank's micro-batches of consecutive global batches, without end.
 
-    A thread reads `prefetch` global batches ahead; with 0 it reads each on demand. An error in the
-    thread is raised by the `next` that returns the batch. A context manager.
+    A thread reads `prefetch` global batches ahead; with 0, each batch is read on demand. An error
+    in the thread is raised by the `next` that would return the batch. The reader is a context
+    manager.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class BatchReader:
         self._skipped = tuple(skipped)
         self._partition = partition
         self._dp_rank = dp_rank
-        self._position = position  # of the next global batch to read
+        self._position = position  # position of the next global batch to read
         self._ahead: deque[Future[list[MicroBatch]]] = deque()
         self._prefetch = prefetch
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch-reader")

@@ -25,18 +25,18 @@ from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec
 
 FORMAT_VERSION = 1
-"""Increase it when the same files would give other windows or another order."""
+"""Format version; increase it if the same files would yield other windows or another order."""
 
 PROGRESS_SECONDS = 0.5
 
 
 class Dataset:
-    """Windows of a token file, in an order that depends only on the seed and the position.
+    """Windows of a token file, in an order that depends only on seed and position.
 
-    The documents are concatenated, each between BOS and EOS of its tokenizer, and cut into windows
-    of `seq_len + 1` tokens. Neighbours share one token, so every token except the first is a target
-    of exactly one window; a shorter rest at the end is unused. Windows cross document boundaries;
-    with `document_masks`, `segments` gives the document of each token.
+    The documents are concatenated, each between its tokenizer's BOS and EOS, and cut into windows
+    of `seq_len + 1` tokens. Adjacent windows share one token, so every token except the first is a
+    target in exactly one window. A shorter rest at the end is unused. Windows cross document
+    boundaries; with `document_masks`, `segments` returns the document of each token.
     """
 
     def __init__(
@@ -53,21 +53,23 @@ class Dataset:
         self._tokens = cache.tokens
         self._starts = cache.starts
         self.order = order
-        """Returns the window index in the token file of each position `[B]`."""
+        """Function that returns the window index in the token file for each position `[B]`."""
         self.seq_len = seq_len
         self.n_sequences = order.n_sequences
-        """Windows in one epoch."""
+        """Number of windows in one epoch."""
         self.document_masks = document_masks
-        """Whether attention is restricted to documents, by `segments`."""
+        """Whether attention is restricted to documents, by means of `segments`."""
         self.digest = digest
-        """Digest of tokens, order, masks and format: equal on every node."""
+        """Digest of tokens, order, masks and format; equal on every node."""
         self.same_order = same_order
-        """Digests of datasets with the same sequences in the same order, with masks or without."""
+        """Digests of datasets that have the same sequences in the same order, with or without
+        masks.
+        """
         self.validation = validation
-        """The held-out windows, in one order for every epoch; None without a held-out split."""
+        """The held-out windows, in the same order in every epoch; None without a held-out split."""
 
     def windows(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens `[B, seq_len + 1]` at positions of the endless stream."""
+        """Return the tokens `[B, seq_len + 1]` at positions in the endless stream."""
         windows_BT = np.empty((positions_B.size, self.seq_len + 1), dtype=np.int64)
         for row, start in enumerate((self.order(positions_B) * self.seq_len).tolist()):
             windows_BT[row] = self._tokens[start : start + self.seq_len + 1]
@@ -76,12 +78,12 @@ class Dataset:
     def segments(self, positions_B: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the document index of each input token `[B, seq_len]`, from 0 in each window.
 
-        Boundaries come from the index of the token cache, not from special tokens, which a
-        tokenizer may lack.
+        Boundaries come from the token cache's index, not from special tokens, which a tokenizer may
+        lack.
         """
         segments_BS = np.zeros((positions_B.size, self.seq_len), dtype=np.int32)
         first_B = self.order(positions_B) * self.seq_len
-        # side="right": a document that starts at the window's first token is already segment 0.
+        # side="right", so that a document that starts at the window's first token is segment 0.
         low_B = np.searchsorted(self._starts, first_B, side="right")
         high_B = np.searchsorted(self._starts, first_B + self.seq_len, side="left")
         for row, (first, low, high) in enumerate(zip(first_B, low_B, high_B, strict=True)):
@@ -101,14 +103,15 @@ def open_dataset(
 
     Args:
         spec: the job's spec.
-        roots: absolute path on this node of each named root.
+        roots: absolute path of each root on this node, by name.
         cache_dir: folder of this node's token caches.
-        on_progress: called about every half second while this or another process builds.
-        processes: processes that build the cache; None: one for each available core.
+        on_progress: called about every half second while this process or another one builds.
+        processes: number of processes that build the cache; None for one process per available
+            core.
 
     Raises:
-        DataError: the input is missing, outside its root, unreadable, modified meanwhile, too
-            short, or disagrees with the spec; or the tokenizer cannot be used.
+        DataError: the input is missing, outside of its root, unreadable, modified during the build,
+            too short, or contradicts the spec; or the tokenizer cannot be used.
     """
     on_progress = _at_most_every(PROGRESS_SECONDS, on_progress)
     source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
@@ -124,7 +127,8 @@ def open_dataset(
         "part_bytes": reader.PART_BYTES,
         "tokenizer": tokenizer.name,
         "max_tokens": data.max_tokens,
-        # Older tokens may start with the byte order mark of a text; other formats had none.
+        # Tokens of older versions may start with the byte order mark of a text; other formats never
+        # had one.
         **({"marks": "left out"} if data.source == "text" else {}),
     }
     cache = token_cache.open_token_cache(
@@ -153,7 +157,7 @@ def _dataset(spec: JobSpec, cache: TokenCache, tokenizer: str) -> Dataset:
     }
     if held_out:
         fields["held_out"] = held_out.n_sequences
-    # Masks are an input of the model, so `digest` covers them: it must be equal on all nodes. They
+    # Masks are an input of the model, so `digest` covers them and must be equal on all nodes. They
     # do not affect the order, so a fork may change them and continue the stream.
     masked = _digest(fields | {"documents_xxh3_128": cache.starts_digest})
     plain = _digest(fields)

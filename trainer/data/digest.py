@@ -1,4 +1,4 @@
-"""Digests of the sequences of a step and their order."""
+"""Digests over the sequences of a step and their order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trainyard.training.batch_partition import BatchPartition
 
 
 def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
-    """Return XXH3-64 of one sequence and its position in the stream, as a signed 64-bit number.
+    """Return XXH3-64 of a sequence and its position in the stream, as a signed 64-bit number.
 
-    Signed, because ranks exchange hashes in an int64 tensor. Hash the buffer that the model gets,
-    not a second read of the data: the digest then also detects a wrong copy.
+    The number is signed because ranks exchange hashes in an int64 tensor. Hash the buffer that the
+    model gets, not data read a second time, so that the digest also detects a wrong copy.
 
     Args:
         position: global position in the endless stream.
@@ -28,18 +28,19 @@ def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
 
 
 def step_digest(hashes: Iterable[int]) -> str:
-    """Return XXH3-128, in hexadecimal, of the sequence hashes of one step in global order."""
+    """Return XXH3-128, in hexadecimal, of a step's sequence hashes in global order."""
     ordered = list(hashes)
     return xxhash.xxh3_128_hexdigest(struct.pack(f"<{len(ordered)}q", *ordered))
 
 
 def in_global_order(partition: BatchPartition, by_rank: Sequence[Sequence[int]]) -> list[int]:
-    """Return the hashes of one step in global order.
+    """Return a step's sequence hashes in global order.
 
     Args:
-        partition: how the global batch was split.
-        by_rank: for each data-parallel rank the hashes of its sequences in the order of its
-            micro-batches, without idle rounds; further values (padding of a gather) are ignored.
+        partition: partition of the global batch.
+        by_rank: for each data-parallel rank, the hashes of its sequences in the order of its
+            micro-batches, without idle rounds; further values, such as the padding of a gather, are
+            ignored.
     """
     ordered = [0] * partition.global_batch_size
     for dp_rank in range(partition.dp):

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face `tokenizer.json`, with its BOS and EOS."""
+"""The tokenizer of a Hugging Face `tokenizer.json`, with its BOS and EOS tokens."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from trainer.errors import DataError
 from trainyard.spec.storage_uri import split_place
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
-# Names of BOS and EOS in published vocabularies, for files without a configuration.
+# Usual names of BOS and EOS in published vocabularies, for files without a configuration.
 BEGINS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
 ENDS = ("<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|endoftext|>")
 
 
 RANDOM = ("dropout", "alpha", "nbest_size")
-"""Options of a vocabulary that make the encoding of a text random."""
+"""Options in a vocabulary that would make the encoding of a text random."""
 
 
 class HuggingFaceTokenizer:
-    """Encodes with a vocabulary from a file; the same text always gives the same tokens.
+    """Encodes with a vocabulary from a file; the same text always yields the same tokens.
 
-    Text that spells a special token is encoded as plain text: no document can forge a boundary.
+    Text that spells a special token is encoded as plain text, so that no document can forge a
+    boundary.
     """
 
     def __init__(self, content: str, *, bos: int | None, eos: int) -> None:
@@ -61,20 +62,20 @@ class HuggingFaceTokenizer:
         return [np.array(encoding.ids, dtype=dtype) for encoding in encodings]
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
-        """Return the text of tokens; special ones are omitted."""
+        """Return the text of tokens, without special tokens."""
         return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=True)
 
 
 class TokenizerFile:
-    """A `tokenizer.json`, or a folder with one, and the other files of the folder."""
+    """A `tokenizer.json`, or a folder that contains one, with its other tokenizer files."""
 
     def __init__(self, place: str, roots: Mapping[str, str]) -> None:
         self._field = f"data.tokenizer_path={place!r}"
         self._roots = roots
         root, relative = split_place(place)
         _, self._path = resolve(place, self._field, roots)
-        # The folder of the given name, not of the link's target: the hub's cache stores the targets
-        # of one folder's links under digests.
+        # The folder of the given path, not of the link's target: in the hub's cache, the links of
+        # one folder lead to targets that are named by digest.
         self._folder = f"{root}:{relative if self._path.is_dir() else relative.parent}"
         if self._path.is_dir():
             _, self._path = resolve(self._beside(FILE), self._field, roots)
@@ -83,7 +84,7 @@ class TokenizerFile:
         """Return the tokenizer for a model with a vocabulary of `rows` tokens.
 
         Raises:
-            DataError: the file is damaged, names no EOS, or has more tokens than `rows`.
+            DataError: the file is damaged, names no EOS token, or has more tokens than `rows`.
         """
         content = self._read(self._path)
         try:
@@ -99,7 +100,7 @@ class TokenizerFile:
             )
         bos = self._special(known, config, key="bos_token", usual=BEGINS)
         if bos == eos or config.get("add_bos_token") is False:
-            bos = None  # one special token between two documents is enough
+            bos = None  # one special token between two documents is sufficient
         tokenizer = HuggingFaceTokenizer(content, bos=bos, eos=eos)
         if tokenizer.vocab_size > rows:
             self._refuse(
@@ -109,7 +110,7 @@ class TokenizerFile:
         return tokenizer
 
     def files(self, names: Iterable[str]) -> dict[str, Path]:
-        """Return `tokenizer.json` and those of `names` that exist in its folder."""
+        """Return paths of `tokenizer.json` and of the files in `names` that exist in its folder."""
         found = {name: self._resolved(name) for name in names if name != FILE}
         return {FILE: self._path} | {name: path for name, path in found.items() if path is not None}
 
@@ -121,7 +122,7 @@ class TokenizerFile:
         key: str,
         usual: Sequence[str],
     ) -> int | None:
-        """Return the token that the configuration names, or the first of `usual` that exists."""
+        """Return the token named by the configuration, or the first existing one of `usual`."""
         if key not in config:
             ids = (known.token_to_id(name) for name in usual)
             return next((token for token in ids if token is not None), None)
@@ -148,7 +149,7 @@ class TokenizerFile:
         return config if isinstance(config, dict) else {}
 
     def _resolved(self, name: str) -> Path | None:
-        """Return a file of its folder; None if it is missing or outside the root."""
+        """Return the path of a file in the folder; None if it is missing or outside of the root."""
         try:
             _, path = resolve(self._beside(name), self._field, self._roots)
         except DataError:
@@ -160,7 +161,7 @@ class TokenizerFile:
         return f"{root}:{PurePosixPath(folder) / name}"
 
     def _read(self, path: Path) -> str:
-        """Return the text of one of its files, without a byte order mark."""
+        """Return the text of a file in the folder, without a byte order mark."""
         refuse_pointer(path, self._field)
         try:
             return path.read_text(encoding="utf-8-sig")

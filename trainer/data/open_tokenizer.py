@@ -13,16 +13,16 @@ def open_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> Tokenizer:
 
     Args:
         spec: the job's spec.
-        roots: absolute path on this node of each named root.
+        roots: absolute path of each root on this node, by name.
 
     Raises:
-        DataError: its file is missing, outside its root or damaged, names no EOS, or has more
-            tokens than the model.
+        DataError: the tokenizer's file is missing, outside of its root or damaged, names no EOS
+            token, or has more tokens than the model.
     """
     if spec.data.tokenizer == "byte":
         return ByteTokenizer()
-    # Lazy: the import takes long, and the byte tokenizer does not need it.
+    # Imported here, because the import takes long and the byte tokenizer does not need it.
     from trainer.data.huggingface_tokenizer import TokenizerFile
 
-    assert spec.data.tokenizer_path is not None  # a rule of the spec
+    assert spec.data.tokenizer_path is not None  # a rule of the spec ensures this
     return TokenizerFile(spec.data.tokenizer_path, roots).open(spec.architecture.vocab_size)

@@ -1,4 +1,4 @@
-"""Checks an input before its token cache is built: its files, their identity, its length."""
+"""Checks an input before its token cache is built: its files, identity and length."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from trainyard.spec.job import JobSpec
 
 
 def check_input(spec: JobSpec, roots: Mapping[str, str]) -> None:
-    """Reject an input that is unfit for training; reads only the first text of its content.
+    """Reject an input that is unsuitable for training; read only the first text of its content.
 
     Args:
         spec: the job's spec.
-        roots: absolute path on this node of each named root.
+        roots: absolute path of each root on this node, by name.
 
     Raises:
-        DataError: the input is outside its root, missing, empty, of another format than the spec's,
-            or, if file sizes give the tokens, too short; or the tokenizer cannot be used.
+        DataError: the input is outside of its root, missing, empty, of another format than in the
+            spec, or too short (as far as file sizes determine the number of tokens); or the
+            tokenizer cannot be used.
     """
     source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
     survey(spec, source, tokenizer=tokenizer)
@@ -43,11 +44,11 @@ def survey(
 ) -> str:
     """Return the identity of all files of an input, in hexadecimal.
 
-    It covers names, sizes and times, not contents: it changes when a file is added, removed or
-    modified. Files as small as pointers of Git LFS are read.
+    The identity covers names, sizes and times, but not contents. It changes when a file is added,
+    removed or modified. Only files as small as a pointer of Git LFS are read.
 
     Raises:
-        DataError: a file is forbidden to read or a pointer of Git LFS, there is no file, or all
+        DataError: a file is not readable or is a pointer of Git LFS, the input has no file, or all
             files together are too short.
     """
     identity = xxhash.xxh3_128()
@@ -67,10 +68,10 @@ def survey(
 
 
 def refuse_short(spec: JobSpec, source: Source, *, tokens: int, documents: int) -> None:
-    """Reject an input with fewer tokens than the windows of the spec need.
+    """Reject an input with fewer tokens than the windows in the spec need.
 
     Raises:
-        DataError: with the counts.
+        DataError: the input is too short; the message has the numbers of tokens.
     """
     corpus, seq_len, limit = source.corpus, spec.training.seq_len, spec.data.max_tokens
     path = shown(corpus.top)
@@ -113,4 +114,4 @@ def _refuse_empty(spec: JobSpec, source: Source) -> None:
 def _legal_fractions(windows: int) -> str:
     if windows == 1:
         return "one sequence cannot be divided: give more text or a smaller seq_len"
-    return f"legal: from {1.01 / windows:.3g} to below 1"  # more than rounding takes away
+    return f"legal: from {1.01 / windows:.3g} to below 1"  # larger than a rounding error

@@ -1,4 +1,4 @@
-"""The interface of tokenizers, and the byte tokenizer: 256 bytes and three special tokens."""
+"""The interface of tokenizers, and the byte tokenizer with 256 bytes and three special tokens."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from trainyard.spec.rules import BYTE_VOCABULARY
 BOS, EOS, PAD = 256, 257, 258
 """Special tokens of the byte tokenizer."""
 TOKENS_PER_BOUNDARY = 2
-"""Special tokens of each document."""
+"""Number of special tokens added per document."""
 
 
 class Tokenizer(Protocol):
-    """Converts text to token ids and back. It must be picklable."""
+    """Converts text to token ids and token ids to text; it must be picklable."""
 
     @property
     def name(self) -> str:
-        """Part of the dataset's digest: equal names mean equal tokens."""
+        """Name of the tokenizer in the dataset's digest; equal names must imply equal tokens."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest token id."""
+        """Largest token id plus one."""
         ...
 
     @property
     def bos(self) -> int | None:
-        """Token before each document, if any."""
+        """Token id before each document; None without one."""
         ...
 
     @property
     def eos(self) -> int:
-        """Token after each document."""
+        """Token id after each document."""
         ...
 
     def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """Return the tokens `[n]` of each text as `dtype_of(self)`, without special ones."""
+        """Return each text's tokens `[n]` with dtype `dtype_of(self)`, without special ones."""
         ...
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
-        """Return the text of tokens; special ones are omitted."""
+        """Return the text of tokens, without special tokens."""
         ...
 
 
 def dtype_of(tokenizer: Tokenizer) -> np.dtype[Any]:
-    """Return the token cache's type for a tokenizer: 16 or 32 bits, little-endian."""
+    """Return the dtype of a tokenizer's token cache: 16 or 32 bits, little-endian."""
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
 class ByteTokenizer:
-    """Maps each byte to the token of its value; needs no file, has no unknown characters."""
+    """Maps each byte to the token with its value; it needs no file and can encode any text."""
 
     name = "byte"
     vocab_size = BYTE_VOCABULARY
@@ -70,5 +70,5 @@ class ByteTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
-        """Return the text of tokens; special ones are omitted, broken UTF-8 becomes U+FFFD."""
+        """Return the text of tokens without special tokens; invalid UTF-8 becomes U+FFFD."""
         return bytes(int(t) for t in tokens if 0 <= t < BOS).decode("utf-8", errors="replace")

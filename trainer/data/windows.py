@@ -1,4 +1,4 @@
-"""The window of the token file at each position of the stream: a stateless mapping."""
+"""Maps each position in the stream to a window in the token file, without any state."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from trainyard.training.permutation import Permutation
 
 SPLIT = -1
-"""Epoch number, outside the real epochs, of the permutation that splits off held-out windows."""
+"""Epoch number of the permutation that splits off held-out windows; no real epoch has it."""
 
 
 def split_windows(windows: int, fraction: float) -> tuple[int, int]:
-    """Return the numbers of training windows and of held-out windows."""
+    """Return the number of training windows and the number of held-out windows."""
     held_out = int(windows * fraction)
     return windows - held_out, held_out
 
@@ -23,7 +23,7 @@ def entries(permutation: Permutation, index_B: NDArray[np.int64]) -> NDArray[np.
     """Return the entry of a permutation at each index `[B]`.
 
     Raises:
-        IndexError: an index is outside `range(permutation.n)`.
+        IndexError: an index is outside of `range(permutation.n)`.
     """
     if index_B.size and (index_B.min() < 0 or index_B.max() >= permutation.n):
         raise IndexError(f"an index is outside range({permutation.n})")
@@ -36,11 +36,11 @@ def entries(permutation: Permutation, index_B: NDArray[np.int64]) -> NDArray[np.
 
 
 class TrainingOrder:
-    """Each epoch contains every training window once, in its own order.
+    """The order of training: each epoch contains every training window once, in its own order.
 
-    Position p is entry `p % n_sequences` of the permutation of epoch `p // n_sequences`. With
-    held-out windows, that entry is an index into the split's permutation; its first `n_sequences`
-    entries are the training windows.
+    Position p is entry `p % n_sequences` in the permutation for epoch `p // n_sequences`. With
+    held-out windows, this entry is an index into the permutation of the split, whose first
+    `n_sequences` entries are the training windows.
     """
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
@@ -51,7 +51,7 @@ class TrainingOrder:
         )
 
     def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the window at each position `[B]`."""
+        """Return the window for each position `[B]`."""
         epochs_B, within_B = np.divmod(positions_B, self.n_sequences)
         order_B = np.empty_like(within_B)
         for epoch in np.unique(epochs_B):
@@ -61,16 +61,16 @@ class TrainingOrder:
 
 
 class HeldOutOrder:
-    """The held-out windows, the rest of the split's permutation, in one order for all epochs."""
+    """The held-out windows, which end the split's permutation, in the same order in every epoch."""
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
         self._first, self.n_sequences = split_windows(windows, fraction)
         self._split = Permutation(windows, seed, SPLIT)
 
     def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the window at each position `[B]`."""
+        """Return the window for each position `[B]`."""
         return entries(self._split, self._first + positions_B % self.n_sequences)
 
 
 Order = TrainingOrder | HeldOutOrder
-"""Maps positions of an endless stream to windows."""
+"""Maps positions in an endless stream to windows."""

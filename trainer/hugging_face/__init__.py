@@ -1,1 +1,1 @@
-"""Weights in the hub's format: loaded into any layout, exported from checkpoints."""
+"""Weights in the hub's format: loaded with any layout, and exported from checkpoints."""

@@ -1,4 +1,4 @@
-"""`config.json` of published weights: read, compared with a spec's shape, and written. No torch."""
+"""`config.json` of published weights: reads and writes it, compares it with a spec. No torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from trainyard.training.architectures import Architecture, RopeScaling
 
 MODEL_TYPES = {"llama3": "llama", "qwen3": "qwen3"}
-"""`model_type` of each family in the hub's configurations."""
+"""`model_type` in the hub's configurations, by family."""
 _CLASSES = {"llama3": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
-# Field of `Architecture`, the spec's field that sets it, and its key in `config.json`.
+# Field of `Architecture`, the field in the spec that sets it, and the key in `config.json`.
 _FIELDS = (
     ("dim", "dim", "hidden_size"),
     ("n_layers", "n_layers", "num_hidden_layers"),
@@ -26,7 +26,7 @@ _FIELDS = (
     ("rope_scaling", "rope_factor", "rope_scaling"),
     ("norm_eps", "norm_eps", "rms_norm_eps"),
 )
-# Features that the families lack, with the values of `config.json` that disable them.
+# Features that the families do not support, with the values in `config.json` that disable them.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
@@ -48,7 +48,7 @@ class SpecialIds:
 
 
 def differences(config: Mapping[str, Any], family: str, arch: Architecture) -> Iterator[str]:
-    """Yield a message for each field in which a `config.json` differs from a spec's model."""
+    """Yield a message for each field in which a `config.json` differs from the model in a spec."""
     found = config.get("model_type")
     if found != MODEL_TYPES[family]:
         yield f"model_type is {found!r}, but model.family={family!r} is {MODEL_TYPES[family]!r}"
@@ -71,11 +71,11 @@ def config_of(
     """Return the `config.json` of a model.
 
     Args:
-        family: `model.family` of the spec.
-        arch: the model's shape.
-        seq_len: tokens of its training sequences.
-        dtype: type of the exported weights, such as `bfloat16`.
-        ids: special tokens of the exported tokenizer.
+        family: `model.family` in the spec.
+        arch: shape of the model.
+        seq_len: number of tokens in its training sequences.
+        dtype: dtype of the exported weights, such as `bfloat16`.
+        ids: ids of the special tokens of the exported tokenizer; None if unknown.
     """
     scaling = arch.rope_scaling
     stretched = 0 if scaling is None else int(scaling.factor * scaling.original_context)
@@ -101,7 +101,7 @@ def config_of(
         "attention_dropout": 0.0,
         "max_position_embeddings": max(seq_len, stretched),
         "torch_dtype": dtype,
-        # null if unknown: `transformers` replaces absent ids by its own defaults.
+        # null if unknown, because `transformers` replaces absent ids by its own defaults.
         "bos_token_id": ids and ids.bos,
         "eos_token_id": ids and ids.eos,
         "pad_token_id": ids and ids.pad,
@@ -109,10 +109,10 @@ def config_of(
 
 
 def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value in a config of each field of `Architecture`; None if it is absent.
+    """Return the value of each field of `Architecture` in a config; None if it is absent.
 
-    Optional keys have the defaults of Llama's and Qwen3's own code. Newer configs store base and
-    scaling of the rotary positions together, as `rope_parameters`.
+    Optional keys get the defaults of the Llama and Qwen3 code. Newer configs store base and scaling
+    of the rotary positions together as `rope_parameters`.
     """
     heads = config.get("num_attention_heads")
     width = config.get("hidden_size")
@@ -132,7 +132,7 @@ def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scaling(rope: Mapping[str, Any]) -> RopeScaling | str | None:
-    """Return the scaling of a config; its text if the kind is not supported."""
+    """Return the scaling in a config; if its kind is not supported, return its text."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None

@@ -36,14 +36,14 @@ logger = logging.getLogger("trainer")
 
 
 class ExportProgress(Protocol):
-    """Reports the progress of an export."""
+    """Interface for the progress of an export."""
 
     def begin(self, doing: str) -> None:
         """Report the start of a part of the work."""
         ...
 
     def advance(self, done: int) -> None:
-        """Count bytes read or written."""
+        """Count bytes that were read or written."""
         ...
 
 
@@ -58,12 +58,12 @@ class LoggedProgress:
         logger.info("%s (%.1f MiB left)", doing, self._left / 2**20)
 
     def advance(self, done: int) -> None:
-        """Count bytes read or written."""
+        """Count bytes that were read or written."""
         self._left -= done
 
 
 def main(words: list[str]) -> int:
-    """Run the command line; return 1 after logging an error."""
+    """Run the command line; on an error, log it and return 1."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     given = _parser().parse_args(words)
     try:
@@ -93,21 +93,21 @@ def export(
     """Write the weights of a committed checkpoint in the hub's format.
 
     Every byte of the checkpoint is verified first. At most one output file is in memory at a time.
-    The folder appears by rename when it is complete; an equal export is left unchanged.
+    The folder appears by a rename once it is complete; an equal existing export is not changed.
 
     Args:
         checkpoint: folder of the checkpoint.
-        to: folder to write.
-        dtype: type of the written weights; default: the stored type.
-        tokenizer: tokenizer to export with them, if any.
-        shard_bytes: limit of tensor bytes in one file; a larger tensor gets its own file.
-        point: the required resume point of `checkpoint`; default: any.
-        track: called with the bytes to read and to write; returns the receiver of the progress.
+        to: folder to create.
+        dtype: dtype of the exported weights; the stored dtype when absent.
+        tokenizer: tokenizer to export with the weights; None for no tokenizer.
+        shard_bytes: maximum number of tensor bytes in one file; a larger tensor gets its own file.
+        point: resume point that `checkpoint` must have; any when absent.
+        track: called with the number of bytes to read and to write; returns the progress receiver.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged, not the one of `point`, or of no known
-            family; or the folder cannot be written.
-        LaunchError: `to` holds something else, or there is no tokenizer.
+        CheckpointError: the checkpoint is missing, is damaged, differs from `point`, or has no
+            known family; or the folder cannot be written.
+        LaunchError: `to` holds other data, or the tokenizer is missing.
     """
     manifest = read_manifest(checkpoint)
     written = dtype or manifest.param_dtype
@@ -142,7 +142,7 @@ def export(
 
 @dataclass(frozen=True)
 class _Source:
-    """The weights of a verified checkpoint, read on demand."""
+    """The weights of a verified checkpoint, which are read on demand."""
 
     family: str
     arch: Architecture
@@ -164,7 +164,7 @@ class _Source:
         return cls(model.family, arch, manifest.seq_len, CheckedReader(folder), stored)
 
     def check(self, point: ResumePoint, progress: ExportProgress) -> None:
-        """Verify all files and the metadata of all weights."""
+        """Verify all files, and the metadata of all weights."""
         wanted = {
             f"{WEIGHTS}{name}": torch.empty(shape, dtype=self.stored, device="meta")
             for name, shape in shapes_of(self.arch).items()
@@ -177,7 +177,7 @@ class _Source:
             progress.advance(file.size)
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return the named weights, by the trainer's names."""
+        """Return the weights with the given names, which are the trainer's names."""
         shapes = shapes_of(self.arch)
         tensors = {f"{WEIGHTS}{n}": torch.empty(shapes[n], dtype=self.stored) for n in names}
         self.reader.read(tensors)
@@ -215,9 +215,9 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
     mode = path.stat().st_mode
     try:
         save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # also for a full disk
+    except SafetensorError as error:  # also raised for a full disk
         raise CheckpointError(f"cannot write {path}: {error}", path=str(path)) from error
-    path.chmod(mode)  # safetensors creates files with mode 0600, whatever the umask
+    path.chmod(mode)  # safetensors ignores the umask and creates files with mode 0600
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""The folder of an export, created atomically, and the record of its source."""
+"""The folder of an export, which is created atomically, and the record of the export's source."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class ExportRecord(RecordModel):
     """`export.json`: the source and the files of an export."""
 
     checkpoint_id: str
-    """The exported checkpoint."""
+    """Id of the exported checkpoint."""
     metadata_digest: str
-    """Digest of its DCP metadata."""
+    """Digest of the checkpoint's DCP metadata."""
     dtype: str
-    """Type of the weights."""
+    """Dtype of the exported weights."""
     shard_bytes: int
-    """Limit of tensor bytes in one file."""
+    """Maximum number of tensor bytes in one file."""
     tokenizer: str | None
-    """The exported tokenizer: `byte`, a place or a folder; None without one."""
+    """Exported tokenizer: `byte`, a place or a folder; None for an export without a tokenizer."""
     files: dict[str, int] = Field(default_factory=dict)
-    """Bytes of each file except `export.json`."""
+    """Size of each file except `export.json`, in bytes."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files except `export.json`."""
+        """Total size of all files except `export.json`, in bytes."""
         return sum(self.files.values())
 
 
@@ -45,7 +45,7 @@ def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
     """Return the record of a complete, equal export in `to`; None if `to` does not exist.
 
     Raises:
-        LaunchError: `to` holds something else.
+        LaunchError: `to` holds other data.
     """
     if not os.path.lexists(to):
         return None
@@ -67,13 +67,14 @@ def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
 
 @contextmanager
 def export_folder(to: Path, requested: ExportRecord) -> Iterator[Path]:
-    """Yield a temporary folder; on success add its record and rename it to `to`.
+    """Yield a temporary folder; on success, add the record and rename the folder to `to`.
 
-    Two processes may write the same export concurrently: the second finds the first one's folder.
+    Two processes may write the same export concurrently; the second one then keeps the first one's
+    folder.
 
     Raises:
-        LaunchError: another process has created a different `to` meanwhile.
-        CheckpointError: the storage fails, or lacks a file that the index names.
+        LaunchError: another process has meanwhile created `to` with other data.
+        CheckpointError: the storage reports an error, or lacks a file that the index names.
     """
     with storage_errors("write", to):
         try:
@@ -90,10 +91,10 @@ def export_folder(to: Path, requested: ExportRecord) -> Iterator[Path]:
 
 
 def _check_index(folder: Path, files: Set[str]) -> None:
-    """Compare the files of weights with those that the index names.
+    """Compare the files of weights with the files that the index names.
 
     Raises:
-        CheckpointError: they differ.
+        CheckpointError: the two sets of files differ.
     """
     held = {name for name in files if name.endswith(".safetensors")}
     named = {SINGLE}

@@ -1,4 +1,4 @@
-"""A folder of published weights, checked before any tensor is read. No torch."""
+"""A folder of published weights, which is checked before any tensor is read. No torch."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 LISTED = 5
-"""Names that a message lists before it counts the rest."""
+"""Maximum number of names that a message lists; the rest is counted."""
 HEAD, EMBEDDINGS = (published_name(f"{name}.weight") for name in ("output", "tok_embeddings"))
 ROWS = 4096
-"""Rows of embeddings per comparison."""
+"""Number of rows of the embeddings per comparison."""
 
 
 class WeightsFolder:
     """Published weights in the hub's format.
 
-    A model of several files has an index that maps tensors to files; one of a single file has none.
+    A model in several files has an index that maps tensors to files; a model in a single file has
+    none.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._config = _read_json(folder / CONFIG)
         self.file_of = self._find_tensors()
-        """File of each tensor, by its published name."""
+        """File of each tensor, by the tensor's published name."""
 
     @classmethod
     def of(cls, spec: JobSpec, roots: Mapping[str, str]) -> WeightsFolder:
-        """Open the spec's `model.initial_weights` on this node, and check them.
+        """Open and check the weights at the spec's `model.initial_weights` on this node.
 
         Raises:
-            DataError: the place is missing, outside its root, or holds no weights or those of
-                another model; the message names every difference.
+            DataError: the place is missing or outside of its root, holds no weights, or holds
+                weights of another model; the message names every difference.
         """
         place = spec.model.initial_weights
         assert place is not None, "the spec names no weights"
@@ -56,16 +57,16 @@ class WeightsFolder:
         return found
 
     def check(self, family: str, arch: Architecture) -> None:
-        """Reject a folder that does not hold exactly a model's tensors.
+        """Reject a folder that does not hold exactly the tensors of a model.
 
-        With tied embeddings the folder may also contain the head (`check_tied_head`).
+        If the embeddings are tied, the folder may contain the head as well (`check_tied_head`).
 
         Raises:
-            DataError: with every field of the config, or the tensors, that differ.
+            DataError: fields of the config or tensors differ; the message names them.
         """
         config = dict(self._config)
         says_tied = config.get("tie_word_embeddings") and not arch.tied_embeddings
-        if says_tied and self._has_own_head():  # last: it reads both tensors
+        if says_tied and self._has_own_head():  # last, because it reads both tensors
             config["tie_word_embeddings"] = False  # the weights decide, not the config
         wrong = list(differences(config, family, arch)) or self._wrong_tensors(arch)
         if wrong:
@@ -75,12 +76,12 @@ class WeightsFolder:
             )
 
     def check_tied_head(self, arch: Architecture) -> None:
-        """Reject a head that differs from the embeddings if the model ties both.
+        """Reject a head that differs from the embeddings if the model ties them.
 
-        Reads both tensors, some rows per read.
+        Reads both tensors, a number of rows at a time.
 
         Raises:
-            DataError: they differ: the weights were trained separately.
+            DataError: head and embeddings differ, so they were trained separately.
         """
         if arch.tied_embeddings and self._has_own_head():
             raise DataError(
@@ -90,7 +91,7 @@ class WeightsFolder:
             )
 
     def _has_own_head(self) -> bool:
-        """Return whether there is a head that differs from the embeddings."""
+        """Return whether the folder has a head that differs from the embeddings."""
         if not {HEAD, EMBEDDINGS} <= self.file_of.keys():
             return False
         with (
@@ -106,9 +107,9 @@ class WeightsFolder:
             )
 
     def described(self, share: slice = slice(None)) -> list[ManifestFile]:
-        """Return size and checksum of a share of the files, including config and index.
+        """Return size and checksum of a part of the files; config and index are files too.
 
-        Reads these files completely.
+        This reads these files completely.
 
         Raises:
             DataError: a file cannot be read.
@@ -124,13 +125,13 @@ class WeightsFolder:
             raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _find_tensors(self) -> dict[str, Path]:
-        """Return the file of each tensor by name, from the index or the single file."""
+        """Return the file of each tensor, by name, from the index or from the single file."""
         index = self.folder / INDEX
         if not index.exists():
             single = self.folder / SINGLE
             return dict.fromkeys(_shapes_in(single), single)
         places = _read_json(index).get("weight_map")
-        # Plain names: no path leads out of the folder.
+        # Only plain file names, so that no path leads out of the folder.
         if not isinstance(places, dict) or not all(
             isinstance(file, str) and PurePosixPath(file).name == file for file in places.values()
         ):
@@ -146,7 +147,8 @@ class WeightsFolder:
             held = _shapes_in(path)
             found |= {name: held[name] for name in held if self.file_of.get(name) == path}
         ignored = {HEAD} if arch.tied_embeddings else set()
-        # Older versions of transformers also stored rotary angles, which follow from the config.
+        # Older versions of transformers also stored rotary angles, which can be computed from the
+        # config.
         ignored |= {name for name in found if name.endswith("rotary_emb.inv_freq")}
         wrong = {
             "missing": [name for name in wanted if name not in found],

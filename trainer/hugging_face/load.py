@@ -1,4 +1,4 @@
-"""Loads published weights into a parallelized model: each rank reads the slices of its shards."""
+"""Loads published weights into a parallelized model; each rank reads the slices for its shards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def load_initial_weights(
 ) -> tuple[ManifestFile, ...]:
     """Load `model.initial_weights` into a model; return size and checksum of each file.
 
-    A collective. The ranks of a node share the reading of all files for their checksums, which the
-    run records and which must be equal on all nodes.
+    This is a collective. The ranks of a node divide the reading of all files for checksums; the run
+    records the checksums, which must be equal on all nodes.
 
     Raises:
-        RunError: the weights are missing, of another model, or differ between nodes; raised on
-            every rank.
+        RunError: the weights are missing, belong to another model, or differ between nodes; the
+            error is raised on every rank.
     """
     opened: list[WeightsFolder] = []
 
@@ -53,7 +53,7 @@ def load_initial_weights(
 
 @torch.no_grad()
 def read_weights(model: nn.Module, folder: WeightsFolder) -> None:
-    """Copy into each parameter its slice of the published tensor, converted to its type."""
+    """Copy into each parameter its slice of the published tensor, in the parameter's dtype."""
     with ExitStack() as stack:
         files: dict[Path, Any] = {}
         for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""The tokenizer files of an export: generated for the byte tokenizer, otherwise copied."""
+"""The tokenizer files of an export; they are generated for the byte tokenizer, else copied."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.errors import LaunchError
 from trainer.hugging_face.config import SpecialIds
 
 GENERATION = "generation_config.json"
-# Files of a tokenizer on the hub, and the settings of text generation.
+# Tokenizer files on the hub, and the settings for text generation.
 FILES = (
     FILE,
     CONFIG,
@@ -31,30 +31,30 @@ FILES = (
     GENERATION,
 )
 SPECIAL = {BOS: "<|begin_of_text|>", EOS: "<|end_of_text|>", PAD: "<|pad|>"}
-"""Names of the byte tokenizer's special tokens; text that spells one is not encoded as one."""
+"""Names of the byte tokenizer's special tokens; text with such a name is encoded as bytes."""
 
 
 def tokenizer_of(given: str) -> TokenizerSource:
-    """Return `byte`, or the tokenizer in a folder."""
+    """Return the byte tokenizer for `byte`; otherwise the tokenizer in a folder."""
     return ByteFiles() if given == ByteTokenizer.name else FolderFiles(Path(given))
 
 
 class ByteFiles:
     """The byte tokenizer in the format of the library `tokenizers`.
 
-    Each byte is the token of its value. A text starts with BOS, like every document in training,
+    Each byte is the token with its value. A text starts with BOS, like every document in training,
     and text that spells a special token is encoded as bytes.
     """
 
     name = ByteTokenizer.name
 
     def write(self, folder: Path, rows: int) -> SpecialIds:
-        """Write its files, and return the ids of its special tokens.
+        """Write the tokenizer files; return the ids of the special tokens.
 
         Args:
             folder: folder of the export.
-            rows: size of the model's vocabulary; tokens beyond the tokenizer's are suppressed in
-                text generation.
+            rows: size of the model's vocabulary; text generation suppresses tokens that the
+                tokenizer lacks.
         """
         tokenizer = Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -74,20 +74,20 @@ class ByteFiles:
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The tokenizer files of a folder, copied without a check against the model."""
+    """The tokenizer files in a folder, which are copied without a check against the model."""
 
     folder: Path
 
     @property
     def name(self) -> str:
-        """The folder."""
+        """Path of the folder."""
         return str(self.folder)
 
     def write(self, folder: Path, rows: int) -> None:
-        """Copy the files of `FILES` that exist; the special tokens are unknown.
+        """Copy the files in `FILES` that exist; the special tokens are unknown.
 
         Raises:
-            LaunchError: none exists.
+            LaunchError: the folder has none of the files.
         """
         del rows
         found = {name: self.folder / name for name in FILES if (self.folder / name).is_file()}
@@ -102,14 +102,14 @@ class FolderFiles:
 
 @dataclass(frozen=True)
 class PlaceFiles:
-    """The tokenizer at `data.tokenizer_path` of a job: its files, and generated missing ones."""
+    """The tokenizer at a job's `data.tokenizer_path`: copies its files, generates missing ones."""
 
     name: str
-    """The place."""
+    """Place of the tokenizer."""
     roots: Mapping[str, str]
 
     def write(self, folder: Path, rows: int) -> SpecialIds:
-        """Copy its files; generate the configurations with BOS and EOS if they are missing.
+        """Copy the files; generate missing configurations with BOS and EOS; return the special ids.
 
         Raises:
             DataError: the tokenizer is missing, or has more tokens than the model.
@@ -128,11 +128,11 @@ class PlaceFiles:
 
 
 TokenizerSource = ByteFiles | FolderFiles | PlaceFiles
-"""The tokenizer of an export: its `name`, and `write`, which writes its files into a folder."""
+"""Tokenizer for an export; it has a `name`, and `write` writes its files to a folder."""
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a file of JSON."""
+    """Write an object to a file as JSON."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -149,7 +149,7 @@ def _write_config(folder: Path, *, bos: str | None, eos: str | None, **settings:
 
 
 def _write_generation(folder: Path, ids: SpecialIds, *, unknown: Sequence[int]) -> None:
-    """Write the special tokens, and suppress `unknown` tokens, which the tokenizer lacks."""
+    """Write the special tokens; suppress the `unknown` tokens, which the tokenizer lacks."""
     named = {"bos_token_id": ids.bos, "eos_token_id": ids.eos, "pad_token_id": ids.pad}
     settings: dict[str, Any] = {key: token for key, token in named.items() if token is not None}
     if unknown:
@@ -158,9 +158,10 @@ def _write_generation(folder: Path, ids: SpecialIds, *, unknown: Sequence[int]) 
 
 
 def _byte_vocabulary() -> dict[str, int]:
-    """Return the byte of each character in the byte-level alphabet of `tokenizers`.
+    """Return the byte for each character in the byte-level alphabet of `tokenizers`.
 
-    Printable bytes of Latin-1 stand for themselves; the others map to U+0100 and up, in order.
+    Printable Latin-1 bytes map to their own characters; the other bytes map to U+0100 and up, in
+    order.
     """
     plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in plain]

@@ -1,4 +1,4 @@
-"""Names and shapes of published weights, equal for both families. No torch."""
+"""Names and shapes of published weights, which are equal for both families. No torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAYER = {
 
 
 def published_name(name: str) -> str:
-    """Return the hub's name of a parameter such as `layers.0.attention.wq.weight`."""
+    """Return the hub's name for a parameter such as `layers.0.attention.wq.weight`."""
     module = name.removesuffix(".weight")
     if module in _TOP:
         return f"{_TOP[module]}.weight"
@@ -34,7 +34,7 @@ def published_name(name: str) -> str:
 
 
 def shapes_of(arch: Architecture) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter by the trainer's name, in the order of computation."""
+    """Return the shape of every parameter, by the trainer's names, in the order of computation."""
     kv_dim = arch.n_kv_heads * arch.head_dim
     layer = {
         "attention_norm": (arch.dim,),

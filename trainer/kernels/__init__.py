@@ -1,1 +1,1 @@
-"""Triton kernels for a GPU, each with a plain version for CPUs; and a CPU's matrix products."""
+"""Triton kernels for GPUs, each with a plain version for CPUs; fast matrix products for CPUs."""

@@ -1,8 +1,8 @@
-"""Products of float32 matrices on a CPU with oneDNN, where MKL does not use AVX-512.
+"""Products of float32 matrices on a CPU: uses oneDNN if MKL does not use AVX-512.
 
-MKL uses AVX2 on AMD processors: 105 GFLOP/s on a core of Zen 5 where oneDNN reaches 250, and 97 on
-one of Zen 4 where oneDNN reaches 108. Attention to short sequences keeps MKL: for such small
-products a call of oneDNN costs more than it saves.
+On AMD processors MKL uses AVX2. It reaches 105 GFLOP/s on a Zen 5 core where oneDNN reaches 250,
+and 97 on a Zen 4 core where oneDNN reaches 108. Attention to short sequences still uses MKL,
+because for such small products a call of oneDNN costs more than it saves.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ from torch import Tensor
 CPU_INFO = Path("/proc/cpuinfo")
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 ONEDNN_FROM = 2**15
-"""Tokens times features of a head; at half of it oneDNN takes 1.3 to 2.2 times as long on Zen 4."""
+"""Minimum of tokens times head features for oneDNN; at half of it, oneDNN takes 1.3 to 2.2 times as
+long as MKL on Zen 4.
+"""
 ONEDNN, MKL = "medium", "highest"
-"""Settings of torch that select a library for float32."""
+"""Values of torch's float32 precision setting that select each library."""
 PROBED = 128
-"""Rows and columns of the test product; torch leaves products below 16 to MKL."""
+"""Rows and columns of the test product; torch always uses MKL for products below 16."""
 UNIT_ROUNDOFF = 2.0**-24
-"""Unit roundoff of float32; that of bfloat16 is 2^-9."""
+"""Unit roundoff of float32; the unit roundoff of bfloat16 is 2^-9."""
 
 
 @contextmanager
 def fast_products(device: torch.device) -> Iterator[None]:
-    """Multiply float32 matrices with oneDNN in this block, if it is the faster library here.
+    """Multiply float32 matrices with oneDNN in this block if it is faster on this CPU.
 
-    Results differ from MKL's only in the order of sums. torch selects oneDNN for float32 by the
-    setting that permits bfloat16 products. oneDNN uses those only on processors with AMX: they are
-    excluded, and a product is verified. A job that sets MKL_CBWR keeps MKL.
+    The results differ from MKL's only in the order of sums. torch selects oneDNN for float32 by the
+    setting that also permits products in bfloat16. oneDNN multiplies in bfloat16 only on processors
+    with AMX, so these processors are excluded, and a test product is verified. A job that sets
+    MKL_CBWR keeps MKL.
     """
     former = torch.get_float32_matmul_precision()
     if (
@@ -47,8 +50,8 @@ def fast_products(device: torch.device) -> Iterator[None]:
     ):
         yield
         return
-    # Not by `torch.backends.mkldnn.matmul`: torch then refuses to return the current precision,
-    # which the compiler reads. No product of this process runs on a GPU.
+    # Not set by `torch.backends.mkldnn.matmul`, because torch would then refuse to return the
+    # current precision, which the compiler reads. No product of this process runs on a GPU.
     torch.set_float32_matmul_precision(ONEDNN)
     try:
         if not products_are_float32():
@@ -63,12 +66,12 @@ def fast_products(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def short_attention_by_mkl() -> Iterator[None]:
-    """Use MKL for torch's attention to short sequences in this block, oneDNN for all other."""
+    """In this block, use MKL for torch's attention to short sequences, and oneDNN otherwise."""
     library = torch.library.Library("aten", "IMPL", "CPU")
     try:
         for name in (ATTENTION, f"{ATTENTION}_backward"):
             kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
-            with warnings.catch_warnings():  # torch warns once per process of a replaced kernel
+            with warnings.catch_warnings():  # torch warns once per process about a replaced kernel
                 warnings.simplefilter("ignore")
                 attend = partial(_attend, kernel)
                 library.impl(name, attend, with_keyset=True, allow_override=True)
@@ -78,11 +81,11 @@ def short_attention_by_mkl() -> Iterator[None]:
 
 
 def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options: Any) -> Any:
-    """Run a kernel of attention, forward or backward; its first input has the queries' shape."""
+    """Run an attention kernel, forward or backward; its first input has the queries' shape."""
     selected = torch.get_float32_matmul_precision()
     is_long = first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM
-    # Another thread in this function may have selected MKL: restoring it after that thread has
-    # restored oneDNN would keep MKL for all later products.
+    # Another thread in this function may have selected MKL. If this thread restored MKL after that
+    # thread has restored oneDNN, all later products would use MKL.
     if is_long or selected == MKL:
         return kernel.call_boxed(keys, first_BHSW, *others, **options)
     torch.set_float32_matmul_precision(MKL)
@@ -93,7 +96,7 @@ def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options:
 
 
 def mkl_lacks_avx512(cpu_info: Path) -> bool:
-    """Return whether this processor has AVX-512 that MKL does not use, and no AMX."""
+    """Return whether the processor has AVX-512, which MKL does not use, and has no AMX."""
     try:
         text = cpu_info.read_text()
     except OSError:
@@ -109,7 +112,7 @@ def mkl_lacks_avx512(cpu_info: Path) -> bool:
 
 
 def products_are_float32() -> bool:
-    """Return whether a product of this process has float32's error (Higham, 2002, section 3.1)."""
+    """Return whether a product here has float32's error (Higham, 2002, section 3.1)."""
     generator = torch.Generator(device="cpu").manual_seed(0)
     left, right = (torch.randn(PROBED, PROBED, generator=generator, device="cpu") for _ in range(2))
     exact = left.double() @ right.double()

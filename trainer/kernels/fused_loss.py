@@ -1,8 +1,8 @@
-"""The loss of a chunk of logits on a GPU, and its gradient in their memory: two Triton kernels.
+"""The loss of a chunk of logits on a GPU, and its gradient in their memory, by two Triton kernels.
 
-A program reads a token's logits once for the log-sum-exp, and again for the gradient, in float32;
-the gradient is its only output of that size. `trainer.models.head` has the plain version; its
-results differ only in the order of sums.
+Each program reads one token's logits once for the log-sum-exp, and again for the gradient, in
+float32; only the gradient is written. `trainer.models.head` has the plain version, whose results
+differ only in the order of sums.
 
 Shapes: C tokens, R rows of the vocabulary on this rank.
 """
@@ -15,20 +15,20 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 4096
-"""Logits of a token that a program holds together."""
+"""Number of a token's logits that a program processes at a time."""
 WARPS = 8
 
 
 def sums_and_label_logits(
     logits_CR: Tensor, labels_C: Tensor, first_row: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-sum-exp of each token's logits, and the logit of its label, float32 [C].
+    """Return each token's log-sum-exp over its logits, and its label's logit, float32 [C].
 
-    The logit is minus infinity for a label outside the rows. So the loss is infinite for a label
-    outside every rank's rows.
+    For a label outside of the rows, the logit is minus infinity. So the loss is infinite if a label
+    is outside of every rank's rows.
 
     Args:
-        logits_CR: logits; a row is contiguous.
+        logits_CR: logits; each row must be contiguous.
         labels_C: token ids, int64.
         first_row: token id of the first row.
     """
@@ -53,11 +53,11 @@ def sums_and_label_logits(
 def replace_by_gradient(
     logits_CR: Tensor, labels_C: Tensor, *, log_sums_C: Tensor, first_row: int, no_label: int
 ) -> None:
-    """Write the gradient of the summed loss over the logits: probability minus one-hot.
+    """Replace the logits by the gradient of the summed loss: probability minus one-hot.
 
     Args:
-        logits_CR: logits, and afterwards their gradient; a row is contiguous.
-        labels_C: token ids, int64. A token with the label `no_label` has the gradient 0.
+        logits_CR: logits, replaced by their gradient; each row must be contiguous.
+        labels_C: token ids, int64; a token with the label `no_label` gets the gradient 0.
         log_sums_C: log-sum-exp of each token's logits over the *whole* vocabulary, float32.
         first_row: token id of the first row.
         no_label: label of tokens that the loss ignores.
@@ -88,18 +88,20 @@ def _sums(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    # A token may start beyond 2^31 elements.
+    # int64, because the logits of a token may start beyond 2^31 elements.
     token = tl.program_id(0).to(tl.int64)
     row = logits + token * stride
     columns = tl.arange(0, BLOCK)
-    # Each of the BLOCK lanes has its own maximum and sum: one reduction at the end.
+    # Each of the BLOCK lanes keeps its own maximum and sum, so that one reduction at the end
+    # suffices.
     most = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, ROWS, BLOCK):
         inside = start + columns < ROWS
         x = tl.load(row + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(most, x)
-        # A lane without a finite logit so far has nothing to scale: -inf minus -inf is NaN.
+        # If a lane has no finite logit so far, there is nothing to scale, and -inf minus -inf would
+        # be NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(most - base) + tl.exp(x - base)
         most = higher

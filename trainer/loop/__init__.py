@@ -1,1 +1,1 @@
-"""One attempt: its recipe in order, the steps, and the work between them."""
+"""One attempt: the order of its parts, the steps, and the work between steps."""

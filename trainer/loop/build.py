@@ -1,4 +1,4 @@
-"""Builds the training objects of a rank: model shards, optimizer, forward and backward."""
+"""Builds the training objects of a rank: model shards, optimizer, forward and backward pass."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Assembly:
     """The training objects of one rank."""
 
     model: Model
-    """The parameters of this rank, by their names in the whole model."""
+    """Model with the parameters of this rank, under their names in the whole model."""
     optimizer: ShardAdamW
-    """Updates these parameters; its state exists."""
+    """Optimizer that updates these parameters; its state already exists."""
     forward_backward: ForwardBackward
-    """Computes the gradients of these parameters."""
+    """Function that computes the gradients of these parameters."""
     stages: ProcessGroup | None
-    """The ranks of the pipeline, which hold the other stages; None without a pipeline."""
+    """Group of the pipeline's ranks, which hold the other stages; None without a pipeline."""
     mesh: DeviceMesh
-    """All ranks, by axis."""
+    """Mesh of all ranks, by axis."""
 
 
 def assemble(
@@ -55,20 +55,21 @@ def assemble(
     roots: Mapping[str, str] | None = None,
     draws: bool = True,
 ) -> Assembly:
-    """Build the model with its initial weights and the optimizer on this rank's device.
+    """Build the model with its initial weights, and the optimizer, on this rank's device.
 
-    A collective; requires a process group.
+    This is a collective and requires a process group.
 
     Args:
-        spec: the effective spec.
+        spec: effective spec of the attempt.
         layout: layout of the ranks.
         device: device on which this rank computes.
-        roots: path of each named root, for the code of an own model.
-        draws: whether to draw weights; otherwise they are undefined until all are loaded.
+        roots: path of each root, by name; needed for the code of an own model.
+        draws: whether to draw random weights; otherwise the weights are undefined until all are
+            loaded.
     """
     spec = spec.on_layout(layout)
-    run_near(device)  # not earlier: all CPUs build the node's token cache
-    # On the meta device up to `allocate`: no rank ever holds the whole model.
+    run_near(device)  # not earlier, because all CPUs build the node's token cache
+    # On the meta device until `allocate`, so that no rank ever holds the whole model.
     model = build_model(spec, roots)
     refuse_uneven_layers(model, spec)
     mesh = build_mesh(layout, device.type)
@@ -83,7 +84,7 @@ def assemble(
     keep_scales_fresh(model, optimizer)
     if layout.pp == 1:
         return Assembly(model, optimizer, MicroBatchLoop(model, spec, device), None, mesh)
-    # Lazy: importing torch's pipelines takes as long as the rest of the start.
+    # Imported here, because importing torch's pipelines takes as long as the rest of the start.
     from trainer.parallel.pipeline import Pipeline
 
     group = mesh.get_group("pp")
@@ -92,8 +93,10 @@ def assemble(
 
 
 def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device | str) -> None:
-    """Allocate a model without values. Buffers stay on the device with offloaded weights too:
-    FSDP fetches parameters only."""
+    """Allocate a model without setting values.
+
+    Buffers stay on the device even if weights are offloaded, because FSDP fetches only parameters.
+    """
     model.to_empty(device=weights)
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -102,10 +105,10 @@ def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device
 
 
 def loads_all_weights(run: TrainerRun) -> bool:
-    """Return whether an attempt loads each weight before its first step.
+    """Return whether an attempt loads every weight before its first step.
 
-    A checkpoint is compared with the model before it is read, name by name and shape by shape, and
-    published weights are looked up by the model's names: neither omits a weight.
+    A checkpoint is compared with the model, including all names and shapes, before it is read.
+    Published weights are looked up by the model's names. So neither of them omits a weight.
     """
     resume = run.attempt.resume
     if resume is None:
@@ -116,7 +119,7 @@ def loads_all_weights(run: TrainerRun) -> bool:
 def load_published_weights(
     run: TrainerRun, ranks: Ranks, *, writer: RunWriter, assembly: Assembly
 ) -> None:
-    """Load published weights at the start of a job with `model.initial_weights`."""
+    """Load published weights at the start of a job that sets `model.initial_weights`."""
     spec = run.spec
     if spec.model.initial_weights is None or run.attempt.resume is not None:
         return
@@ -133,7 +136,7 @@ def load_published_weights(
 def open_on_every_rank(
     run: TrainerRun, ranks: Ranks, *, writer: RunWriter, open_dataset: Callable[..., Dataset]
 ) -> Dataset:
-    """Open the dataset on every rank; its digest must be equal on all nodes."""
+    """Open the dataset on every rank; check that its digest is equal on all nodes."""
     opened: list[Dataset] = []
 
     def digest() -> str:
@@ -155,17 +158,20 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def compute_deterministically() -> None:
-    """Select deterministic algorithms in this process; call it before the first product on a GPU.
+    """Select deterministic algorithms in this process; call this before the first GPU product.
 
-    Afterwards an operation without a deterministic kernel raises RuntimeError.
+    Afterwards, an operation without a deterministic kernel raises RuntimeError.
     """
-    # With a shared workspace for several streams, cuBLAS may split a sum differently in each run.
+    # If several streams share a workspace, cuBLAS may split a sum differently in each run.
     os.environ.setdefault(WORKSPACE, ":4096:8")
-    # Covers attention: flash and memory-efficient backward sum in a fixed order; cuDNN is skipped.
+    # This covers attention: the backward passes of flash and memory-efficient attention sum in a
+    # fixed order, and cuDNN is not used.
     torch.use_deterministic_algorithms(True)
-    # The mode also fills new tensors with NaN: a pass over memory that only helps to find bugs.
+    # The mode would also fill new tensors with NaN, an additional pass over memory that only helps
+    # to find bugs.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    # Autotuned kernels depend on timing: another run may select others, which sum differently.
+    # Autotuning depends on timing, so another run may select other kernels, which sum in another
+    # order.
     torch._inductor.config.deterministic = True

@@ -1,4 +1,4 @@
-"""Clipping by the global norm of the gradients of all ranks."""
+"""Gradient clipping by the global norm over all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from trainer.loop.optimizer import ShardAdamW, local_shard
 
-# The mesh of a gradient and the mesh dimensions over which it is sharded; none for a plain tensor.
+# Mesh of a gradient, and the mesh dimensions over which it is sharded; None and empty for a plain
+# tensor.
 Sharding = tuple[DeviceMesh | None, tuple[int, ...]]
 
 
@@ -20,18 +21,18 @@ Sharding = tuple[DeviceMesh | None, tuple[int, ...]]
 def clip_grad_norm(
     optimizer: ShardAdamW, max_norm: float, *, stages: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """Limit the global L2 norm of the next update's gradients to `max_norm`; return the norm.
+    """Clip the next update's gradients to a global L2 norm of `max_norm`; return their norm.
 
-    A collective. The returned norm is that before clipping, a float32 scalar on the parameters'
-    device, equal on every rank; the host does not wait for it. With an infinite `max_norm` the
-    gradients do not change. `stages` is the group of pipeline ranks, which hold the other
-    parameters.
+    This is a collective. The returned norm is the norm before clipping, a float32 scalar on the
+    parameters' device, equal on every rank; the host does not wait for it. With an infinite
+    `max_norm` the gradients do not change. `stages` is the group of pipeline ranks, which hold the
+    other parameters.
 
-    The update divides the gradients while it reads them: a separate pass over bfloat16 gradients
-    with a float32 factor took a tenth of the step of Llama 8B on an H200.
+    The update divides the gradients while it reads them. A separate pass over bfloat16 gradients
+    with a float32 factor took a tenth of a step of Llama 8B on an H200.
 
-    torch's own function runs one all-reduce per parameter and rejects parameters of different
-    meshes; this one runs one per kind of sharding.
+    torch's own function runs one all-reduce per parameter and rejects parameters on different
+    meshes; this function runs one all-reduce per kind of sharding.
     """
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     gradients = [p.grad for p in parameters if p.grad is not None]
@@ -57,7 +58,7 @@ def _sharding(gradient: Tensor) -> Sharding:
 
 def _square_sum(mesh: DeviceMesh | None, dims: tuple[int, ...], shards: list[Tensor]) -> Tensor:
     """Return the sum of squares over all ranks that hold shards of these gradients."""
-    norms = torch._foreach_norm(shards, 2, torch.float32)  # gradients may be bfloat16
+    norms = torch._foreach_norm(shards, 2, torch.float32)  # float32, as gradients may be bfloat16
     total = torch.stack(norms).square_().sum()
     for dim in dims:
         assert mesh is not None

@@ -1,8 +1,8 @@
-"""Compiled kernels that jobs of a node share: taken before the first step, archived after it.
+"""Compiled kernels that jobs of a node share: fetched before the first step, archived after it.
 
-torch loads files in its caches as code. An attempt therefore compiles in its own folder, in its run
-directory. Only a job that brings no code gets an archive of the node. Only the worker writes it: it
-copies this module's archive from the run directory.
+torch loads the files in its caches as code. Therefore each attempt compiles in its own folder in
+its run directory, and only a job that brings no code gets an archive from the node. Only the worker
+writes the node's archive: it copies the archive that this module writes to the run directory.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ logger = logging.getLogger("trainer")
 
 @contextmanager
 def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterator[None]:
-    """Give the block, the first step of this process, the kernels of earlier attempts on this node.
+    """Give the block, this process' first step, the kernels of earlier attempts on this node.
 
-    A collective. Each rank waits for the kernels of its node, and afterwards for the compilers of
-    all ranks. A damaged cache or a full disk only costs the time of compilation.
+    This is a collective. Each rank waits for the kernels of its node, and at the end for the
+    compilers of all ranks. A damaged cache or a full disk only costs the time of compilation.
     """
     cache = None
     if run.attempt.kernel_cache is not None and _compiles(run, ranks):
@@ -41,13 +41,13 @@ def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterat
     with waiting_for_compilers(run.spec, mesh, ranks.cpu_group):
         yield
     if cache is not None:
-        dist.barrier(group=ranks.cpu_group)  # all kernels of the node are written
+        dist.barrier(group=ranks.cpu_group)  # all kernels of the node are written by now
         if _leads_node():
             cache.archive()
 
 
 def _compiles(run: TrainerRun, ranks: Ranks) -> bool:
-    # On a GPU eager code has Triton kernels too, such as those of the loss.
+    # On a GPU, eager code has Triton kernels too, for example for the loss.
     return run.spec.compile.enabled is True or ranks.device.type == "cuda"
 
 
@@ -65,12 +65,12 @@ class KernelCache:
     """The compile caches of one attempt on one node."""
 
     def __init__(self, run: TrainerRun, stored: Path) -> None:
-        """Describe the caches; nothing is read or written.
+        """Describe the caches; nothing is read or written yet.
 
         Args:
-            run: the attempt; its launcher has directed the caches of inductor and Triton to
-                `kernels` in its run directory.
-            stored: the node's archive, which this process only reads.
+            run: the attempt; its launcher has set the inductor and Triton caches to `kernels` in
+                its run directory.
+            stored: archive of the node, which this process only reads.
         """
         self._kernels = Path(run.directory.kernels)
         self._stored = stored
@@ -78,13 +78,13 @@ class KernelCache:
         self._fetched: frozenset[str] = frozenset()
 
     def fetch(self) -> None:
-        """Unpack the node's archive into the attempt's own caches, if there is one."""
+        """Unpack the node's archive, if there is one, into the attempt's own caches."""
         try:
             with zipfile.ZipFile(self._stored) as archive:
                 files = archive.infolist()
                 if sum(file.file_size for file in files) > LARGEST_ARCHIVE:
                     raise zipfile.BadZipFile("larger than any that is written")
-                archive.extractall(self._kernels)  # compares the CRC-32 of each file
+                archive.extractall(self._kernels)  # verifies the CRC-32 of each file
         except FileNotFoundError:
             return
         except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
@@ -94,7 +94,7 @@ class KernelCache:
         self._fetched = frozenset(file.filename for file in files)
 
     def archive(self) -> None:
-        """Write the compiled kernels for the worker; an empty file if its archive has all."""
+        """Write compiled kernels for the worker; an empty file if its archive has all of them."""
         files = sorted(_files(self._kernels))
         if not files:
             return
@@ -103,7 +103,7 @@ class KernelCache:
             return
         try:
             with replacing(self._archive, durable=False) as file:
-                os.fchmod(file.fileno(), 0o644)  # the worker may be another user
+                os.fchmod(file.fileno(), 0o644)  # the worker may run as another user
                 if frozenset(files) != self._fetched:
                     with zipfile.ZipFile(file, "w") as archive:
                         for name in files:
@@ -113,7 +113,7 @@ class KernelCache:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield the finished files of a cache, as relative paths; locks and drafts are omitted."""
+    """Yield the relative paths of a cache's finished files, without locks and drafts."""
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "locks" and not _is_draft(name)]
         for name in names:

@@ -1,4 +1,4 @@
-"""A short all-reduce between the nodes of an attempt, before the attempt loads anything."""
+"""A short all-reduce between the nodes of an attempt, before the attempt loads any data."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from trainer.run import TrainerRun
 logger = logging.getLogger("trainer")
 
 CHECK_SECONDS = 60.0
-"""Time limit of each all-reduce, once all ranks have arrived."""
+"""Time limit of each all-reduce, in seconds, once all ranks have arrived."""
 FIRST_SECONDS = 5.0
-"""Lead of rank 0's failure over the others', which may follow from its exit."""
+"""Seconds by which rank 0 fails before the other ranks, whose failures may only follow from its
+exit.
+"""
 CHECKED_BYTES = 16 * 2**20
-"""Bytes of each rank: a quarter of a second at 1 Gbit/s."""
+"""Number of bytes per rank; at 1 Gbit/s they take 0.25 s."""
 POLL_SECONDS = 0.0001
 ARRIVAL_POLL_SECONDS = 0.05
 ARRIVED = "network_check/{}"
-"""Key of a rank in the store. torch's monitored barrier names ranks too, but its timeout does not
-hold while gloo connects lazily."""
+"""Key of a rank in the store. torch's monitored barrier names ranks too, but its timeout has no
+effect while gloo connects lazily.
+"""
 ALL_ARRIVED = "network_check/all"
-"""Key that rank 0 sets: the others wait for one key instead of one per rank."""
+"""Key that rank 0 sets, so that the other ranks wait for one key instead of one key per rank."""
 REMEDY = (
     "Let the nodes reach each other at all ports (TRAINYARD_ADDRESS, firewalls, the interface in "
     "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME), or give nodes of another network another label "
@@ -36,28 +39,28 @@ REMEDY = (
 
 
 def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
-    """Return the bus bandwidth of an all-reduce between nodes, in bytes a second.
+    """Return the bus bandwidth of an all-reduce between nodes, in bytes per second.
 
-    None if the attempt needs no check. The bandwidth is that of NCCL's tests:
-    2 (n - 1) / n x bytes / seconds, the minimum over all ranks.
+    Returns None if the attempt needs no check. The bandwidth is defined as in NCCL's tests: 2 (n -
+    1) / n x bytes / seconds; the result is the minimum over all ranks.
 
     Raises:
-        SilentRankError: a rank did not arrive, or the all-reduce failed or did not end; nodes are
-            named.
+        SilentRankError: a rank did not arrive, or the all-reduce failed or did not end; the message
+            names the nodes.
     """
     if not run.attempt.check_network:
         return None
     _await_ranks(run, ranks)
     values = torch.ones(CHECKED_BYTES // 4, device=ranks.device)
     try:
-        _reduce(values[:1], run, ranks)  # opens the connections
+        _reduce(values[:1], run, ranks)  # opens the connections between the ranks
         started = time.perf_counter()
         _reduce(values, run, ranks)
         seconds = torch.tensor([time.perf_counter() - started], dtype=torch.float64)
-        # A failed collective of NCCL is completed too, and its `wait` raises nothing.
+        # NCCL also completes a failed collective, and its `wait` then raises no error.
         if (total := values[-1].item()) != ranks.world_size:
             raise RuntimeError(f"a sum over {ranks.world_size} ranks is {total:g}")
-        # Opens the connections of the CPU group, which has a timeout of an hour itself.
+        # Also opens the connections of the CPU group, whose own timeout is an hour.
         _reduce(seconds, run, ranks, dist.ReduceOp.MAX, ranks.cpu_group)
     except RuntimeError as error:
         if not ranks.leads:
@@ -72,13 +75,14 @@ def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
 
 
 def _await_ranks(run: TrainerRun, ranks: Ranks) -> None:
-    """Wait until every rank has arrived here, nearly as long as the supervisor allows.
+    """Wait until every rank has arrived, almost as long as the supervisor allows.
 
-    Ranks import torch after the rendezvous, and storage may be slow on some nodes.
+    The wait is long because ranks import torch after the rendezvous, and storage may be slow on
+    some nodes.
     """
     limit = collective_timeout(max(STARTING_SECONDS, run.spec.guard.hang_seconds)).total_seconds()
     deadline = time.monotonic() + limit + (0 if ranks.leads else FIRST_SECONDS)
-    store = distributed_c10d._get_default_store()  # the store of the rendezvous
+    store = distributed_c10d._get_default_store()  # the store that the rendezvous created
     store.set(ARRIVED.format(ranks.rank), "1")
     every = [ARRIVED.format(rank) for rank in range(ranks.world_size)]
     while not store.check(every if ranks.leads else [ALL_ARRIVED]):
@@ -98,11 +102,11 @@ def _reduce(
     operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Reduce `values` over all ranks with a short timeout; the groups' own are far longer.
+    """Reduce `values` over all ranks with a short timeout; the timeouts of the groups are longer.
 
     Raises:
-        SilentRankError: it did not end.
-        RuntimeError: it failed on gloo.
+        SilentRankError: the reduction did not end.
+        RuntimeError: the reduction failed on gloo.
     """
     limit = CHECK_SECONDS if ranks.leads else CHECK_SECONDS + FIRST_SECONDS
     deadline = time.monotonic() + limit

@@ -17,14 +17,15 @@ from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 
 BUCKET_ELEMENTS = 1 << 26
-"""Elements per update with widened moments: two float32 copies of each, 512 MiB in total."""
+"""Elements per update with widened moments: two float32 copies take 512 MiB in total."""
 
 
 def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
     """Return Adam or AdamW over all parameters.
 
-    Parameters with two or more dimensions decay, except those in `no_decay`; norms, biases and
-    scales do not. Adam is AdamW without decay. The loop sets the learning rate before each step.
+    Weight decay applies to parameters with two or more dimensions, except those in `no_decay`; it
+    does not apply to norms, biases and scales. Adam is AdamW without decay. The loop sets the
+    learning rate before each step.
     """
     section = spec.optimizer
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -46,10 +47,10 @@ def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
 
 
 def refuse_unknown_matrices(model: nn.Module, spec: JobSpec) -> None:
-    """Reject parts of names in `no_decay` that match no matrix of the whole model.
+    """Reject entries in `no_decay` that match no matrix of the whole model.
 
     Raises:
-        LaunchError: names these parts and the matrices.
+        LaunchError: an entry matches no matrix; the message names these entries and the matrices.
     """
     parts, names = spec.optimizer.no_decay, _matrices(model)
     unknown = unmatched(parts, names)
@@ -65,10 +66,10 @@ def _matrices(model: nn.Module) -> list[str]:
 
 
 def materialize_state(optimizer: Optimizer) -> None:
-    """Create the missing state of each parameter: zero moments, step 0.
+    """Create the missing optimizer state of each parameter: zero moments and step 0.
 
-    Saving and loading need it before the first step. torch's own helper runs a hidden step, after
-    which `step` differs from that of an optimizer without it.
+    Saving and loading need the state before the first step. torch's own helper runs a hidden step,
+    after which `step` differs from that of an optimizer that did not use the helper.
     """
     dtype = optimizer.state_dtype if isinstance(optimizer, ShardAdamW) else None
     for group in optimizer.param_groups:
@@ -81,7 +82,7 @@ def materialize_state(optimizer: Optimizer) -> None:
 
 
 class _Slice(NamedTuple):
-    """A part of one parameter with its gradient and state; tensors of the same shape."""
+    """A part of one parameter, with its gradient and state as tensors of the same shape."""
 
     weight: Tensor
     gradient: Tensor
@@ -93,13 +94,13 @@ class _Slice(NamedTuple):
 class ShardAdamW(AdamW):
     """AdamW (Loshchilov and Hutter, 2019) by torch's fused kernel, on the shards of this rank.
 
-    The update is per element and needs no communication: parameters may lie on different meshes,
+    The update is per element and needs no communication, so parameters may be on different meshes,
     which torch's own optimizer does not allow.
 
-    The kernel requires moments of the weights' type. Others are widened to it in buckets, updated,
-    and rounded to nearest. A bfloat16 moment does not change if a step moves it by less than half a
-    unit in the last place: its relative error is at most 2^-8 / (1 - beta)
-    (`trainyard.spec.rules` rejects betas for which that reaches 1).
+    The kernel requires moments in the dtype of the weights. Moments in another dtype are widened to
+    that dtype in buckets, updated, and rounded to nearest. A bfloat16 moment does not change if a
+    step moves it by less than half a unit in the last place. So its relative error is at most 2^-8
+    / (1 - beta); `trainyard.spec.rules` rejects betas for which this reaches 1.
     """
 
     def __init__(
@@ -113,14 +114,16 @@ class ShardAdamW(AdamW):
     ) -> None:
         super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=True)
         self.state_dtype = state_dtype
-        """Stored type of both moments."""
+        """Dtype in which both moments are stored."""
         self.grad_scale: Tensor | None = None
-        """Divisor of the gradients in the next update, float32 `[]` on their device; they are
-        stored divided. None leaves them unchanged. torch's gradient scaler uses the same name."""
+        """Divisor of the gradients in the next update, float32 `[]` on their device; the update
+        also stores the divided gradients. None leaves the gradients unchanged. torch's gradient
+        scaler uses the same name.
+        """
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter with a gradient; the host does not wait for the device."""
+        """Update every parameter that has a gradient; the host does not wait for the device."""
         assert closure is None
         materialize_state(self)
         for group in self.param_groups:
@@ -128,7 +131,7 @@ class ShardAdamW(AdamW):
             if not parameters:
                 continue
             torch._foreach_add_([self.state[p]["step"] for p in parameters], 1)
-            # A shard is empty if a parameter has fewer rows than ranks.
+            # A rank's shard is empty if a parameter has fewer rows than there are ranks.
             slices = [s for s in map(self._slice, parameters) if s.weight.numel()]
             same_type = [s for s in slices if s.exp_avg.dtype == s.weight.dtype]
             if same_type:
@@ -140,8 +143,9 @@ class ShardAdamW(AdamW):
         state = self.state[parameter]
         assert parameter.grad is not None
         weight, gradient = local_shard(parameter), local_shard(parameter.grad)
-        # The fused kernel does not compare shapes: it would read the first elements of a whole
-        # gradient for a split weight, and train wrong without an error.
+        # The fused kernel does not compare shapes: for a split weight with a whole gradient, it
+        # would read the first elements of the gradient, and training would be wrong without an
+        # error.
         assert gradient.shape == weight.shape, "a gradient is not placed as its parameter"
         return _Slice(
             weight=weight,
@@ -185,18 +189,18 @@ class ShardAdamW(AdamW):
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a DTensor; a plain tensor is whole."""
+    """Return this rank's part of a DTensor; return a plain tensor unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _buckets(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
-    """Cut slices to at most `BUCKET_ELEMENTS` and group them, in order, into buckets."""
+    """Split slices to at most `BUCKET_ELEMENTS` elements; group them, in order, into buckets."""
     parts = chain.from_iterable(map(_cut, slices))
     return sized_groups(parts, lambda part: part.weight.numel(), most=BUCKET_ELEMENTS)
 
 
 def _cut(whole: _Slice) -> Iterator[_Slice]:
-    """Yield the parts of a slice: views, except for a non-contiguous gradient."""
+    """Yield the parts of a slice as views, except that a non-contiguous gradient is copied."""
     weights, moments = whole.weight.view(-1), (whole.exp_avg.view(-1), whole.exp_avg_sq.view(-1))
     columns = (weights, whole.gradient.reshape(-1), *moments)
     pieces = (column.split(BUCKET_ELEMENTS) for column in columns)

@@ -1,8 +1,8 @@
-"""Requests to a running trainer, on which all ranks act after the same step.
+"""Requests to a running trainer; all ranks act on them after the same step.
 
 Only global rank 0 reads `stop` and `requests/*.json`, between two steps. It broadcasts its decision
-while the next step runs, and all ranks act on it at the end of that step: the broadcast costs no
-wait, and a slow rank acts after the same step as the others.
+while the next step runs, and all ranks act on the decision at the end of that step. So the
+broadcast causes no wait, and a slow rank acts after the same step as the other ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainyard.run.records import Request, RequestAnswer
 
 
 class Decision(IntFlag):
-    """What all ranks do at the end of a step."""
+    """Actions that all ranks take at the end of a step."""
 
     GO_ON = 0
     STOP = 1
@@ -37,7 +37,7 @@ class Decision(IntFlag):
 
 
 class RequestChannel:
-    """Requests in the run directory: `post` before a step, `take` after it, on every rank."""
+    """Requests in the run directory; every rank calls `post` before a step and `take` after it."""
 
     def __init__(
         self,
@@ -58,19 +58,20 @@ class RequestChannel:
         self._seen: set[str] = set()
         self._save_requests: list[str] = []
         self._answered_by_save: list[str] = []
-        self._recordings: list[tuple[str, Request]] = []  # a queue; the first is active once posted
+        self._recordings: list[tuple[str, Request]] = []  # a queue; its head is active once posted
         self._recording_posted = False
         self.profile: ProfileRequest | None = None
-        """The recording of the last `take`; it starts with the next step."""
-        # The decision, and a recording's steps, kind and ranks; their broadcast.
+        """Recording returned by the last `take`; it starts with the next step."""
+        # The decision, with steps, kind and ranks of a recording, and the handle of its broadcast.
         self._posted: tuple[torch.Tensor, dist.Work] | None = None
 
     def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
-        """Read the requests on rank 0 and start their broadcast, which `take` receives.
+        """Read the requests on rank 0, and start the broadcast that `take` receives.
 
         Args:
-            save_ended: whether a background save has ended here; rank 0's value counts.
-            retry_due: whether the retry of a failed save is due; rank 0's value counts.
+            save_ended: whether a background save has ended on this rank; only rank 0's value
+                counts.
+            retry_due: whether the retry of a failed save is due; only rank 0's value counts.
         """
         assert self._posted is None
         payload_4 = torch.zeros(4, dtype=torch.int64)
@@ -81,7 +82,7 @@ class RequestChannel:
         self._posted = payload_4, work
 
     def take(self) -> Decision:
-        """Return the decision posted before the step that has just ended; equal on all ranks."""
+        """Return the decision posted before the step that just ended; equal on all ranks."""
         assert self._posted is not None
         payload_4, work = self._posted
         self._posted = None
@@ -91,19 +92,19 @@ class RequestChannel:
         return Decision(flags)
 
     def save_begun(self) -> None:
-        """Assign the pending save requests to the save that starts now."""
+        """Assign the pending save requests to the save that now starts."""
         self._saved_at = self._clock()
         self._answered_by_save += self._save_requests
         self._save_requests.clear()
 
     def saved(self, checkpoint_id: str) -> None:
-        """Answer the requests assigned to a save that is committed."""
+        """Answer the save requests whose save is committed."""
         for request_id in self._answered_by_save:
             self._answer(request_id, ok=True, message=f"saved as {checkpoint_id}")
         self._answered_by_save.clear()
 
     def recorded(self, result: tuple[bool, str] | None) -> None:
-        """Answer the request of a finished recording, if any; the next one may start."""
+        """Answer the request whose recording has ended, if any; the next recording may start."""
         if result is not None and self._leads:
             request_id, _ = self._recordings.pop(0)
             self._recording_posted = False

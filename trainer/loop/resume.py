@@ -27,7 +27,7 @@ logger = logging.getLogger("trainer")
 
 
 STOP = "stop"
-"""Kind of a checkpoint saved on a stop."""
+"""Kind of a checkpoint that is saved because of a stop."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Start:
     """The start of an attempt."""
 
     state: TrainState
-    """The counters."""
+    """Counters at the start of the attempt."""
     from_stop: bool = False
-    """Whether the model comes from a checkpoint saved on a stop of this job."""
+    """Whether the model comes from a checkpoint that a stop of this job saved."""
 
 
 def starting_state(
@@ -49,10 +49,10 @@ def starting_state(
     dataset: Dataset,
     code_digest: str | None,
 ) -> Start:
-    """Load the parent checkpoint, if any, and return the start of the attempt.
+    """Load the parent checkpoint, if there is one; return the start of the attempt.
 
     Raises:
-        DataError: the stream is to continue, but the checkpoint was trained on other data.
+        DataError: the stream must continue, but the checkpoint was trained on other data.
         CheckpointError: the checkpoint cannot be loaded, or was written under other settings.
     """
     resume = run.attempt.resume
@@ -96,10 +96,11 @@ def starting_state(
 
 
 def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
-    """Return the counters with the attempt's `skip` windows removed from the stream.
+    """Return the counters after removal of the attempt's `skip` windows from the stream.
 
     Raises:
-        LaunchError: a window starts before the position: at least a part of it was trained on.
+        LaunchError: a window starts before the current position, so part of it was already trained
+            on.
     """
     data = state.data
     new = [window for window in run.attempt.skip if not covered(window, data.skipped)]
@@ -116,7 +117,7 @@ def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
 
 
 OF_OLDER_VERSIONS = ("spec_digest", "model", "training.seq_len", "training.seed")
-"""Compared fields for a checkpoint of an older version, without a spec in its manifest."""
+"""Fields that are compared if an older version wrote the manifest, which then contains no spec."""
 
 
 def check_takeover(
@@ -127,25 +128,25 @@ def check_takeover(
     same_order: Collection[str],
     code_digest: str | None,
 ) -> dict[str, object]:
-    """Compare a checkpoint's manifest with the attempt that loads it.
+    """Compare a checkpoint's manifest with the attempt that loads the checkpoint.
 
-    A resume compares every field of the spec. For another job's checkpoint, or only parts of one,
-    a field is compared only if a loaded part depends on it.
+    A resume compares every field of the spec. If the checkpoint belongs to another job, or only
+    parts of it are loaded, a field is compared only if a loaded part depends on it.
 
     Returns the fields of the event `resumed`: `changed`, the permitted differences with both
-    values; `compared`, the whole `spec` or `OF_OLDER_VERSIONS`; and `code`, the digests of the own
-    model's code before and now, where both are known.
+    values; `compared`, either `spec` for the whole spec or `OF_OLDER_VERSIONS`; and `code`, the
+    digests of the own model's code before and now, if both are known.
 
     Args:
         manifest: manifest of the checkpoint.
-        run: the attempt.
+        run: attempt that loads the checkpoint.
         dataset_digest: digest of this attempt's data.
         same_order: digests of datasets with the same sequences in the same order.
-        code_digest: digest of the own model's code, if it has a folder.
+        code_digest: digest of the own model's code; None without a code folder.
 
     Raises:
-        MismatchError: a field that must not change differs, or the code of an own model does.
-        DataError: the stream is to continue, but on other data.
+        MismatchError: a field that must not change differs, or the code of an own model differs.
+        DataError: the stream must continue, but the data differ.
     """
     resume = run.attempt.resume
     assert resume is not None, "called only with a checkpoint to load"
@@ -170,7 +171,7 @@ def check_takeover(
 
 
 def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:
-    """Return the spec of a checkpoint; fields missing in its manifest are those of `spec`."""
+    """Return the spec of a checkpoint; fields that its manifest lacks are taken from `spec`."""
     if manifest.spec is not None:
         return manifest.spec
     training = {"seed": manifest.seed, "seq_len": manifest.seq_len or spec.training.seq_len}
@@ -219,7 +220,7 @@ def _refuse_other_parts(
 def _refuse_other_data(
     manifest: Manifest, dataset_digest: str, same_order: Collection[str]
 ) -> None:
-    """Raise DataError if the position belongs to a stream of other data or another order."""
+    """Raise DataError if the position belongs to a stream with other data or another order."""
     before = manifest.train_state.data.dataset_digest
     if before not in same_order:
         fields = ", ".join(field for field in ORDER_FIELDS if field != "training.seed")

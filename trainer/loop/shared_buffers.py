@@ -1,4 +1,4 @@
-"""Buffers that an own model's forward changes: the first rank's values count on every rank."""
+"""Buffers that an own model's forward pass changes: every rank gets rank 0's values."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trainer.models.own.watched_buffers import WatchedBuffers
 
 
 class SharedBuffers:
-    """Copies the changed buffers of rank 0 to the others, by one broadcast a step.
+    """Copies the changed buffers of rank 0 to the other ranks, by one broadcast per step.
 
-    Each rank changes them with its own sequences, and a checkpoint has only one rank's. So without
-    this, a resume would give the ranks other values than they had. torch's DDP does the same
-    (`broadcast_buffers`).
+    Each rank changes its buffers with its own sequences, but a checkpoint holds the buffers of only
+    one rank. Without the copies, a resume would give the ranks other values than they had before.
+    torch's DDP does the same (`broadcast_buffers`).
     """
 
     def __init__(self, model: OwnModel) -> None:
-        """Describe the copies; nothing is copied.
+        """Describe the copies; nothing is copied yet.
 
         Args:
-            model: an own model. Its `changed_buffers` are copied or, if these are unknown, all
-                buffers that checkpoints hold.
+            model: an own model. Its `changed_buffers` are copied; if these are unknown, all buffers
+                in checkpoints are copied.
         """
         known = model.changed_buffers
         self._buffers = WatchedBuffers(model)
@@ -39,10 +39,11 @@ class SharedBuffers:
         self._before = self._buffers.versions()
 
     def share(self) -> None:
-        """Give this rank the buffers of rank 0. A collective if any are copied.
+        """Give this rank the buffers of rank 0; this is a collective if any buffers are copied.
 
         Raises:
-            LaunchError: forward has changed an uncopied buffer, or a buffer's shape.
+            LaunchError: the forward pass has changed a buffer that is not copied, or the shape of a
+                buffer.
         """
         for name in self._buffers.changed(self._before):
             if name not in self._shapes:
@@ -65,7 +66,8 @@ class SharedBuffers:
                     f"{list(buffer.shape)}; legal on several ranks: its first one, "
                     f"{list(self._shapes[name])}"
                 )
-        # The widest elements first: so each tensor starts at a multiple of its element size.
+        # The widest elements come first, so that each tensor starts at a multiple of its element
+        # size.
         ordered = sorted((each for _, each in buffers), key=Tensor.element_size, reverse=True)
         bytes_of_all = torch.cat([each.reshape(-1).view(torch.uint8) for each in ordered])
         dist.broadcast(bytes_of_all, src=0)

@@ -28,17 +28,17 @@ from trainyard.training.data_stream import advanced
 
 
 class ForwardBackward(Protocol):
-    """Runs the model on a rank's micro-batches of a global batch."""
+    """Interface that runs the model on a rank's micro-batches of a global batch."""
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Accumulate gradients; return this rank's share of the mean loss, float32 `[]`."""
+        """Accumulate gradients; return this rank's part of the mean loss, float32 `[]`."""
         ...
 
     def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Return this rank's part of the summed loss, float32 `[]`, without gradients or dropout.
 
-        It changes neither weights nor the result of the next step. The number of micro-batches is
-        that of a step.
+        The call changes neither weights nor the result of the next step. The number of
+        micro-batches must be that of a step.
         """
         ...
 
@@ -46,8 +46,8 @@ class ForwardBackward(Protocol):
 class MicroBatchLoop:
     """Runs the whole model on each micro-batch in turn.
 
-    The loss of a micro-batch is the sum over its tokens divided by the tokens of the global batch,
-    so the gradient of the batch is the plain sum over micro-batches and ranks.
+    The loss of a micro-batch is the sum over its tokens, divided by the number of tokens in the
+    global batch. So the gradient of the batch is the plain sum over micro-batches and ranks.
     """
 
     def __init__(self, model: Model, spec: JobSpec, device: torch.device) -> None:
@@ -67,7 +67,7 @@ class MicroBatchLoop:
                 self._used = UsedParameters(model)
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Accumulate gradients; return this rank's share of the mean loss, float32 `[]`."""
+        """Accumulate gradients; return this rank's part of the mean loss, float32 `[]`."""
         total = torch.zeros((), device=self._device)
         for index, batch in enumerate(micro_batches):
             last_round = index == len(micro_batches) - 1
@@ -82,7 +82,7 @@ class MicroBatchLoop:
                 self._used.end_round()
             elif self._same is not None and reduces(self._spec, last_round=last_round):
                 self._same.check()
-            # Summed on the device: `.item()` here would make the host wait for each micro-batch.
+            # Summed on the device, because `.item()` would make the host wait for each micro-batch.
             total += loss.detach()
         if self._used is not None:
             self._used.drop_others()
@@ -104,7 +104,7 @@ class MicroBatchLoop:
 
 
 class TrainStep:
-    """Forward, backward and update; the host does not wait for the device."""
+    """Runs forward, backward and update of a step; the host does not wait for the device."""
 
     def __init__(
         self,
@@ -115,15 +115,15 @@ class TrainStep:
         stages: ProcessGroup | None = None,
         before_update: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare the step; it runs nothing.
+        """Prepare the step; nothing runs yet.
 
         Args:
-            forward_backward: computes gradients.
+            forward_backward: computes the gradients.
             optimizer: updates the parameters.
-            spec: the job.
-            stages: as in `clip_grad_norm`.
-            before_update: called right before the parameters change: a background save must have
-                copied them by then, and the preflight have committed them.
+            spec: spec of the job.
+            stages: as for `clip_grad_norm`.
+            before_update: called right before the parameters change; it must wait until a
+                background save has copied them and the preflight is committed.
         """
         self._before_update = before_update
         self._forward_backward = forward_backward
@@ -132,7 +132,7 @@ class TrainStep:
         self._spec = spec
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> StepMetrics:
-        """Complete step `step` (counted from 1) and return what it measured."""
+        """Run step `step` (counted from 1); return its measurements."""
         loss = self._forward_backward(step, micro_batches)
         limit = self._spec.training.max_grad_norm or math.inf
         grad_norm = clip_grad_norm(self._optimizer, limit, stages=self._stages)
@@ -143,7 +143,7 @@ class TrainStep:
         self._optimizer.step()
         self._optimizer.zero_grad()
         hashes = [
-            sequence_hash(position, tokens_S)  # of the buffers that the model gets
+            sequence_hash(position, tokens_S)  # hashes of the buffers that the model gets
             for batch in micro_batches
             if batch.weight
             for position, tokens_S in zip(batch.positions.tolist(), batch.tokens, strict=True)

@@ -1,6 +1,6 @@
 """One attempt in order: process group, fence, data, model, state, steps, last checkpoint.
 
-`train` is the recipe, `Loop` the steps and the work between them.
+`train` is the recipe; `Loop` has the steps and the work between them.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ def train(
     open_dataset: Callable[..., Dataset] = open_dataset,
     after_step: Callable[[int], None] = lambda _step: None,
 ) -> Outcome:
-    """Run an attempt; every rank of the launch calls this and returns the same outcome.
+    """Run an attempt; every rank of the launch calls this and gets the same outcome.
 
     Args:
         run: the attempt.
-        writer: writes the records of this rank.
-        open_dataset: opens the dataset; tests replace it.
-        after_step: called on each rank after each step, before the ranks read its requests.
+        writer: writes the run records of this rank.
+        open_dataset: function that opens the dataset; tests replace it.
+        after_step: called on each rank after each step, before the ranks take the step's requests.
 
     Raises:
         RunError: the attempt failed for a known reason.
     """
-    # Before the first product on a GPU: cuBLAS reads its workspace variable only once.
+    # Before the first product on a GPU, because cuBLAS reads its workspace variable only once.
     if run.spec.training.deterministic:
         compute_deterministically()
     with joined(
@@ -78,7 +78,7 @@ def train(
         hang_seconds=run.spec.guard.hang_seconds,
         flight_recorder=run.directory.flight_recorder,
     ) as ranks:
-        start_history(ranks.device)  # before the first allocation
+        start_history(ranks.device)  # must precede the first allocation
         bandwidth = check_network(run, ranks)
         writer.provenance(provenance)
         code = same_on_every_rank(
@@ -88,11 +88,13 @@ def train(
             error=LaunchError,
         )
         checkpoints = CheckpointManager(run, ranks, code_digest=code)
-        # Before anything slow: an outrun attempt ends within seconds, and an older one that still
-        # runs can no longer commit a checkpoint, so that this attempt's parent stays the newest.
+        # Before any slow work, for two reasons: an outrun attempt ends within seconds, and an older
+        # attempt that still runs can no longer commit a checkpoint, so this attempt's parent stays
+        # the newest.
         checkpoints.raise_fence()
         check_shared_root(run, ranks)
-        # Data before the model: tokenization takes longest and needs no GPU memory.
+        # Open the data before building the model, because tokenization takes longest and needs no
+        # GPU memory.
         writer.enter(Phase.BUILDING_CACHE)
         dataset = open_on_every_rank(run, ranks, writer=writer, open_dataset=open_dataset)
         writer.enter(Phase.LOADING)
@@ -125,7 +127,7 @@ def train(
 
 
 class Loop(SaveObserver):
-    """The steps of an attempt, the work between them, and the records of its saves."""
+    """The steps of an attempt, the work between steps, and the records of its saves."""
 
     def __init__(
         self,
@@ -173,14 +175,14 @@ class Loop(SaveObserver):
         )
 
     def keep(self, metrics: dict[str, float]) -> None:
-        """Keep metrics of the start-up; they are written with the first step."""
+        """Keep metrics of the start; they are written with the first step."""
         self._metrics_logger.keep(metrics)
 
     def run(self, dataset: Dataset) -> Outcome:
-        """Train until the last step or a stop, save, and return the outcome."""
+        """Train until the last step or a stop; save; return the outcome."""
         if self._spec.checkpoint.preflight:
-            # It ends before the first update (`wait_until_writable`); until then weights are only
-            # read.
+            # The save ends before the first update (`wait_until_writable`); until then weights are
+            # only read.
             self._begin_save("preflight")
         self._writer.enter(Phase.TRAINING)
         with (
@@ -198,7 +200,7 @@ class Loop(SaveObserver):
             validation = self._validation(dataset)
             self._make_up(validation, self._first_compilation)
             if validation is not None:
-                validation.owed = False  # omitted by a stop, or not due
+                validation.owed = False  # a stop omitted it, or it is not due
             self._train(batches, validation)
         finished = self._state.step >= self._spec.training.steps
         self._writer.enter(Phase.ENDING)
@@ -220,9 +222,9 @@ class Loop(SaveObserver):
         )
 
     def _lacks_time(self) -> bool:
-        """Return, equally on all ranks, whether a save of this step would miss the deadline.
+        """Return whether a save of this step would miss the deadline; equal on all ranks.
 
-        A save under way is awaited regardless of the deadline.
+        A save in progress is awaited regardless of the deadline.
         """
         self._checkpoints.settle()
 
@@ -272,7 +274,7 @@ class Loop(SaveObserver):
     ) -> None:
         """Validate at the present step if a stop omitted it; the value belongs to this step.
 
-        Skipped while a node with a deadline waits for the end of the attempt.
+        The validation is skipped if a node with a deadline waits for the end of the attempt.
         """
         if validation is None or not validation.owes(self.step):
             return
@@ -286,11 +288,12 @@ class Loop(SaveObserver):
     def _train(self, batches: Iterator[list[MicroBatch]], validation: Validation | None) -> None:
         self._metrics_logger.timers.restart()
         if self._spec.compile.enabled is True:
-            # The first step compiles. No heartbeat is possible meanwhile, so the supervisor applies
-            # the longer hang limit of this phase.
+            # The first step compiles. No heartbeat can be written during compilation, so the
+            # supervisor applies the longer hang limit of this phase.
             self._writer.beat(Phase.COMPILING)
         while self._state.step < self._spec.training.steps:
-            # Posted before the step and taken after it: the broadcast overlaps with the step.
+            # Posted before the step and taken after it, so that the broadcast overlaps with the
+            # step.
             self._requests.post(
                 save_ended=self._checkpoints.ended, retry_due=self._checkpoints.retry_due
             )
@@ -301,12 +304,13 @@ class Loop(SaveObserver):
                 self._checkpoints.settle()
             stopping = Decision.STOP in decision
             saving = self._save_kind(decision)
-            # A stop may be a preemption with a grace period of seconds: validate at the resume.
+            # A stop may be a preemption with only seconds left, so the validation is done at the
+            # resume.
             validating = bool(validation and validation.is_due(self._state.step) and not stopping)
             if validation and validating:
                 with self._metrics_logger.timers.pausing(), self._waiting_for_compilers():
                     self._metrics_logger.keep(validation.run())
-            # Before the save: a guard rejects a bad step before it reaches a checkpoint.
+            # Before the save, so that a guard rejects a bad step before it is saved.
             self._metrics_logger.step_done(
                 self._state, metrics, write_values=stopping or bool(saving) or validating
             )
@@ -349,22 +353,23 @@ class Loop(SaveObserver):
         if Decision.SAVE_ASKED in decision:
             return "request"
         failed_kind = self._checkpoints.failed_kind
-        if failed_kind is not None:  # the retry also covers intervals that pass until then
+        if failed_kind is not None:  # the retry also covers saves that become due until then
             return failed_kind if Decision.SAVE_RETRY in decision else None
         interval = explicit(self._spec.checkpoint.interval_steps)
         by_steps = interval > 0 and self._state.step % interval == 0
-        # A timed save does not start during another save: training would wait for its end.
+        # A timed save does not start during another save, because training would wait for the other
+        # save.
         by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
         return "interval" if by_steps or by_clock else None
 
     @property
     def step(self) -> int:
-        """Completed steps of training."""
+        """Number of completed training steps."""
         return self._state.step
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show a save in the heartbeat, and exclude its time from the step's."""
+        """Show the save in the heartbeat, and exclude its time from the time of the step."""
         self._writer.beat(Phase.SAVING)
         with self._metrics_logger.timers.pausing():
             yield
@@ -379,7 +384,7 @@ class Loop(SaveObserver):
         self._writer.committed(manifest)
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """Answer requests, and record the durations, which only now are known."""
+        """Answer requests, and record the durations, which are known only now."""
         self._requests.saved(manifest.checkpoint_id)
         self._metrics_logger.keep(
             {

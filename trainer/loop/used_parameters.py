@@ -1,4 +1,4 @@
-"""Finds the parameters of an own model that a step has used, on this rank and on any."""
+"""Finds the parameters of an own model that a step has used, on this rank and on any rank."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trainer.models.own.parameter_rules import own_parameters
 
 
 class UsedParameters:
-    """Finds the parameters that got a gradient on any rank, and drops the gradients of the others.
+    """Finds parameters with a gradient on any rank; drops gradients of all other parameters.
 
-    FSDP reduces a missing gradient as zeros. With zeros the optimizer would decay a weight and its
-    moments, which it leaves unchanged on one rank.
+    FSDP reduces a missing gradient as zeros. With zeros, the optimizer would decay a weight and its
+    moments; on a single rank, it leaves a weight without a gradient unchanged.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -28,24 +28,25 @@ class UsedParameters:
         self._numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
         self._used = [0] * len(self._numbers)
         self._units: set[str] = set()
-        """Units that forward has run once and that have parameters with gradients."""
+        """Names of units that forward has run and that have parameters with gradients."""
         self._reached: set[str] = set()
-        """Units reached by the current backward."""
+        """Names of the units that the current backward pass has reached."""
         self._handles: dict[str, RemovableHandle] = {}
         self.counts = True
-        """Whether the next backward counts; False for a micro-batch without sequences."""
+        """Whether the next backward pass counts; False for a micro-batch without sequences."""
         for name, unit in model.named_modules():
             if isinstance(unit, FSDPModule):
                 hook = partial(self._watch, name)
-                # After FSDP's own hook: the parameters are then those of autograd.
+                # Registered after FSDP's own hook, because the parameters are then those that
+                # autograd uses.
                 handle = nn.Module.register_forward_pre_hook(unit, hook)  # type: ignore[arg-type]
                 self._handles[name] = handle
 
     def end_round(self) -> None:
-        """Refuse a backward that missed a unit: other ranks reduce its gradients.
+        """Refuse a backward pass that missed a unit, because other ranks reduce its gradients.
 
         Raises:
-            LaunchError: names the unit.
+            LaunchError: the backward pass missed a unit; the message names it.
         """
         left, self._reached = sorted(self._units - self._reached), set()
         if left:
@@ -58,7 +59,7 @@ class UsedParameters:
     def drop_others(self) -> None:
         """Drop the gradients of parameters that no rank has used since the last call.
 
-        A collective; the host waits for it.
+        This is a collective for which the host waits.
         """
         used = torch.tensor(self._used, dtype=torch.uint8, device="cpu")
         dist.all_reduce(used, op=dist.ReduceOp.MAX)
@@ -70,11 +71,11 @@ class UsedParameters:
     def _watch(self, unit_name: str, unit: nn.Module, _: object) -> None:
         """Watch the gathered parameters of a unit; FSDP keeps these tensors for all later steps.
 
-        The shards of inner units also call such hooks, for gradients that FSDP has reduced.
+        Hooks on the shards of inner units would also be called for gradients that FSDP has reduced.
         """
         self._handles.pop(unit_name).remove()
         for name, parameter in own_parameters(unit, unit_name):
-            number = self._numbers.get(name)  # None: a second name of a tied parameter
+            number = self._numbers.get(name)  # None for a second name of a tied parameter
             if parameter.requires_grad and number is not None:
                 self._units.add(unit_name)
                 mark = partial(self._mark, number, unit_name)
@@ -86,28 +87,28 @@ class UsedParameters:
 
 
 class SameParameters:
-    """Refuses a step that gives gradients to other parameters than earlier steps.
+    """Refuses a step in which other parameters get gradients than in earlier steps.
 
-    If no branch was found, FSDP reduces a rank's gradients in order: with different parameters on
-    two ranks it would add up unrelated gradients.
+    If no branch in the model was found, FSDP reduces a rank's gradients in order. If two ranks had
+    different parameters, it would add up unrelated gradients.
     """
 
     def __init__(self, model: nn.Module, used: frozenset[str] | None) -> None:
         """Watch a model to which FSDP has been applied.
 
         Args:
-            model: the model.
-            used: the parameters that backward reaches; if absent, those of the first step count, if
-                they are the same on all ranks.
+            model: model to watch.
+            used: names of the parameters that the backward pass reaches; if absent, those of the
+                first step count, which must be the same on all ranks.
         """
         self._parameters = dict(model.named_parameters())
         self._used = used
 
     def check(self) -> None:
-        """Check the parameters after a backward with reduced gradients.
+        """Check the parameters after a backward pass whose gradients were reduced.
 
         Raises:
-            LaunchError: names a parameter.
+            LaunchError: a parameter differs; the message names it.
         """
         found = frozenset(name for name, p in self._parameters.items() if p.grad is not None)
         if self._used is None:

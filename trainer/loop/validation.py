@@ -1,4 +1,4 @@
-"""The loss on held-out sequences: equal on any layout, without effect on training."""
+"""The loss on held-out sequences: equal with any layout, and without effect on training."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from trainyard.run.directory import Phase
 logger = logging.getLogger("trainer")
 
 Evaluate = Callable[[Sequence[MicroBatch]], torch.Tensor]
-"""Returns the summed loss of a rank's micro-batches without gradients, float32 `[]`."""
+"""Returns the summed loss of a rank's micro-batches, float32 `[]`, computed without gradients."""
 
 
 class Validation:
-    """The loss on the first sequences of the held-out split, always the same ones.
+    """The loss on the first sequences of the held-out split, which are always the same.
 
-    Global batches are partitioned like those of training. A split with fewer sequences than
-    `validation.batches` needs is used once, completely; padding sequences of its last batch do not
-    count.
+    Global batches are partitioned as in training. If the split has fewer sequences than
+    `validation.batches` needs, it is used once, completely; padding sequences in its last batch do
+    not count.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Validation:
         self._writer = writer
         self._evaluate = evaluate
         self.owed = owed
-        """Whether a stop at the present step left no time for a validation."""
+        """Whether a stop at the present step left no time for its validation."""
         section, batch = run.spec.validation, run.spec.training.global_batch_size
         self._interval, self._last = section.interval_steps, run.spec.training.steps
         requested = section.batches * batch
@@ -64,15 +64,15 @@ class Validation:
             )
 
     def is_due(self, step: int) -> bool:
-        """Return whether validation follows this step: every `interval_steps`, and the last one."""
+        """Return whether to validate after this step: every `interval_steps`, and at the end."""
         return step % self._interval == 0 or step == self._last
 
     def owes(self, step: int) -> bool:
-        """Return whether a stop omitted the validation of this step."""
+        """Return whether a stop omitted the validation after this step."""
         return self.owed and self.is_due(step)
 
     def run(self) -> dict[str, float]:
-        """Return the mean loss per token, in nats, and the duration in seconds; a collective.
+        """Return mean loss per token, in nats, and duration in seconds; this is a collective.
 
         The host waits for the device once, at the end.
         """
@@ -81,7 +81,8 @@ class Validation:
         for batch in self._batches():
             self._writer.beat(Phase.VALIDATING)
             total += self._evaluate(batch)
-        # Every tensor-parallel rank has the whole loss; ranks of the other axes have parts of it.
+        # Every tensor-parallel rank has the whole loss, so divide by tp; ranks on the other axes
+        # have parts of it.
         total /= self._layout.tp
         dist.all_reduce(total)
         loss = total.item() / (self._sequences * self._held_out.seq_len)
@@ -90,7 +91,7 @@ class Validation:
         return {"validation/loss": loss, "validation/seconds": seconds}
 
     def _batches(self) -> Iterator[list[MicroBatch]]:
-        """Yield this rank's share of each global batch."""
+        """Yield this rank's part of each global batch."""
         for position in range(0, self._sequences, self._partition.global_batch_size):
             yield [
                 self._without_repeats(batch)
@@ -105,7 +106,7 @@ class Validation:
     def _without_repeats(self, batch: MicroBatch) -> MicroBatch:
         """Return the batch without labels for sequences after the last one that counts.
 
-        Not a smaller batch: pipelines and compiled blocks have a fixed shape.
+        The batch keeps its size, because pipelines and compiled blocks need a fixed shape.
         """
         if batch.positions[-1] < self._sequences:
             return batch

@@ -1,1 +1,1 @@
-"""The records of a run: metrics, events and profiles, and their measurement."""
+"""Measures a run and writes its records: metrics, events and profiles."""

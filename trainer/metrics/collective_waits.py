@@ -1,6 +1,6 @@
 """The time that this rank spends in collectives, measured without waiting for the device.
 
-A collective ends when its last rank has arrived, so its time includes the wait for other ranks.
+A collective ends when its last rank has arrived, so its duration includes the wait for other ranks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch.distributed import _functional_collectives
 from trainer.metrics.flight_record import Recorded, recorded
 
 READ_SECONDS = 10.0
-"""Interval between reads of NCCL's flight recorder, which take about 15 ms each."""
+"""Interval, in seconds, between reads of NCCL's flight recorder, each of about 15 ms."""
 
 
 class CollectiveWaits(Protocol):
     """The time that a rank has spent in collectives."""
 
     seconds: float
-    """Total so far, in seconds."""
+    """Total time so far, in seconds."""
 
     @property
     def due(self) -> bool:
-        """Whether `read` can update the total at reasonable cost."""
+        """Whether `read` can now update the total at a reasonable cost."""
 
     def read(self) -> None:
         """Update `seconds`."""
@@ -38,7 +38,7 @@ class CollectiveWaits(Protocol):
 class HostWaits:
     """On a CPU: the time for which this thread is blocked until collectives end.
 
-    Background saves wait for collectives in their own threads, which delay no step.
+    Waits in other threads do not count: background saves wait there and delay no step.
     """
 
     due = True
@@ -49,13 +49,13 @@ class HostWaits:
         self.seconds = 0.0
 
     def read(self) -> None:
-        """Do nothing: `seconds` is always up to date."""
+        """Do nothing, because `seconds` is always up to date."""
 
     def timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that waits and counts its time."""
+        """Return a function that runs `wait` and counts its time."""
 
         def timed_wait(*args: Any, **kwargs: Any) -> Any:
-            # A graph that is being compiled must contain only the wait.
+            # A graph that is being compiled must contain only the wait, not its measurement.
             if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
                 return wait(*args, **kwargs)
             started = self._clock()
@@ -68,10 +68,10 @@ class HostWaits:
 
 
 class DeviceWaits:
-    """On a GPU: the durations of collectives, which NCCL's watchdog measures by events.
+    """On a GPU: the durations of collectives, which NCCL's watchdog measures with events.
 
-    They overlap with compute, see `stragglers.without_shared_wait`. If the ring does not reach back
-    to the last read, the measured part is extrapolated to the rest of the time.
+    Collectives overlap with compute; see `stragglers.without_shared_wait`. If the ring no longer
+    reaches back to the last read, the measured part is extrapolated to the rest of the time.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DeviceWaits:
 
     @property
     def due(self) -> bool:
-        """Whether the last read is old enough."""
+        """Whether enough time has passed since the last read."""
         return self._clock() - self._read_at >= READ_SECONDS
 
     def read(self) -> None:
@@ -104,11 +104,11 @@ class DeviceWaits:
 
 @contextmanager
 def measured_waits(device: torch.device) -> Iterator[CollectiveWaits]:
-    """Measure the collectives of the block.
+    """Measure the collectives within the block.
 
-    On a CPU this replaces the functions through which Python waits for a collective: FSDP, pipeline
-    schedules and the trainer itself wait by `Work.wait`, tensor and context parallelism by
-    `wait_tensor`. A compiled graph uses neither, and its waits count as compute.
+    On a CPU, this replaces the functions by which Python waits for a collective. FSDP, pipeline
+    schedules and the trainer itself wait by `Work.wait`; tensor and context parallelism wait by
+    `wait_tensor`. A compiled graph uses neither function, so its waits count as compute.
     """
     if device.type == "cuda":
         yield DeviceWaits()

@@ -1,7 +1,7 @@
 """torch's flight recorder: the last collectives of this rank, on gloo and on NCCL.
 
-torch keeps them in a ring; only its JSON text is read here, never its pickle. The list is empty
-without a recorder, or if another version of torch writes a different format.
+torch keeps them in a ring. Only its JSON text is read, never its pickle. The list is empty without
+a recorder, or if the version of torch writes another format.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ logger = logging.getLogger("trainer")
 
 @dataclass(frozen=True)
 class Recorded:
-    """One collective as this rank recorded it."""
+    """One collective, as recorded by this rank."""
 
     group: str
-    """Description and name of its process group, equal on all its ranks."""
+    """Description and name of its process group; equal on all ranks of the group."""
     ranks: tuple[int, ...]
     """Global ranks of the group; empty if unknown."""
     number: int
-    """Its position among the collectives of the group, equal on all ranks."""
+    """Position among the collectives of the group; equal on all ranks."""
     op: str
-    """Such as `all_reduce`."""
+    """Name of the operation, such as `all_reduce`."""
     sizes: str
-    """Shapes of its input."""
+    """Shapes of the input."""
     completed: bool
-    """Whether it has ended on this rank."""
+    """Whether the collective has ended on this rank."""
     started_at: float
-    """Unix time of its call, seconds."""
+    """Unix time of the call, in seconds."""
     seconds: float | None
-    """Its duration on the device; None until it is known, and on gloo."""
+    """Duration on the device, in seconds; None until it is known, and always on gloo."""
 
 
 def recorded(*, nccl: bool) -> list[Recorded]:
-    """Return the collectives in the ring, the oldest first."""
+    """Return the collectives in the ring, the oldest one first."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(c10d, "_dump_nccl_trace_json" if nccl else "_dump_fr_trace_json", None)
     if dump is None:
@@ -57,11 +57,11 @@ def recorded(*, nccl: bool) -> list[Recorded]:
 def parse(
     text: str | bytes, known: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 ) -> list[Recorded]:
-    """Return the collectives of a recorder's JSON text.
+    """Return the collectives in a recorder's JSON text.
 
     Args:
-        text: the text.
-        known: global ranks of groups by name; gloo's recorder omits them.
+        text: JSON text of the recorder.
+        known: global ranks of groups, by name, because gloo's recorder omits them.
 
     Raises:
         KeyError, TypeError, ValueError: the text has another format.
@@ -86,7 +86,7 @@ def parse(
 
 
 def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
-    """Return the oldest unfinished collective of this rank: the one in which it waits."""
+    """Return this rank's oldest unfinished collective, in which the rank waits."""
     first = next((one for one in collectives if not one.completed), None)
     if first is None:
         return None
@@ -100,7 +100,7 @@ def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
 
 
 def rank_ranges(ranks: Iterable[int]) -> tuple[RankRange, ...]:
-    """Return ranks as ranges, in order; empty if that takes more than `MAX_RANK_RANGES`."""
+    """Return ranks as ranges, in order; empty if more than `MAX_RANK_RANGES` are needed."""
     runs: list[range] = []
     for rank in sorted(set(ranks)):
         last = runs[-1] if runs else range(0)
@@ -116,7 +116,7 @@ def rank_ranges(ranks: Iterable[int]) -> tuple[RankRange, ...]:
 
 
 def _known_groups() -> dict[str, tuple[int, ...]]:
-    """Return the global ranks of the process groups of this process, by name."""
+    """Return the global ranks of this process' process groups, by name."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return {}

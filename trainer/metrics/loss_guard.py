@@ -1,6 +1,6 @@
 """Guards on the values of logged steps: a non-finite value or a loss spike ends the attempt.
 
-A guard reads only values that are fetched for the log anyway, so that no step waits for it.
+A guard reads only values that are fetched for the log anyway, so no step waits for a guard.
 docs/guards.md has the formula and the actions.
 """
 
@@ -17,7 +17,7 @@ from trainyard.spec.job import JobSpec
 
 
 class Verdict(IntEnum):
-    """The result of a check, ordered by severity, because ranks take the maximum."""
+    """The result of a check, ordered by severity because the worst rank's result counts."""
 
     GOOD = 0
     SPIKE = 1
@@ -25,9 +25,9 @@ class Verdict(IntEnum):
 
 
 class LossGuard:
-    """Recent losses and the last good step, equal on all ranks.
+    """Recent losses and the last good step; both are equal on all ranks.
 
-    Each attempt starts without history, and its parent checkpoint counts as good.
+    Each attempt starts without a history, and its parent checkpoint counts as good.
     """
 
     def __init__(self, spec: JobSpec, start: TrainState) -> None:
@@ -37,7 +37,7 @@ class LossGuard:
 
     @property
     def limit(self) -> float | None:
-        """Loss above which the next value is a spike; None during warm-up."""
+        """Loss above which the next value counts as a spike; None during warm-up."""
         return self._recent.limit
 
     def judge(self, measured: dict[str, float]) -> Verdict:
@@ -50,15 +50,15 @@ class LossGuard:
         return Verdict.SPIKE if spikes else Verdict.GOOD
 
     def act(self, verdict: Verdict, measured: dict[str, float], state: TrainState) -> None:
-        """Record a good step, or raise the error of a bad one.
+        """Record a good step; for a bad step, raise an error.
 
         Args:
-            verdict: the worst verdict of all ranks.
-            measured: the values of the step.
-            state: the counters after the step.
+            verdict: worst verdict over all ranks.
+            measured: measured values of the step.
+            state: counters after the step.
 
         Raises:
-            GuardError: the step was bad.
+            GuardError: the step is bad.
         """
         if verdict == Verdict.GOOD:
             self._good = state
@@ -81,7 +81,8 @@ class LossGuard:
         message = f"{what} at step {state.step}"
         if action != "rollback":
             return kind(message, metric=metric)
-        # Steps between logged ones are not checked: all since the last good one are suspect.
+        # Steps between logged ones are not checked, so all steps since the last good one are
+        # suspect.
         window = BadWindow(
             start=self._good.data.position,
             end=state.data.position,

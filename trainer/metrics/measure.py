@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Return this rank's peak memory since its start, in GiB, and counts of allocation failures."""
+    """Return this rank's peak memory since its start, in GiB, and its allocation failures."""
     if device.type == "cuda":
         stats = torch.cuda.memory_stats(device)
         return {
@@ -33,23 +33,24 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 def compile_seconds() -> float:
-    """Return the seconds that torch.compile has taken in this process so far."""
-    # Not imported here, which would take two seconds: without the module nothing was compiled.
+    """Return the time that torch.compile has taken in this process so far, in seconds."""
+    # Not imported here, because the import takes two seconds; if the module is missing, nothing was
+    # compiled.
     utils = sys.modules.get("torch._dynamo.utils")
     return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]
 
 
 def largest_of_ranks(values: dict[str, float], group: dist.ProcessGroup) -> dict[str, float]:
-    """Return each value's maximum over the ranks; a collective with the same names on all."""
+    """Return each value's maximum over the ranks; a collective with the same names on all ranks."""
     most = torch.tensor(list(values.values()), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     return dict(zip(values, most.tolist(), strict=True))
 
 
 class HardwareUse:
-    """Model FLOP/s, and MFU, their share of the device's peak.
+    """Model FLOP/s, and MFU, which is their ratio to the peak of the device.
 
-    The constructor logs why one of them is unavailable.
+    The constructor logs the reason if a value is unavailable.
     """
 
     def __init__(self, spec: JobSpec, device_name: str) -> None:
@@ -65,7 +66,7 @@ class HardwareUse:
             logger.info("no perf/mfu: the %s peak of %r is not known", precision, device_name)
 
     def values(self, tokens_per_second: float) -> dict[str, float]:
-        """Return model TFLOP/s and MFU at a rate of tokens per second and device."""
+        """Return model TFLOP/s and MFU for a rate in tokens per second and device."""
         if self._flops_per_token is None:
             return {}
         flops = self._flops_per_token * tokens_per_second
@@ -74,16 +75,16 @@ class HardwareUse:
 
 
 def precision_of(spec: JobSpec) -> Precision:
-    """Return the precision of most matrix products of a job."""
+    """Return the precision that the majority of a job's matrix products use."""
     if spec.quantization.recipe != "none":
         return "float8"
     if spec.training.param_dtype == "bfloat16":
         return "bfloat16"
-    # On a CPU the setting belongs to `trainer.kernels.cpu_products`.
+    # On a CPU, `trainer.kernels.cpu_products` uses this setting for another purpose.
     tf32 = torch.cuda.is_available() and torch.backends.cuda.matmul.allow_tf32
     return "tf32" if tf32 else "float32"
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a device for `trainyard.training.known_devices`."""
+    """Return a device name for `trainyard.training.known_devices`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

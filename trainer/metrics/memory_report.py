@@ -19,9 +19,9 @@ from trainyard.run.failures import REMEDIES, MemoryUse
 logger = logging.getLogger("trainer")
 
 HISTORY = "MEMORY_HISTORY"
-"""Variable of the job's `env`: number of allocations and frees in a CUDA snapshot."""
+"""Variable in the job's `env`: number of allocations and frees in a CUDA snapshot."""
 HISTORY_ENTRIES = 100_000
-"""Entries of a requested snapshot if the variable is not set."""
+"""Number of entries in a requested snapshot if the variable is not set."""
 GIB = 2**30
 REMEDY_OF_PART = {
     "weights": "shard them over more slots (parallelism.dp_shard), or optimizer.cpu_offload",
@@ -38,10 +38,10 @@ REMEDY_OF_PART = {
 
 
 def start_history(device: torch.device) -> None:
-    """Record the allocator's history for snapshots if the job's `env` enables it: it costs time.
+    """Record the allocator's history if the job's `env` enables it, because it costs time.
 
     Raises:
-        LaunchError: the variable is no number.
+        LaunchError: the variable is not a number.
     """
     entries = os.environ.get(HISTORY, "0")
     if not entries.isdecimal():
@@ -58,7 +58,7 @@ def history_runs() -> bool:
 
 
 def dump_snapshot(folder: Path, name: str) -> Path:
-    """Write the state and the recorded history of the CUDA allocator; return the file."""
+    """Write the CUDA allocator's state and recorded history; return the path of the file."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}.pickle"
     torch.cuda.memory._dump_snapshot(str(path))
@@ -69,10 +69,10 @@ def dump_snapshot(folder: Path, name: str) -> Path:
 def explaining_memory(
     model: nn.Module, optimizer: Optimizer, *, device: torch.device, snapshots: Path, rank: int
 ) -> Iterator[None]:
-    """Convert an out-of-memory error of the block to one with the memory use by part.
+    """Convert an out-of-memory error in the block to an error with the memory use by part.
 
     Raises:
-        OutOfMemoryError: instead of torch's and Python's own errors.
+        OutOfMemoryError: memory ran out; it replaces the errors of torch and Python.
     """
     try:
         yield
@@ -89,7 +89,7 @@ def explaining_memory(
 
 
 def memory_use(model: nn.Module, optimizer: Optimizer, device: torch.device) -> MemoryUse:
-    """Return this rank's memory use on its device by part, in bytes."""
+    """Return this rank's memory use on its device, by part, in bytes."""
     parameters = list(model.parameters())
     states = (value for state in optimizer.state.values() for value in state.values())
     weights = _bytes_on(device, parameters)
@@ -109,7 +109,7 @@ def memory_use(model: nn.Module, optimizer: Optimizer, device: torch.device) -> 
 
 
 def _held(device: torch.device) -> tuple[int, int, int]:
-    """Return allocated, reserved and total bytes; on a CPU allocated is the resident set."""
+    """Return allocated, reserved and total bytes; on a CPU, allocated is the resident set size."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), total
@@ -119,7 +119,7 @@ def _held(device: torch.device) -> tuple[int, int, int]:
 
 
 def _bytes_on(device: torch.device, values: Iterable[object]) -> int:
-    """Return the bytes of tensors on a device, of DTensors those of the local shard."""
+    """Return the bytes of tensors on a device; for a DTensor, the bytes of its local shard."""
     local = (v._local_tensor if isinstance(v, DTensor) else v for v in values)
     return sum(t.nbytes for t in local if isinstance(t, torch.Tensor) and t.device == device)
 
@@ -139,7 +139,7 @@ def _in_words(use: MemoryUse) -> str:
 
 
 def _remedy(use: MemoryUse) -> str:
-    """Return the usual remedy, then the one that reduces the largest part."""
+    """Return the usual remedy, then the remedy that reduces the largest part."""
     parts = _parts(use)
     most = max(parts, key=lambda name: parts[name])
     usual = REMEDIES[OutOfMemoryError.reason].text

@@ -1,4 +1,4 @@
-"""Writes `metrics.jsonl`: the data digest of every step, and values of logged steps."""
+"""Writes `metrics.jsonl`: the data digest of every step, and the values of logged steps."""
 
 from __future__ import annotations
 
@@ -46,28 +46,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trainer")
 
 FLUSH_STEPS = 256
-"""Limit of waiting steps without values: a kill loses the digests of up to this many."""
+"""Maximum number of waiting steps without values, whose digests a kill would lose."""
 RANK_TIMES_SECONDS = 30.0
-"""Interval between events with the times of all ranks."""
+"""Interval, in seconds, between events with the times of all ranks."""
 MICROSECOND = 1e-6
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The measurements of a step; its tensors are on the device, possibly still pending."""
+    """The measurements of a step; its tensors are on the device and may still be pending."""
 
     loss: torch.Tensor
-    """This rank's share of the mean loss over the tokens of the global batch, float32 `[]`."""
+    """This rank's part of the mean loss over the tokens of the global batch, float32 `[]`."""
     grad_norm: torch.Tensor
     """Global L2 norm of the gradient before clipping, `[]`."""
     hashes: list[int]
-    """Hashes of the sequences that this rank trained on, in the order of training."""
+    """Hashes of the sequences that this rank was trained on, in the order of training."""
 
 
 class MetricsLogger:
     """Measures, checks and writes the metrics of steps; every rank calls every method.
 
-    Between two steps, only fetching values waits for the device.
+    Between two steps, only the fetching of values waits for the device.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class MetricsLogger:
         collector: StepCollector,
         waits: CollectiveWaits | None = None,
     ) -> None:
-        """Start with the counters before the first step of the attempt.
+        """Start with the counters before the attempt's first step.
 
         Args:
             run: the attempt.
             ranks: all ranks.
-            writer: writes the events of stragglers.
-            start: the counters.
-            collector: runs the garbage collections of this rank.
-            waits: measures this rank's time in collectives; none is counted without it.
+            writer: writes the events about stragglers.
+            start: counters before the first step.
+            collector: runs this rank's garbage collections.
+            waits: measures this rank's time in collectives; if absent, the time counts as 0.
         """
         self._spec = run.spec
         self._ranks = ranks
@@ -100,14 +100,15 @@ class MetricsLogger:
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
-        self._comparison_due = False  # equal on all ranks: a line has the times of all or of none
+        self._comparison_due = False  # equal on all ranks: a line has all times or none
         self._compile_seconds = 0.0
         self._collector = collector
         self._gc_seconds = 0.0
         self._kept: dict[str, float] = {}
         self._tensorboard: SummaryWriter | None = None
         if run.spec.training.tensorboard and ranks.leads:
-            # Lazy: the import takes a second, and `training.tensorboard` is off by default.
+            # Imported here, because the import takes a second and `training.tensorboard` is off by
+            # default.
             from torch.utils.tensorboard.writer import SummaryWriter
 
             self._tensorboard = SummaryWriter(str(run.directory.tensorboard))
@@ -120,20 +121,21 @@ class MetricsLogger:
         """Times of steps, data and pauses."""
 
     def keep(self, metrics: dict[str, float]) -> None:
-        """Keep metrics of a save or a validation for the next step with written values."""
+        """Keep metrics of a save or a validation for the next step whose values are written."""
         self._kept |= metrics
 
     def step_done(self, state: TrainState, metrics: StepMetrics, *, write_values: bool) -> None:
-        """Add a completed step; if it is logged, write all waiting steps.
+        """Add a completed step; if its values are written, also write all waiting steps.
 
         Args:
-            state: the counters after the step.
-            metrics: the measurements of the step.
-            write_values: forces the values to be written; they are also written every
-                `log_every_steps`, at the first step of the attempt and at the last of the job.
+            state: counters after the step.
+            metrics: measurements of the step.
+            write_values: whether to write values at this step in any case. Values are also written
+                every `log_every_steps`, at the attempt's first step and at the job's last step.
 
         Raises:
-            GuardError: on every rank, after the record with the value has been written.
+            GuardError: the step is bad; raised on every rank, after the record with the value is
+                written.
         """
         self._log.add(state.step, metrics.hashes)
         logged = state.step in (self._first_step, self._spec.training.steps)
@@ -144,14 +146,14 @@ class MetricsLogger:
             self._log.write({})
 
     def write_late(self, step: int, metrics: dict[str, float]) -> None:
-        """Write metrics of a step after its record is written."""
+        """Write metrics of a step whose record is already written."""
         if self._ranks.leads:
             late = MetricRecord(step=step, time=time.time(), values=metrics)
             append_record(self._directory.metrics, late)
             self._show(step, metrics)
 
     def close(self) -> None:
-        """Close the files of TensorBoard."""
+        """Close the TensorBoard files."""
         if self._tensorboard:
             self._tensorboard.close()
 
@@ -169,7 +171,7 @@ class MetricsLogger:
         self._kept = {}
         by_rank = self._log.gather(times)
         if "compile/seconds" in performance or state.step == self._first_step:
-            # Ranks compile at different speeds, which does not make one a straggler.
+            # Ranks compile at different speeds, which must not make a rank a straggler.
             self.timers.restart_comparison()
         elif by_rank:
             metrics |= self._rank_comparison.add(by_rank)
@@ -184,27 +186,27 @@ class MetricsLogger:
             metrics["perf/tokens_per_second_per_device"] * self._ranks.world_size,
         )
         if verdict != Verdict.GOOD:
-            # torchrun kills all ranks after the first failure: rank 0 must have written before.
+            # torchrun kills all ranks after the first failure, so rank 0 must have written before.
             dist.barrier(group=self._ranks.cpu_group)
         self._guard.act(verdict, losses, state)
 
     def _show(self, step: int, metrics: dict[str, float]) -> None:
-        """Write metrics for TensorBoard, if the job enables it."""
+        """Write metrics for TensorBoard, if the job enables TensorBoard."""
         if self._tensorboard:
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(name, value, step)
-            self._tensorboard.flush()  # a killed run closes no file
+            self._tensorboard.flush()  # a killed run does not close its files
 
     def _own_times(self) -> RankSeconds | None:
-        """Return this rank's times since the last comparison, if one is due."""
+        """Return this rank's times since the last comparison, if a comparison is due."""
         if not self._comparison_due:
             return None
         return self.timers.of_rank()
 
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
-        """Return this rank's times, maxima over ranks of other values, and the worst verdict.
+        """Return this rank's times, the other values' maxima over ranks, and the worst verdict.
 
-        One collective carries all of it.
+        A single collective transfers all of them.
         """
         pace = self.timers.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()
@@ -242,7 +244,7 @@ class StepLog:
         self._partition = partition
         self._ranks = ranks
         self._steps: list[_Step] = []
-        # Ranks with one data-parallel rank run the same sequences: the lowest of them is the
+        # Ranks with the same data-parallel rank run the same sequences; the lowest of them is the
         # source.
         by_dp_rank = {
             MeshCoordinates.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
@@ -252,7 +254,7 @@ class StepLog:
 
     @property
     def full(self) -> bool:
-        """Whether enough steps wait to be written although none has values."""
+        """Whether enough steps wait to be written even if none has values."""
         return len(self._steps) >= FLUSH_STEPS
 
     def add(self, step: int, hashes: list[int]) -> None:
@@ -260,20 +262,21 @@ class StepLog:
         self._steps.append(_Step(step, time.time(), hashes))
 
     def gather(self, times: RankSeconds | None = None) -> list[RankSeconds]:
-        """Collect the ranks' results of the waiting steps along one tree of messages.
+        """Collect the results of all ranks for the waiting steps, along one tree of messages.
 
         Args:
-            times: this rank's times since the last comparison; on all ranks or on none.
+            times: this rank's times since the last comparison; given on all ranks or on none.
 
         Returns:
-            The times of all ranks, on global rank 0; empty on the others, and without times.
+            The times of all ranks on global rank 0; empty on other ranks, and if no times are
+            given.
         """
         slots = self._partition.rounds * self._partition.micro_batch_size
         mine = torch.zeros(len(self._steps), slots, dtype=torch.int64)
         for row, done in zip(mine, self._steps, strict=True):
             row[: len(done.hashes)] = torch.tensor(done.hashes, dtype=torch.int64)
-        # Times travel with the hashes, as whole microseconds: a separate collective would cost
-        # every rank another round trip.
+        # Times are sent with the hashes, as whole microseconds, because a separate collective would
+        # cost every rank another round trip.
         numbers = [] if times is None else [round(seconds / MICROSECOND) for seconds in times]
         flat = torch.cat([mine.flatten(), torch.tensor(numbers, dtype=torch.int64)])
         gathered = gather_on_rank_0(flat, self._ranks.cpu_group)
@@ -293,12 +296,12 @@ class StepLog:
         ]
 
     def write(self, metrics: dict[str, float]) -> None:
-        """Append a record for each gathered step; `metrics` are those of the last one.
+        """Append a record for each gathered step; `metrics` belong to the last step.
 
         Raises:
-            OSError: on global rank 0, a record could not be appended whole.
+            OSError: on global rank 0, a record could not be appended completely.
         """
-        # Only global rank 0 has digests, so that other ranks append nothing.
+        # Only global rank 0 has digests, so the other ranks append nothing.
         for done, digest in zip(self._steps, self._digests, strict=False):
             values = metrics if done is self._steps[-1] else {}
             append_record(
@@ -310,10 +313,10 @@ class StepLog:
 
 
 class RankComparison:
-    """Finds stragglers on global rank 0, and writes events of them and of all ranks' times."""
+    """Finds stragglers on global rank 0; writes events about them and about all ranks' times."""
 
     def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
-        # Ranks of one pipeline stage do the same work.
+        # Ranks in the same pipeline stage do the same work.
         self._roles = [MeshCoordinates.of(rank, layout).pp for rank in range(layout.world_size)]
         self._overlaps = ranks.device.type == "cuda"
         self._watch = StragglerWatch(self._roles)
@@ -321,7 +324,7 @@ class RankComparison:
         self._written_at = -RANK_TIMES_SECONDS
 
     def add(self, by_rank: Sequence[RankSeconds]) -> dict[str, float]:
-        """Judge the times of a line and return its metrics."""
+        """Judge the times in a line; return the metrics for the line."""
         times = without_shared_wait(by_rank, self._roles) if self._overlaps else by_rank
         found, gone = self._watch.add(times)
         for straggler in found:
@@ -339,7 +342,7 @@ class RankComparison:
 
 
 class Losses:
-    """Reduces the loss over all ranks and fetches it: one collective, one copy."""
+    """Reduces the loss over all ranks and fetches it, with one collective and one copy."""
 
     def __init__(self, run: TrainerRun, ranks: Ranks) -> None:
         self._layout = run.attempt.layout
@@ -350,9 +353,10 @@ class Losses:
         )
 
     def __call__(self, metrics: StepMetrics) -> dict[str, float]:
-        """Return mean and largest loss and the gradient norm; the host waits for them."""
+        """Return mean loss, maximum loss and gradient norm; the host waits for them."""
         loss_D = torch.zeros_like(self._tokens_share_D)
-        # Every tensor-parallel rank has the whole loss; ranks of the other axes have parts of it.
+        # Every tensor-parallel rank has the whole loss, so divide by tp; ranks on the other axes
+        # have parts of it.
         loss_D[self._dp_rank] = metrics.loss / self._layout.tp
         dist.all_reduce(loss_D)
         means_D = loss_D / self._tokens_share_D
@@ -362,5 +366,5 @@ class Losses:
 
 
 def share_of(partition: BatchPartition, dp_rank: int) -> float:
-    """Return the share of the global batch's sequences that a data-parallel rank runs."""
+    """Return the fraction of the global batch's sequences that a data-parallel rank runs."""
     return sum(map(len, partition.for_rank(dp_rank))) / partition.global_batch_size

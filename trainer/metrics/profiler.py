@@ -20,21 +20,21 @@ logger = logging.getLogger("trainer")
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """A request that all ranks agreed on."""
+    """A profile request on which all ranks have agreed."""
 
     memory: bool
-    """A memory snapshot; a profile otherwise."""
+    """Whether to record a memory snapshot instead of a profile."""
     steps: int
-    """Steps to record."""
+    """Number of steps to record."""
     every_rank: bool
-    """Whether every rank records; otherwise only global rank 0."""
+    """Whether every rank records; otherwise only global rank 0 records."""
 
 
 class Profiler:
-    """At most one recording at a time; every rank calls `step_done` after each step.
+    """Makes one recording at a time; every rank calls `step_done` after each step.
 
-    All ranks start and end a recording after the same step, without a wait in between. The profiler
-    itself slows the recorded steps.
+    All ranks start and end a recording after the same step, without waiting in between. The
+    profiler itself slows down the recorded steps.
     """
 
     def __init__(self, directory: RunDirectory, ranks: Ranks) -> None:
@@ -45,7 +45,7 @@ class Profiler:
         self._recording: _Profile | _MemorySnapshot | None = None
 
     def step_done(self, step: int, request: ProfileRequest | None) -> tuple[bool, str] | None:
-        """Start a requested recording, or end the one that is due; a collective when one ends.
+        """Start or end a recording if one is due; the end of a recording is a collective.
 
         Returns:
             Success and message of a recording that has ended or cannot start; otherwise None.
@@ -63,7 +63,7 @@ class Profiler:
         return None
 
     def close(self, step: int) -> tuple[bool, str] | None:
-        """End a recording because training ends."""
+        """End a recording because the training ends."""
         return None if self._request is None else self._end(step)
 
     @property
@@ -81,7 +81,7 @@ class Profiler:
         try:
             if recording is not None:
                 text = str(recording.stop(f"steps-{steps}.rank-{self._ranks.rank}"))
-        except (OSError, RuntimeError) as error:  # a failed recording must not end the training
+        except (OSError, RuntimeError) as error:  # a failed recording must not end training
             logger.exception("the recording could not be written")
             failed, text = True, f"rank {self._ranks.rank}: {error}"
         if not every_rank:
@@ -97,7 +97,7 @@ class Profiler:
 
 
 class _Profile:
-    """A trace of this process and its GPU by torch.profiler, in Chrome's format."""
+    """A trace of this process and its GPU by torch.profiler, in Chrome's trace format."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._folder = directory.profiles
@@ -108,7 +108,7 @@ class _Profile:
         self._seen = self._profiler.__enter__()
 
     def stop(self, name: str) -> Path:
-        """End the recording and write it to a file called `name` plus suffix; return the file."""
+        """End the recording; write it to a file `name` plus suffix; return the path of the file."""
         self._profiler.__exit__(None, None, None)
         self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{name}.json.gz"
@@ -117,7 +117,7 @@ class _Profile:
 
 
 class _MemorySnapshot:
-    """A snapshot of this GPU's caching allocator, with its history over the steps."""
+    """A snapshot of this GPU's caching allocator, with the allocator's history over the steps."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._folder = directory.snapshots
@@ -126,7 +126,7 @@ class _MemorySnapshot:
             torch.cuda.memory._record_memory_history(max_entries=HISTORY_ENTRIES)
 
     def stop(self, name: str) -> Path:
-        """As `_Profile.stop`."""
+        """As for `_Profile.stop`."""
         try:
             return dump_snapshot(self._folder, name)
         finally:

@@ -1,7 +1,7 @@
 """The position of this rank, written on request even while the main thread is blocked.
 
 The supervisors collect the positions of all ranks before a hang ends the attempt, and the server
-finds the rank that did not arrive (docs/guards.md).
+then finds the rank that did not arrive (docs/guards.md).
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from trainyard.run.records import RankPosition
 logger = logging.getLogger("trainer")
 
 FOREIGN = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-"""Folders of Python and of installed packages: frames there explain nothing about a job."""
+"""Folders of Python and of installed packages; frames in them explain nothing about a job."""
 SHOWN_PARTS = 2
-"""Parts of a path shown for a place: the folder and the file."""
+"""Number of path components shown in a position: folder and file."""
 
 
 def write_position_when_asked(
     directory: RunDirectory, *, rank: int, step: Callable[[], int]
 ) -> None:
-    """Write stacks and `RankPosition` on each `STACKS_SIGNAL`; call it in the main thread.
+    """Write stacks and `RankPosition` at each `STACKS_SIGNAL`; call this in the main thread.
 
-    A Python handler would run only after the main thread has left its collective. So the signal's
-    number goes through a pipe to a thread, and faulthandler, which needs no interpreter, writes the
-    stacks. A thread that never releases the interpreter's lock prevents only the position.
+    A Python handler would run only after the main thread has left its collective. So the number of
+    the signal is sent through a pipe to a thread, which writes the position. faulthandler writes
+    the stacks, because it needs no interpreter. A thread that never releases the interpreter's lock
+    prevents only the position.
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(read_end, True)
@@ -56,7 +57,7 @@ def write_position_when_asked(
 
 
 def _write(directory: RunDirectory, rank: int, *, step: int, main: int) -> None:
-    """Replace the position of this rank; an error is logged and does not end training."""
+    """Replace the position file of this rank; an error is logged and does not end training."""
     try:
         directory.positions.mkdir(exist_ok=True)
         collectives = [*recorded(nccl=True), *recorded(nccl=False)]
@@ -73,7 +74,7 @@ def _write(directory: RunDirectory, rank: int, *, step: int, main: int) -> None:
 
 
 def _place(main: int) -> str | None:
-    """Return the innermost own frame of the main thread, then those of other threads."""
+    """Return the innermost own frame of the main thread or, without one, of another thread."""
     frames = sys._current_frames()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     places = [_innermost(frames.pop(main, None))]
@@ -85,7 +86,7 @@ def _place(main: int) -> str | None:
 
 
 def _innermost(frame: FrameType | None) -> str | None:
-    """Return the innermost frame of a stack outside Python and installed packages."""
+    """Return the innermost frame outside of Python and of installed packages."""
     own = next((one for one in _outwards(frame) if _is_own(one.f_code.co_filename)), None)
     if own is None:
         return None
@@ -100,6 +101,6 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_own(path: str) -> bool:
-    # The trainer may itself be installed as a package.
+    # The trainer itself may be installed as a package.
     trainer = str(Path(__file__).parents[1])
     return path.startswith(trainer) or not path.startswith(("<", *FOREIGN))

@@ -1,4 +1,4 @@
-"""Writes the records of a run except its metrics: events, heartbeat, answers, outcome, error."""
+"""Writes the records of a run except metrics: events, heartbeat, answers, outcome and error."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ TIMED_OUT = (
     "wait timeout after",
     "Watchdog caught collective operation timeout",
 )
-"""Messages of gloo, torch's store and NCCL's watchdog after a timeout."""
+"""Parts of messages that gloo, torch's store and NCCL's watchdog write after a timeout."""
 LAUNCH_REMEDY = Remedy(
     text="Change what the message names: the spec, by a new job or a resume, or packages, drivers "
     "or roots of the node; then resume. The log of the rank has the rest."
 )
-"""For a launch that a rank or its check refuses; the default remedy is for failures of nodes."""
+"""Remedy for a launch that a rank or its check refuses; the default remedy is for failures of
+nodes.
+"""
 NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
 
 class RunWriter:
     """Writes the records of a run; every rank calls every method, and one rank writes.
 
-    Global rank 0 appends lines, each with one write. The first rank of each node replaces files,
+    Global rank 0 appends lines, each line by one write. The first rank of each node replaces files
     atomically.
     """
 
@@ -61,9 +63,9 @@ class RunWriter:
         self._phase = Phase.STARTING
         self._last_beat = 0.0
         self.step = 0
-        """Completed optimizer steps."""
+        """Number of completed optimizer steps."""
         self.checkpoint_id: str | None = None
-        """The last committed checkpoint."""
+        """Id of the last committed checkpoint; None before the first one."""
 
     def enter(self, phase: Phase) -> None:
         """Start a phase: write a heartbeat immediately, and an event."""
@@ -71,7 +73,7 @@ class RunWriter:
         self.event("phase", {"phase": phase.value})
 
     def beat(self, phase: Phase | None = None) -> None:
-        """Write a heartbeat: immediately in a new phase, otherwise at most once a second."""
+        """Write a heartbeat: immediately in a new phase, otherwise at most once per second."""
         now = time.monotonic()
         unchanged = phase is None or phase == self._phase
         if not self._leads_node or (unchanged and now - self._last_beat < HEARTBEAT_SECONDS):
@@ -88,7 +90,7 @@ class RunWriter:
             append_record(self._directory.events, record)
 
     def save_begun(self) -> None:
-        """Note that a commit may follow, until its event is written."""
+        """Note that a commit may follow; the note is removed when the commit's event is written."""
         if self._leads:
             self._directory.committing.touch()
 
@@ -99,7 +101,7 @@ class RunWriter:
         self._save_over()
 
     def save_failed(self, failure: SaveFailed) -> None:
-        """Append the reason of a failed save that will be retried."""
+        """Append the event for a failed save that will be retried."""
         self.event("save_failed", failure.model_dump(mode="json"))
         self._save_over()
 
@@ -124,18 +126,19 @@ class RunWriter:
             create_record(self._directory.outcome, outcome)
 
     def fail(self, error: BaseException) -> Failure:
-        """Write the failure, unless another rank of this node has already written one.
+        """Write the failure, unless another rank on this node has already written one.
 
-        The first failure is the cause; later ones are consequences, such as lost connections.
+        The first failure is the cause; later failures are consequences, such as lost connections.
 
         Returns:
-            The failure of this rank, written or not.
+            The failure of this rank, whether it was written or not.
         """
         own = failure = failure_of(error, rank=self._rank, step=self.step)
         if own.reason == FailureReason.HANG and self._directory.logs.is_dir():
             own = failure = replace(own, path=str(self._directory.logs))
         if not create_record(self._directory.error, failure):
-            # The first rank may be killed between its two files: write the outcome here too.
+            # The first rank may be killed between writing its two files, so write the outcome here
+            # too.
             failure = parse_record(Failure, self._directory.error.read_bytes())
         outcome = Outcome(
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
@@ -145,14 +148,14 @@ class RunWriter:
 
 
 def write_check_error(directory: RunDirectory, error: BaseException) -> Failure:
-    """Write the failure of a check, while its ranks start and may fail too; return it."""
+    """Write and return the failure of a check; its ranks may start and fail at the same time."""
     failure = failure_of(error, rank=None, step=None)
     replace_record(directory.check_error, failure)
     return failure
 
 
 def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> Failure:
-    """Return the typed failure of an exception."""
+    """Return the typed failure for an exception."""
     text = "".join(traceback.format_exception(error))
     reason, message = _reason(error), str(error) or type(error).__name__
     if reason == FailureReason.HANG:

@@ -1,8 +1,8 @@
-"""Stragglers: ranks that compute, or wait for data, longer than their peers in a step.
+"""Stragglers: ranks whose own time in a step, for compute and data, exceeds their peers'.
 
-All ranks leave a step together, so its duration does not show who was late. A slow rank arrives
-last in each collective and waits least there: its own time, compute and data, is the longest.
-docs/guards.md has the rule and its constants.
+All ranks end a step together, so the duration of the step does not show which rank was late. A slow
+rank arrives last in each collective and waits least there, so its own time, for compute and data,
+is the longest. docs/guards.md has the rule and its constants.
 """
 
 from __future__ import annotations
@@ -15,62 +15,68 @@ from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 WINDOW = 20
-"""Logged lines over which ranks are compared."""
+"""Number of logged lines over which ranks are compared."""
 FOUND_LINES = 15
-"""Slow lines of the window from which a rank is a straggler."""
+"""Minimum number of slow lines in the window for which a rank becomes a straggler."""
 GONE_LINES = 10
-"""Slow lines of the window below which a straggler has recovered."""
+"""Number of slow lines in the window below which a straggler counts as recovered."""
 FACTOR = 1.2
-"""Own time of a slow rank, as a multiple of the median of its peers."""
+"""Minimum ratio of a slow rank's own time to the median of its peers."""
 LEFT_FACTOR = 1.1
-"""The same for a rank that is already a straggler, so that it does not come and go."""
+"""The same ratio for a rank that is already a straggler; it is lower, so that the verdict does not
+alternate.
+"""
 LEAST_SECONDS = 0.01
-"""Excess per step below which no rank is slow: rank 0 writes records, others do not."""
+"""Minimum excess per step, in seconds, for a slow rank, because rank 0 alone spends time on writing
+records.
+"""
 SPANS = 64
-"""Limit of entries in a summary, for any number of ranks."""
+"""Maximum number of entries in a summary, for any number of ranks."""
 SERIES = 8
-"""Limit of ranks with their own series in an attempt."""
+"""Maximum number of ranks with their own series in an attempt."""
 NEW_STRAGGLERS = 8
-"""Limit of stragglers that one line names, each by an event that the server keeps."""
+"""Maximum number of new stragglers per line; each causes an event that the server keeps."""
 MAX_STRAGGLERS = 100
-"""Limit of concurrently named stragglers: a slow rack is a thousand ranks with one cause."""
+"""Maximum number of stragglers named at the same time: a slow rack may be a thousand ranks with one
+cause.
+"""
 
 Kind = Literal["compute", "data"]
 
 
 class RankSeconds(NamedTuple):
-    """Times of a rank in a step, averaged over the steps of a line, in seconds."""
+    """Times of a rank per step, in seconds, averaged over the steps of a line."""
 
     compute: float
-    """Everything else: forward, backward, update, and the host's own work."""
+    """Remaining time: forward, backward, update, and the host's own work."""
     data: float
-    """Waiting for the next batch."""
+    """Time waiting for the next batch."""
     wait: float
     """Time in collectives, including the wait for other ranks."""
 
     @property
     def own(self) -> float:
-        """Time that no other rank causes."""
+        """Time that no other rank causes: compute and data."""
         return self.compute + self.data
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that is slower than its peers for most of a window."""
+    """A rank that is slower than its peers in the majority of a window's lines."""
 
     rank: int
     """Global rank."""
     kind: Kind
-    """Whether most of its excess is in compute or in waiting for data."""
+    """Whether the larger part of the excess is in compute or in waiting for data."""
     factor: float
-    """Its own time as a multiple of the median of its peers."""
+    """Ratio of the rank's own time to the median of its peers."""
     share: float
-    """Part of each step that it costs the job, from 0 to 1."""
+    """Fraction of each step that the rank costs the job, from 0 to 1."""
 
 
 @dataclass(frozen=True)
 class _Excess:
-    """The excess of a rank over its peers on one line."""
+    """The excess of a rank over its peers in one line."""
 
     factor: float
     seconds: float
@@ -79,10 +85,10 @@ class _Excess:
 
 
 class StragglerWatch:
-    """Compares the times of all ranks, line by line. Only global rank 0 needs one."""
+    """Compares the times of all ranks, line by line; only global rank 0 needs it."""
 
     def __init__(self, roles: Sequence[Hashable]) -> None:
-        """Start without lines; `roles[rank]` is equal for ranks with the same work."""
+        """Start without lines; `roles[rank]` must be equal for ranks that do the same work."""
         self._peers = _by_role(roles)
         self._tables: deque[Sequence[RankSeconds]] = deque(maxlen=WINDOW)
         self._slow: deque[dict[int, _Excess]] = deque(maxlen=WINDOW)
@@ -92,13 +98,14 @@ class StragglerWatch:
 
     @property
     def ranks(self) -> list[int]:
-        """The current named stragglers, at most `MAX_STRAGGLERS`."""
+        """Ranks of the stragglers named at present, at most `MAX_STRAGGLERS`."""
         return sorted(self._found)
 
     def add(self, times: Sequence[RankSeconds]) -> tuple[list[Straggler], list[int]]:
         """Add a line; return the new stragglers, and the ranks that have recovered.
 
-        At most `NEW_STRAGGLERS` are new, the costliest first; later lines name others.
+        At most `NEW_STRAGGLERS` are returned as new, those with the highest cost first; later lines
+        name the rest.
         """
         self._tables.append(times)
         self._slow.append(
@@ -125,10 +132,10 @@ class StragglerWatch:
         return new, gone
 
     def values(self) -> dict[str, float]:
-        """Return the metrics of the last line: summaries of all ranks, and series of some.
+        """Return the metrics of the last line: summaries over all ranks, and series of some ranks.
 
-        An attempt has series of its first `SERIES` stragglers or, in a small job, of all ranks: the
-        server keeps a limited number, shared with users' own series.
+        An attempt has series for its first `SERIES` stragglers or, in a small job, for all ranks,
+        because the server keeps a limited number of series, including the user's own.
         """
         times = self._tables[-1]
         own = [one.own for one in times]
@@ -143,9 +150,10 @@ class StragglerWatch:
         }
 
     def summary(self) -> list[dict[str, float]]:
-        """Return the window's mean times in at most `SPANS` spans of neighbouring ranks.
+        """Return the mean times in the window, in at most `SPANS` spans of adjacent ranks.
 
-        A span shows its rank with the longest own time, so that none is hidden.
+        Each span shows the times of its rank with the longest own time, so that no slow rank is
+        hidden.
         """
         ranks = len(self._tables[-1])
         means = [
@@ -183,10 +191,10 @@ class StragglerWatch:
 def without_shared_wait(
     times: Sequence[RankSeconds], roles: Sequence[Hashable]
 ) -> Sequence[RankSeconds]:
-    """Count as waiting only the excess over the peers' least wait, and the rest as compute.
+    """Count only the excess over the peers' shortest wait as waiting, and the rest as compute.
 
-    On a GPU collectives overlap with compute: their durations include the transfer, which is equal
-    for all ranks, and only the excess is a wait for other ranks.
+    On a GPU, collectives overlap with compute. Their durations include the transfer, which is equal
+    for all ranks; only the excess is a wait for other ranks.
     """
     corrected = list(times)
     for peers in _by_role(roles):
@@ -205,12 +213,12 @@ def _by_role(roles: Sequence[Hashable]) -> list[list[int]]:
 
 
 def _exceeding(peers: Sequence[int], times: Sequence[RankSeconds]) -> Iterable[tuple[int, _Excess]]:
-    """Yield the ranks that exceed the median of the others by `LEFT_FACTOR` and `LEAST_SECONDS`."""
+    """Yield ranks that exceed their peers' median by `LEFT_FACTOR` and `LEAST_SECONDS`."""
     if len(peers) < 2:
         return
     by_rank = [times[rank].own for rank in peers]
     own, data = sorted(by_rank), sorted(times[rank].data for rank in peers)
-    # No median of the others is lower: one comparison excludes most ranks.
+    # The median of the peers is never lower than this, so one comparison excludes almost all ranks.
     least = own[(len(own) - 2) // 2]
     bar = max(LEFT_FACTOR * least, least + LEAST_SECONDS)
     for rank, mine in zip(peers, by_rank, strict=True):
@@ -231,7 +239,7 @@ def _exceeding(peers: Sequence[int], times: Sequence[RankSeconds]) -> Iterable[t
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of sorted numbers without one of them."""
+    """Return the median of sorted numbers after removal of one of them."""
     left_out, count = bisect_left(ordered, value), len(ordered) - 1
     low, high = (count - 1) // 2, count // 2
     return (ordered[low + (low >= left_out)] + ordered[high + (high >= left_out)]) / 2

@@ -1,4 +1,4 @@
-"""Times between two logged steps: in steps, waiting for data or other ranks, and pauses."""
+"""Times between two logged steps: steps, waits for data and for other ranks, and pauses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.metrics.stragglers import RankSeconds
 
 @dataclass
 class _Span:
-    """Steps and seconds since a start time."""
+    """Number of steps, and seconds, since a start time."""
 
     started: float
     data_seconds: float = 0.0
@@ -24,11 +24,11 @@ class _Span:
 
 
 class StepTimers:
-    """Times of a line's steps, and of the steps since the last comparison of ranks.
+    """Times of the steps in a line, and of the steps since the last comparison of ranks.
 
-    On a GPU the host runs ahead of the device: call `values` only right after the host has waited
-    for it. Step times are then measured by the device, so a wait for data reduces the compute rate
-    only if the device was idle too.
+    On a GPU the host runs ahead of the device, so call `values` only right after the host has
+    waited for the device. Step times are then those of the device, so a wait for data reduces the
+    compute rate only if the device was idle too.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class StepTimers:
 
     @property
     def comparable(self) -> bool:
-        """Whether `of_rank` can measure at reasonable cost."""
+        """Whether `of_rank` can now measure at a reasonable cost."""
         return self._waits.due
 
     def restart(self) -> None:
-        """Reset all times and start counting now."""
+        """Reset all times, and start counting now."""
         self._restart_line()
         self.restart_comparison()
 
     def restart_comparison(self) -> None:
-        """Make the next `of_rank` count from now on."""
+        """Restart the times that the next `of_rank` returns."""
         self._waits.read()
         self._waited_before = self._waits.seconds
         self._compared = _Span(self._clock())
@@ -100,7 +100,7 @@ class StepTimers:
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Exclude the time of this block, a save or a validation, from the step time."""
+        """Exclude the time of this block, such as a save or a validation, from the step time."""
         started, waited = self._clock(), self._waits.seconds
         yield
         seconds = self._clock() - started
@@ -111,8 +111,8 @@ class StepTimers:
     def of_rank(self) -> RankSeconds:
         """Return this rank's times since the last call or `restart_comparison`.
 
-        They cover several lines if waits are read less often than lines are logged: otherwise times
-        of one line would be compared with waits of several.
+        The times cover several lines if waits are read less often than lines are logged. Otherwise
+        the times of one line would be compared with the waits of several lines.
         """
         self._waits.read()
         span, waited = self._compared, self._waits.seconds - self._waited_before
@@ -126,7 +126,7 @@ class StepTimers:
         )
 
     def values(self) -> dict[str, float]:
-        """Return rates and mean times of the steps since the last call or `restart`."""
+        """Return rates and mean times for the steps since the last call or `restart`."""
         line = self._line
         wall = self._clock() - line.started
         on_device = sum(begun.elapsed_time(ended) for begun, ended in self._marks) / 1000

@@ -16,14 +16,15 @@ from trainyard.training.architectures import Architecture, RopeScaling
 
 
 class Positions(nn.Module):
-    """The tokens of a sequence that this process handles, and their rotary angles.
+    """The tokens of a sequence that this process handles, with their rotary angles.
 
-    The rotary position embedding is that of Su et al., RoFormer, 2021. All tensors are buffers
-    outside the state dict. A model built on the meta device calls `reset` once it has memory.
+    The rotary position embedding is defined in Su et al., RoFormer, 2021. All tensors are buffers
+    that are not in the state dict. A model built on the meta device must call `reset` once it has
+    memory.
     """
 
     attended: Tensor
-    """Indices of the tokens of which this process computes queries, keys and values, int64."""
+    """Indices of the tokens for which this process computes queries, keys and values, int64."""
     cos: Tensor
     sin: Tensor
     stream: Tensor
@@ -41,12 +42,13 @@ class Positions(nn.Module):
     def take(
         self, *, attended_S: Tensor, stream_S: Tensor, queries_S: Tensor | None = None
     ) -> None:
-        """Select tokens of each sequence by their indices, int64 on the host.
+        """Select tokens of each sequence by their indices, which are int64 on the host.
 
         Args:
-            attended_S: tokens of which this process computes queries, keys and values.
-            stream_S: tokens of its residual stream.
-            queries_S: tokens of which its attention uses the queries; default: `attended_S`.
+            attended_S: tokens for which this process computes queries, keys and values.
+            stream_S: tokens in the residual stream of this process.
+            queries_S: tokens whose queries the attention of this process uses; `attended_S` when
+                absent.
         """
         self.attended, self._stream_S = attended_S, stream_S
         self._queries_S = attended_S if queries_S is None else queries_S
@@ -59,7 +61,7 @@ class Positions(nn.Module):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Fill the buffers. Angles are computed in float64 on the host: equal on every device."""
+        """Fill the buffers; float64 angles come from the host, so all devices get equal ones."""
         if self.cos.is_meta:
             return
         angles = torch.outer(self.attended.double(), self._frequencies_P)
@@ -72,8 +74,8 @@ class Positions(nn.Module):
     def forward(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return cosines [S, W], sines [S, W] and stream indices [S] for an input of S tokens.
 
-        The input is token ids (the attended tokens) or the residual stream. Fewer tokens than
-        `seq_len` are the start of a sequence, as in inference.
+        The input is either token ids (the attended tokens) or the residual stream. If it has fewer
+        tokens than `seq_len`, they are the start of a sequence, as in inference.
 
         Raises:
             ValueError: `tokens` exceeds `seq_len`.
@@ -86,18 +88,19 @@ class Positions(nn.Module):
         return self.cos[:tokens], self.sin[:tokens], self.stream[:tokens]
 
     def document_mask(self, segments_BS: Tensor) -> Mask:
-        """Return the document mask of whole sequences, which all layers share.
+        """Return the document mask for whole sequences, which all layers share.
 
-        `segments_BS` is the document index of each token of the whole sequence, int32.
+        `segments_BS` is the document index of each token in the whole sequence, int32.
         """
         return document_mask(segments_BS, self.queries[: segments_BS.shape[1]])
 
 
 def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
-    """Return the rotation of each pair of features per token, float64 [W / 2], in rad.
+    """Return each feature pair's rotation per token, float64 [W / 2], in rad.
 
-    `scaling` is Llama 3.1's: frequencies with few turns within the original context are divided by
-    its factor, those with many turns stay, and between the two it interpolates linearly.
+    `scaling` is the scaling of Llama 3.1: frequencies with few turns within the original context
+    are divided by its factor, frequencies with many turns stay, and frequencies in between are
+    interpolated linearly.
     """
     pairs = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu")
     plain = theta ** (-pairs / head_dim)
@@ -112,9 +115,9 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
 def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
     """Rotate each pair of features (i, i + W/2) by the angle of its token.
 
-    Pairs are half a head apart, as in published Hugging Face weights; the first half of `sin_SW`
-    carries the minus sign of the rotation. The product is computed in float32, the type of the
-    angles, and rounded to the type of `x_BHSW`.
+    The features of a pair are half a head apart, as in published Hugging Face weights; the first
+    half of `sin_SW` has the minus sign of the rotation. The product is computed in float32, the
+    dtype of the angles, and rounded to the dtype of `x_BHSW`.
     """
     swapped_BHSW = torch.roll(x_BHSW, x_BHSW.shape[-1] // 2, dims=-1)
     return (x_BHSW * cos_SW + swapped_BHSW * sin_SW).type_as(x_BHSW)
@@ -123,15 +126,15 @@ def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
 class CausalAttention(nn.Module):
     """Causal scaled dot-product attention.
 
-    A module without weights, so that context parallelism can replace it.
+    A module without weights, which context parallelism can therefore replace.
     """
 
     def forward(
         self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """Return the attention output, shaped as the queries; K divides H.
+        """Return the attention output in the shape of the queries; K must divide H.
 
-        With a `mask` (`Positions.document_mask`) tokens attend to their own document only.
+        With a `mask` (`Positions.document_mask`), tokens attend only to their own document.
         """
         if mask is not None:
             return attend_within_documents(q_BHSW, k_BKSW, v_BKSW, mask)
@@ -142,7 +145,7 @@ class CausalAttention(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections to queries, keys and values, attention, and the output projection."""
+    """Attention, with projections to queries, keys and values and an output projection."""
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -156,16 +159,16 @@ class Attention(nn.Module):
     def forward(
         self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """Return the attention's contribution to the residual stream, shaped as `x_BSD`."""
+        """Return the attention's contribution to the residual stream, in the shape of `x_BSD`."""
         q_BHSW, k_BKSW, v_BKSW = self.project(x_BSD)
         q_BHSW, k_BKSW = rotate(q_BHSW, cos_SW, sin_SW), rotate(k_BKSW, cos_SW, sin_SW)
         mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW, mask)
         return self.wo(mixed_BHSW.transpose(1, 2).flatten(2))
 
     def project(self, x_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [B, H, S, W], keys and values [B, K, S, W] before their rotation."""
+        """Return queries [B, H, S, W], and keys and values [B, K, S, W], before the rotation."""
         return self._heads(self.wq(x_BSD)), self._heads(self.wk(x_BSD)), self._heads(self.wv(x_BSD))
 
     def _heads(self, x: Tensor) -> Tensor:
-        # -1 heads: under TP the projection returns only this rank's heads.
+        # -1 heads, because under TP the projection returns only this rank's heads.
         return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)

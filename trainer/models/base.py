@@ -1,4 +1,4 @@
-"""The interface of models to the trainer, for the families and own models."""
+"""The interface between models and the trainer, for the model families and own models."""
 
 from __future__ import annotations
 
@@ -13,66 +13,68 @@ from trainer.models.head import Head
 
 
 class DataDependence(StrEnum):
-    """Where the course of forward may depend on its tokens, as in the choice of an expert."""
+    """Where the control flow of the forward pass may depend on its tokens, as in expert choice."""
 
     NOWHERE = "nowhere"
-    """The same parameters in the same order for all tokens."""
+    """All tokens use the same parameters in the same order."""
     IN_BLOCKS = "in_blocks"
-    """The same blocks in the same order; other parameters within a block."""
+    """All tokens use the same blocks in the same order, but possibly other parameters within a
+    block.
+    """
     ANYWHERE = "anywhere"
-    """Also other blocks."""
+    """Tokens may also use other blocks."""
 
 
 class Model(nn.Module):
-    """Maps tokens to logits or to their loss.
+    """Maps tokens to logits, or to the loss of the logits.
 
-    Built on the meta device, then parallelized, then allocated and initialized.
+    A model is built on the meta device, then parallelized, then allocated and initialized.
     """
 
     data_dependence = DataDependence.NOWHERE
-    """Where ranks may use other parameters, because their tokens differ."""
+    """Where ranks may use different parameters because their tokens differ."""
     positions: Positions
-    """The tokens of a sequence that this process handles."""
+    """Tokens of a sequence that this process handles."""
     layers: nn.ModuleDict
-    """The blocks: the units of FSDP, recomputation and compilation."""
+    """Blocks of the model; each is a unit of FSDP, recomputation and compilation."""
     tok_embeddings: nn.Embedding | None
-    """The embedding, an FSDP unit of its own; None if absent or part of another module."""
+    """Embedding, which is an FSDP unit; None if it is absent or part of another module."""
     norm: nn.RMSNorm | None
-    """The final norm, in one FSDP unit with `output`."""
+    """Final norm, which is in the same FSDP unit as `output`."""
     output: Head | None
-    """The head; None if absent or part of another module."""
+    """Head of the model; None if it is absent or part of another module."""
 
     @property
     def tied(self) -> bool:
-        """Whether the head uses the weight of the embedding: FSDP's root unit then holds both."""
+        """Whether the head uses the embedding's weight; FSDP's root unit then holds both."""
         raise NotImplementedError
 
     def keep_ties(self) -> None:
-        """Restore the identity of tensors with several names after some were replaced."""
+        """Restore the identity of tensors with several names, after some were replaced."""
 
     def keep(self, names: Collection[str]) -> None:
-        """Remove, in place, all modules except the named ones; parameter names do not change.
+        """Remove all modules except the named ones, in place; parameter names do not change.
 
-        Names are those of `trainyard.training.pipeline_stages.module_names` for every model.
+        For every model, the names are those of `trainyard.training.pipeline_stages.module_names`.
         """
         raise NotImplementedError
 
     def part(self, names: Collection[str]) -> Self:
-        """Return a model of the named modules, shared with this one.
+        """Return a model of the named modules; it shares them with this model.
 
-        Without `tok_embeddings` its input is the residual stream [B, S, D]; without `output`, so is
-        its result.
+        Without `tok_embeddings`, the input of the part is the residual stream [B, S, D]; without
+        `output`, its result is the residual stream.
         """
         raise NotImplementedError
 
     def initial_std(self, name: str) -> float:
-        """Return the standard deviation of a matrix's initial values."""
+        """Return the standard deviation for a matrix's initial values."""
         raise NotImplementedError
 
     def initial_weights(self, _seed: int) -> dict[str, Tensor] | None:
-        """Return the whole initial weights by name if the model creates them itself.
+        """Return all initial weights, whole and by name, if the model creates them itself.
 
-        None: `init_weights` draws them.
+        If this returns None, `init_weights` draws the weights.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""The digest of an own model's code: every file of the folder that `model.code` names."""
+"""The digest of an own model's code, over every file in the folder that `model.code` names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
     """Return the XXH3-128 of names and contents of an own model's code; None without a folder.
 
     Excluded are files that an import writes (`__pycache__`, `*.pyc`), hidden names (such as
-    `.git`), and empty files. Links count as their targets.
+    `.git`), and empty files. A link counts as its target.
 
     Raises:
         DataError: the folder or a file cannot be read, or lies outside of its root.

@@ -1,7 +1,7 @@
-"""The decoder-only transformer of all families, written for one process.
+"""The decoder-only transformer of all families, written as for a single process.
 
-A family defines its block (`families.py`). Nothing here depends on parallelism. Every layer keeps
-its global number in its name, also in a pipeline stage, so a checkpoint fits any layout.
+A family defines its block (`families.py`). No code here depends on parallelism. Every layer has its
+global number in its name, also in a pipeline stage, so a checkpoint fits any layout.
 
 Shapes: B sequences, S tokens, D model width, V vocabulary.
 """
@@ -25,13 +25,13 @@ from trainer.models.stateless_rng import dropout, keys_of_sites
 from trainyard.training.architectures import Architecture
 
 STD = 0.02
-"""Standard deviation of initial weights."""
+"""Standard deviation of the initial weights."""
 
 
 class Transformer(Model):
     """Token embedding, transformer blocks, final norm and projection to the vocabulary.
 
-    In a pipeline stage embedding, norm and head may be None, and layers may be missing.
+    In a pipeline stage, embedding, norm and head may be None, and layers may be missing.
     """
 
     def __init__(self, arch: Architecture, *, seq_len: int, dropout: float = 0.0) -> None:
@@ -48,7 +48,7 @@ class Transformer(Model):
         self.output: Head | None = Head(arch)
 
     def new_block(self, arch: Architecture, dropout: float) -> Block:
-        """Return a new layer of the family."""
+        """Return a new layer for the family."""
         raise NotImplementedError
 
     def forward(
@@ -59,19 +59,19 @@ class Transformer(Model):
         keys_B: Tensor | None = None,
         segments_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return the logits of the next token [B, S, V]; without a head the stream [B, S, D].
+        """Return the next token's logits [B, S, V]; without a head, the residual stream [B, S, D].
 
         Args:
-            x: token ids [B, S]; the residual stream [B, S, D] if there is no embedding.
-            labels_BS: the next tokens. With them the result is the sum of their losses, a float32
+            x: token ids [B, S]; without an embedding, the residual stream [B, S, D].
+            labels_BS: next tokens. If given, the result is the sum of their losses, a float32
                 scalar in nats; labels of -100 do not count.
-            keys_B: random key of each sequence (`sequence_keys`), for dropout; without keys nothing
-                is dropped.
-            segments_BS: document index of each token of the whole sequence, int32: tokens attend
-                only to their own document. Without it they attend to all earlier tokens.
+            keys_B: random key of each sequence (`sequence_keys`) for dropout; without keys there is
+                no dropout.
+            segments_BS: document index of each token in the whole sequence, int32; tokens then
+                attend only to their own document. If absent, tokens attend to all earlier tokens.
 
         Raises:
-            ValueError: the sequences are longer than `seq_len`.
+            ValueError: a sequence is longer than `seq_len`.
         """
         cos_SW, sin_SW, tokens_S = self.positions(x.shape[1])
         mask = None if segments_BS is None else self.positions.document_mask(segments_BS)
@@ -93,16 +93,16 @@ class Transformer(Model):
         return self.arch.tied_embeddings
 
     def keep(self, names: Collection[str]) -> None:
-        """Remove, in place, all modules except the named ones; parameter names do not change."""
+        """Remove all modules except the named ones, in place; parameter names do not change."""
         layers = self.layers.items()
         self.layers = nn.ModuleDict({i: layer for i, layer in layers if f"layers.{i}" in names})
         for name in {"tok_embeddings", "norm", "output"}.difference(names):
             setattr(self, name, None)
 
     def part(self, names: Collection[str]) -> Self:
-        """Return a model of the named modules, shared with this one."""
-        # Not `copy.copy(self)`: a shallow copy shares its dict of hooks with the original, and FSDP
-        # registers hooks on each stage.
+        """Return a model of the named modules; it shares them with this model."""
+        # Not `copy.copy(self)`, because a shallow copy shares its dict of hooks with the original,
+        # and FSDP registers hooks on each stage.
         with torch.device("meta"):
             part = type(self)(replace(self.arch, n_layers=0), seq_len=self.positions.seq_len)
         part.arch, part.positions, part.layers = self.arch, self.positions, self.layers
@@ -111,21 +111,21 @@ class Transformer(Model):
         return part
 
     def initial_std(self, name: str) -> float:
-        """Return 0.02, divided by sqrt(2 x layers) for matrices that add to the residual stream.
+        """Return 0.02, divided by sqrt(2 x layers) for a matrix that adds to the residual stream.
 
-        The variance of the stream then does not grow with depth (Radford et al., GPT-2, 2019).
+        So the variance of the stream does not grow with depth (Radford et al., GPT-2, 2019).
         """
         residual = name.endswith(("wo.weight", "w2.weight"))
         return STD / math.sqrt(2 * self.arch.n_layers) if residual else STD
 
 
 class Block(nn.Module):
-    """One layer: pre-norm attention and pre-norm feed-forward, each with a residual connection.
+    """One layer: pre-norm attention and feed-forward, each with a residual connection.
 
     Args:
-        arch: the model's shape.
-        dropout: probability of zeroing an element of either contribution to the stream.
-        attention: called with x [B, S, D], cosines, sines and the mask of documents.
+        arch: shape of the model.
+        dropout: probability of zeroing an element of each contribution to the stream.
+        attention: called with x [B, S, D], cosines, sines and the document mask.
         feed_forward: called with x [B, S, D].
     """
 
@@ -156,8 +156,8 @@ class Block(nn.Module):
         """Return the residual stream after this layer, [B, S, D].
 
         All arguments are tensors or contain only tensors, and no Python number differs between
-        layers, so one compiled program serves all layers. `keys_2B` has a row for each dropout
-        site.
+        layers, so one compiled program serves all layers. `keys_2B` has one row for each of the two
+        dropout sites.
         """
         attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, mask)
         if keys_2B is not None:
@@ -179,5 +179,5 @@ class FeedForward(nn.Module):
         self.w3 = nn.Linear(arch.dim, arch.ffn_dim, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """Return the feed-forward's contribution to the residual stream, shaped as `x_BSD`."""
+        """Return the feed-forward's contribution to the stream, in the shape of `x_BSD`."""
         return self.w2(F.silu(self.w1(x_BSD)) * self.w3(x_BSD))

@@ -1,4 +1,4 @@
-"""The model families, and `build_model`, which builds the model of a spec.
+"""The model families, and `build_model`, which builds the model in a spec.
 
 Llama 3: "The Llama 3 Herd of Models", 2024. Qwen3, dense: "Qwen3 Technical Report", 2025.
 
@@ -21,27 +21,27 @@ from trainyard.training.architectures import Architecture
 
 
 class Llama(Transformer):
-    """The decoder with grouped-query attention and SwiGLU."""
+    """The Llama 3 decoder, with grouped-query attention and SwiGLU."""
 
     def new_block(self, arch: Architecture, dropout: float) -> Block:
-        """Return one of Llama's layers."""
+        """Return a new Llama layer."""
         return Block(arch, dropout, attention=Attention(arch), feed_forward=FeedForward(arch))
 
 
 class Qwen3(Transformer):
-    """The decoder with grouped-query attention of normed queries and keys, and SwiGLU."""
+    """The Qwen3 decoder: grouped-query attention with normed queries and keys, and SwiGLU."""
 
     def new_block(self, arch: Architecture, dropout: float) -> Block:
-        """Return one of Qwen3's layers."""
+        """Return a new Qwen3 layer."""
         attention = NormedAttention(arch)
         return Block(arch, dropout, attention=attention, feed_forward=FeedForward(arch))
 
 
 class NormedAttention(Attention):
-    """Attention with an RMSNorm of queries and keys, per head, before the rotation.
+    """Attention with an RMSNorm over queries and keys, per head, before the rotation.
 
-    It bounds the scores, which otherwise grow in training (Dehghani et al., ViT-22B, 2023). All
-    heads share one weight [W].
+    The norm bounds the scores, which otherwise grow during training (Dehghani et al., ViT-22B,
+    2023). All heads share one weight [W].
     """
 
     def __init__(self, arch: Architecture) -> None:
@@ -50,7 +50,7 @@ class NormedAttention(Attention):
         self.k_norm = nn.RMSNorm(arch.head_dim, eps=arch.norm_eps)
 
     def project(self, x_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return normed queries [B, H, S, W], normed keys and plain values [B, K, S, W]."""
+        """Return normed queries [B, H, S, W], normed keys and unnormed values [B, K, S, W]."""
         q_BHSW, k_BKSW, v_BKSW = super().project(x_BSD)
         return self.q_norm(q_BHSW), self.k_norm(k_BKSW), v_BKSW
 
@@ -59,14 +59,14 @@ FAMILIES: dict[str, type[Transformer]] = {"llama3": Llama, "qwen3": Qwen3}
 
 
 def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
-    """Return the spec's model on the meta device: shapes and types of weights without memory.
+    """Return the spec's model on the meta device, with shapes and dtypes but without memory.
 
-    After `parallelize`, `allocate` gives it memory and `init_weights` its values. `roots` gives
-    the path of each named root, for the code of an own model.
+    After `parallelize`, `allocate` gives the model memory and `init_weights` gives it values.
+    `roots` has the path of each root by name, for the code of an own model.
 
     Raises:
         LaunchError: an own model cannot be built.
-        DataError: its code is not on this node.
+        DataError: the code of the own model is not on this node.
     """
     with torch.device("meta"):
         if spec.model.factory is not None:
@@ -74,6 +74,6 @@ def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
         else:
             family, seq_len = FAMILIES[spec.model.family], spec.training.seq_len
             model = family(spec.architecture, seq_len=seq_len, dropout=spec.model.dropout)
-    for parameter in model.parameters():  # not buffers: rotary angles stay float32
+    for parameter in model.parameters():  # not buffers, because rotary angles stay float32
         parameter.data = parameter.data.to(getattr(torch, spec.training.weight_dtype))
     return model

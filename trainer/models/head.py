@@ -1,6 +1,6 @@
 """The head: logits over the vocabulary, or their loss without materializing all logits.
 
-On a GPU two kernels compute the loss of a chunk of logits (`trainer.kernels.fused_loss`).
+On a GPU, two kernels compute the loss for a chunk of logits (`trainer.kernels.fused_loss`).
 
 Shapes: B sequences, S tokens, T = B x S tokens, D model width, V vocabulary.
 """
@@ -20,7 +20,7 @@ from trainyard.training.logit_chunks import tokens_per_chunk
 
 
 class Head(nn.Module):
-    """Projection to the vocabulary; with tied embeddings the weight is that of the embedding."""
+    """Projection to the vocabulary; with tied embeddings it uses the weight of the embedding."""
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Head(nn.Module):
     def forward(
         self, x_BSD: Tensor, labels_BS: Tensor | None = None, tied_weight_VD: Tensor | None = None
     ) -> Tensor:
-        """Return logits [B, S, V], or with labels the summed loss (see `TokenLoss`)."""
+        """Return logits [B, S, V]; with labels, return the summed loss (see `TokenLoss`)."""
         weight_VD = self.weight if tied_weight_VD is None else tied_weight_VD
         assert weight_VD is not None, "a tied head needs the embedding's weight as an argument"
         if labels_BS is None:
@@ -44,18 +44,20 @@ class Head(nn.Module):
 class TokenLoss(nn.Module):
     """The summed cross entropy of all tokens, a float32 scalar in nats.
 
-    Labels of -100 do not count. The caller divides by the tokens of the *global* batch, so loss and
-    gradients do not depend on how the batch is partitioned.
+    Labels of -100 do not count. The caller divides by the number of tokens in the *global* batch,
+    so loss and gradients do not depend on the partition of the batch.
 
-    A module without weights, so that tensor parallelism can replace it: a subclass that holds a
-    part of the weight's rows sets `first_row` and overrides `log_probs` and `sums_and_logits`.
+    This is a module without weights, so that tensor parallelism can replace it. A subclass that
+    holds a part of the weight's rows sets `first_row`, and overrides `log_probs` and
+    `sums_and_logits`.
     """
 
     first_row = 0
     """Token id of the weight's first row."""
     backward_runs_once = True
-    """False with a schedule that runs backward separately for inputs and for weights: the gradients
-    computed in forward are then scaled into new tensors."""
+    """Whether the backward pass runs once. False under a schedule that runs backward separately for
+    inputs and for weights; the gradients computed in forward are then scaled into new tensors.
+    """
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
         """Return the loss of the logits `x_BSD @ weight_VD.T`, computed in chunks of tokens."""
@@ -66,11 +68,11 @@ class TokenLoss(nn.Module):
         return self.loss_and_gradients(*arguments, gradients=False)[0]
 
     def logits(self, x_BSD: Tensor, weight_VD: Tensor) -> Tensor:
-        """Return the logits of each token over the whole vocabulary, [B, S, V]."""
+        """Return each token's logits over the whole vocabulary, [B, S, V]."""
         return F.linear(x_BSD, weight_VD)
 
     def log_probs(self, logits_CV: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities [C, V] of the weight's rows, and the loss of a chunk.
+        """Return the log-probabilities [C, V] for the weight's rows, and the loss of a chunk.
 
         `logits_CV` is float32 and may be overwritten.
         """
@@ -79,18 +81,18 @@ class TokenLoss(nn.Module):
         return log_probs_CV, loss
 
     def sums_and_logits(self, logits_CV: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each token's log-sum-exp over the vocabulary and the logit of its label.
+        """Return each token's log-sum-exp over the vocabulary, and its label's logit.
 
-        Both are float32 [C]. Only on a GPU.
+        Both are float32 [C]. This method works only on a GPU.
         """
         return fused_loss().sums_and_label_logits(logits_CV, labels_C, self.first_row)
 
     def loss_of_logits(
         self, logits_CV: Tensor, labels_C: Tensor, *, gradients: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the loss of a chunk, and with `gradients` its gradient by the logits.
+        """Return the loss of a chunk; with `gradients`, also its gradient by the logits.
 
-        The logits may be overwritten; their gradient has their type.
+        The logits may be overwritten; the gradient has their dtype.
         """
         if has_kernels(logits_CV):
             log_sums_C, label_logits_C = self.sums_and_logits(logits_CV, labels_C)
@@ -111,13 +113,13 @@ class TokenLoss(nn.Module):
         return loss, grad_CV.to(logits_CV.dtype)
 
     def tokens_per_chunk(self, rows: int, *, fused: bool) -> int:
-        """Return the number of tokens of a chunk for a weight of `rows` rows."""
+        """Return the number of tokens per chunk for a weight with `rows` rows."""
         return tokens_per_chunk(rows, fused=fused)
 
     def loss_and_gradients(
         self, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, *, gradients: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the loss, and with `gradients` its gradients by `x_TD` and `weight_VD`."""
+        """Return the loss; with `gradients`, also its gradients by `x_TD` and `weight_VD`."""
         size = self.tokens_per_chunk(weight_VD.shape[0], fused=has_kernels(x_TD))
         chunks = list(zip(x_TD.split(size), labels_T.split(size), strict=True))
         loss = x_TD.new_zeros((), dtype=torch.float32)
@@ -133,18 +135,19 @@ class TokenLoss(nn.Module):
             torch.mm(grad_CV, weight_VD, out=grad_x_TD[index * size : index * size + len(labels_C)])
             part_VD = grad_CV.T @ x_CD
             if grad_weight_VD is None:
-                # Several chunks are summed in float32: each bfloat16 addition would round.
+                # Several chunks are summed in float32, because each addition in bfloat16 would
+                # round.
                 grad_weight_VD = part_VD if len(chunks) == 1 else part_VD.float()
             else:
                 grad_weight_VD += part_VD
-            del logits_CV, grad_CV  # before the next chunk's are allocated
+            del logits_CV, grad_CV  # before the next chunk's tensors are allocated
         return loss, grad_x_TD, grad_weight_VD
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Computes gradients in forward, chunk by chunk: no logits are kept or recomputed.
+    """Computes gradients in forward, chunk by chunk; logits are neither kept nor recomputed.
 
-    It costs one gradient of `x` and one of the weight between forward and backward.
+    This costs the memory of one gradient of `x` and one of the weight between forward and backward.
     """
 
     @staticmethod
@@ -164,12 +167,13 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_x_TD, grad_weight_VD = ctx.saved_tensors
         if not ctx.in_place:
             return None, grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
-        # A second backward raises an error: autograd detects that saved tensors have changed.
+        # A second backward pass raises an error, because autograd detects that saved tensors have
+        # changed.
         return None, grad_x_TD.mul_(grad), grad_weight_VD.mul_(grad), None
 
 
 def has_kernels(tensor: Tensor) -> bool:
-    """Return whether the kernels of `fused_loss` run on a tensor's device."""
+    """Return whether the kernels of `fused_loss` run on the device of a tensor."""
     return tensor.is_cuda
 
 
@@ -201,7 +205,7 @@ def fused_loss() -> FusedLoss:
 
 
 def gradient_of_logits(probs_CV: Tensor, labels_C: Tensor, first_row: int = 0) -> Tensor:
-    """Return the gradient of the summed loss by the logits: probability minus one-hot, in place.
+    """Replace probabilities by the loss' gradient by the logits: probability minus one-hot.
 
     `probs_CV` may cover a part of the vocabulary, from token `first_row`.
     """
@@ -211,6 +215,6 @@ def gradient_of_logits(probs_CV: Tensor, labels_C: Tensor, first_row: int = 0) -
 
 
 def rows_of_labels(labels: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Return the row of each label within `rows` rows, clamped, and whether it lies among them."""
+    """Return the row of each label in `rows` rows, clamped, and whether the label is among them."""
     places = labels - first_row
     return places.clamp(0, rows - 1), (places >= 0) & (places < rows)

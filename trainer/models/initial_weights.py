@@ -1,12 +1,12 @@
-"""Initial weights: bit-equal on every layout.
+"""Initial weights, which are bit-equal on every layout.
 
-Each parameter is cut into blocks of rows, and each block has its own generator, seeded by (seed,
-name, block). A rank draws only the blocks of its shard; the result equals a slice of the whole
-parameter. As many threads as torch may use draw different blocks: one thread would take minutes
-for 8 billion weights.
+Each parameter is divided into blocks of rows, and each block has its own generator, seeded by
+(seed, name, block). A rank draws only the blocks of its shard; the result equals a slice of the
+whole parameter. As many threads as torch may use draw different blocks, because one thread would
+take minutes for 8 billion weights.
 
-The generator is numpy's: torch's CPU generator uses only 32 bits of its seed, so that two blocks of
-a large model would be equal, and its values depend on the vector width of the CPU.
+The generator is numpy's, for two reasons: torch's CPU generator uses only 32 bits of its seed, so
+two blocks of a large model could be equal, and its values depend on the vector width of the CPU.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ BLOCK_ELEMENTS = 1 << 22
 def init_weights(model: Model, seed: int, *, draws: bool = True) -> None:
     """Set all weights and buffers: norms to one, biases to zero, matrices to normal draws.
 
-    `Model.initial_std` gives the standard deviation. Parameters may be plain or DTensors, on any
-    device; values depend only on seed, names and shapes. If `Model.initial_weights` returns whole
-    weights, each rank copies its part.
+    `Model.initial_std` returns the standard deviation. Parameters may be plain tensors or DTensors,
+    on any device; the values depend only on seed, names and shapes. If `Model.initial_weights`
+    returns whole weights, each rank copies its part of them.
 
     Args:
-        model: its parameters have memory.
+        model: model whose parameters have memory.
         seed: seed of the draws.
-        draws: whether weights get values; otherwise only buffers do, for weights to be loaded.
+        draws: whether to set weights; otherwise only buffers are set, because weights will be
+            loaded.
     """
     model.reset_buffers()
     if not draws:
@@ -62,12 +63,12 @@ def init_weights(model: Model, seed: int, *, draws: bool = True) -> None:
             for block in drawn:
                 block.result()
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # an error ends the launch immediately
+            pool.shutdown(cancel_futures=True)  # an error must end the launch immediately
             raise
 
 
 def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
-    """Return this rank's part of a parameter, and its region in the whole one."""
+    """Return this rank's part of a parameter, and its region in the whole parameter."""
     if not isinstance(parameter, DTensor):
         return parameter.data, tuple(slice(0, size) for size in parameter.shape)
     shape, offset = compute_local_shape_and_global_offset(
@@ -78,20 +79,20 @@ def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
 
 @dataclass(frozen=True)
 class _Block:
-    """The rows of a block within this rank's part."""
+    """The rows of a block that are in this rank's part."""
 
     number: int
-    """Index among the blocks of the whole parameter."""
+    """Index of the block among the blocks of the whole parameter."""
     local: Tensor
-    """Those rows, in this rank's part."""
+    """Rows of the block, in this rank's part."""
     shape: tuple[int, ...]
-    """Shape from the block's first row to the last of them, in whole rows."""
+    """Shape from the block's first row to its last row in this rank's part, in whole rows."""
     within: tuple[slice, ...]
-    """Their place in that shape."""
+    """Slices of `shape` that this rank's part covers."""
 
 
 def _blocks(local: Tensor, region: tuple[slice, ...], shape: torch.Size) -> Iterator[_Block]:
-    """Yield the blocks of `local`, the `region` of a parameter of `shape`."""
+    """Yield the blocks of `local`, which is the `region` of a parameter with `shape`."""
     rows, *within_row = region
     rows_of_block = max(BLOCK_ELEMENTS // shape[1:].numel(), 1)
     for number in range(rows.start // rows_of_block, -(-rows.stop // rows_of_block)):
@@ -100,13 +101,13 @@ def _blocks(local: Tensor, region: tuple[slice, ...], shape: torch.Size) -> Iter
         yield _Block(
             number,
             local[low - rows.start : high - rows.start],
-            # The generator draws in order: rows of the block after `high` need not be drawn.
+            # The generator draws in order, so rows of the block after `high` need not be drawn.
             (high - start, *shape[1:]),
             (slice(low - start, None), *within_row),
         )
 
 
-@torch.no_grad()  # for this thread: the caller's does not apply here
+@torch.no_grad()  # per thread: the caller's `no_grad` does not apply here
 def _fill(block: _Block, *, std: float, key: str) -> None:
     drawn = _normal(block.shape, std=std, key=f"{key}:{block.number}")
     block.local.copy_(drawn[block.within])
@@ -116,5 +117,5 @@ def _normal(shape: tuple[int, ...], *, std: float, key: str) -> Tensor:
     entropy = int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "little")
     generator = np.random.Generator(np.random.SFC64(entropy))
     drawn = generator.standard_normal(shape, dtype=np.float32)
-    drawn *= np.float32(std)  # numpy: torch would start threads for each of these threads
+    drawn *= np.float32(std)  # by numpy, because torch would start further threads in each thread
     return torch.from_numpy(drawn)

@@ -1,7 +1,7 @@
-"""Tied tensors: one tensor under several names of a module, kept tied through every change.
+"""Tied tensors: one tensor under several names in a module, kept tied through every change.
 
-`to`, `to_empty` and tensor parallelism replace tensors name by name. Without `Ties.restore` each
-name would get its own tensor: a different model, which trains without an error.
+`to`, `to_empty` and tensor parallelism replace tensors name by name. Without `Ties.restore`, each
+name would get its own tensor, which is another model that would train without an error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from trainer.errors import LaunchError
 
 
 class Ties:
-    """The groups of names of a module that share one parameter or one buffer."""
+    """Groups of names in a module that share one parameter or one buffer."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Find the groups; the first name in module order is canonical."""
+        """Find the groups; the first name in module order is the canonical name."""
         names: dict[int, list[str]] = {}
         for name, tensor in chain(
             module.named_parameters(remove_duplicate=False),
@@ -30,12 +30,12 @@ class Ties:
         self._groups = [tuple(group) for group in names.values() if len(group) > 1]
 
     def restore(self, module: nn.Module) -> None:
-        """Assign the tensor of the first name to all names of a group, in place.
+        """Assign the tensor of a group's first name to all names in the group, in place.
 
-        Names within removed modules are skipped.
+        Names in removed modules are skipped.
 
         Raises:
-            LaunchError: the tensors of a group are sharded differently.
+            LaunchError: the tensors in a group are sharded differently.
         """
         for group in self._groups:
             places = [place for name in group if (place := _place(module, name)) is not None]
@@ -50,7 +50,7 @@ Table = dict[str, Tensor | None]
 
 
 def _place(module: nn.Module, name: str) -> tuple[Table, str, str] | None:
-    """Return the dict that holds a tensor, its key, and its full name; None if there is none."""
+    """Return the dict that holds a tensor, its key, and its full name; None if it is missing."""
     *path, key = name.split(".")
     for child in path:
         inner = module._modules.get(child)
@@ -77,7 +77,7 @@ def _split(tensor: Tensor | None) -> str:
 
 
 def aliases(module: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield each second name of a tied parameter, with its canonical name."""
+    """Yield each additional name of a tied parameter, with its canonical name."""
     canonical: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if (first := canonical.setdefault(id(parameter), name)) != name:
@@ -100,5 +100,5 @@ def tied_outside(module: nn.Module, parts: list[nn.Module]) -> set[nn.Module]:
 
 
 def _holders(module: nn.Module) -> Counter[int]:
-    """Return the number of names of each parameter, by its `id`."""
+    """Return the number of names for each parameter, by the parameter's `id`."""
     return Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))

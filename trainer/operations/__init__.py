@@ -1,1 +1,1 @@
-"""Operations: background work on checkpoints, each run by a command."""
+"""Operations: background work on checkpoints; each operation runs as a command."""

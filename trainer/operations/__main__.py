@@ -1,6 +1,6 @@
 """`python -m trainer.operations FOLDER`: runs the operation in a folder.
 
-The folder holds `task.json`; `trainyard.protocol.operations` defines it and the files written.
+The folder contains `task.json`; `trainyard.protocol.operations` defines it and the output files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger("trainer")
 
 
 def main(folder: Path) -> int:
-    """Run an operation; return 0 if it completed, whatever its result, and 1 if it failed."""
+    """Run an operation; return 0 if it completed, with any result, and 1 if it failed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         outcome = _run(folder)
@@ -48,7 +48,7 @@ def _run(folder: Path) -> OperationOutcome:
 
 
 def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationOutcome]:
-    """Return the function of a kind. Imports are lazy: a deletion must run without torch."""
+    """Return the function for a kind; imports are lazy, so that a deletion runs without torch."""
     match kind:
         case OperationKind.VERIFY | OperationKind.SCRUB:
             from trainer.operations.verify import verify

@@ -1,4 +1,4 @@
-"""Deletes checkpoints from storage, the marker first and durably. Idempotent."""
+"""Deletes checkpoints from storage; idempotent; removes the marker first and durably."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainyard.run.checkpoints.checkpoint_names import COMMITTED
 
 
 def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Delete the checkpoints of a task, and with `whole_job` the rest of the job's folder.
+    """Delete the checkpoints in a task; with `whole_job`, also the rest of the job's folder.
 
     Raises:
-        LaunchError: a path lies outside of the job's folder; nothing was deleted.
-        CheckpointError: the storage fails. A partly deleted checkpoint is unusable.
+        LaunchError: a path lies outside of the job's folder, so nothing was deleted.
+        CheckpointError: the storage reports an error. A partly deleted checkpoint is unusable.
     """
     folders = folders_of(order)
     with storage_errors("read", storage_root(order.root_path)):
@@ -41,10 +41,10 @@ def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def delete_checkpoint(folder: StoragePath) -> None:
-    """Delete one checkpoint; idempotent, and safe to kill at any moment.
+    """Delete one checkpoint; the call is idempotent and may be killed at any moment.
 
     Raises:
-        CheckpointError: the storage fails.
+        CheckpointError: the storage reports an error.
     """
     with storage_errors("delete", folder):
         if isinstance(folder, ObjectPath):
@@ -53,14 +53,15 @@ def delete_checkpoint(folder: StoragePath) -> None:
         if not folder.exists():
             return None
         (folder / COMMITTED).unlink(missing_ok=True)
-        # Before any other file is removed: after a power cut the marker must not reappear.
+        # Sync before any other file is removed, so that the marker cannot reappear after a power
+        # cut.
         sync_folder(folder)
         _remove(folder)
         return sync_folder(folder.parent)
 
 
 def _delete_rest(job: StoragePath) -> None:
-    """Delete the folder of a deleted job: fence, attempts, incomplete checkpoints."""
+    """Delete the folder of a deleted job: its fence, attempts and incomplete checkpoints."""
     with storage_errors("delete", job):
         if isinstance(job, ObjectPath):
             return job.remove_all()
@@ -71,7 +72,7 @@ def _delete_rest(job: StoragePath) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a tree without following links; another process may delete the same tree."""
+    """Remove a tree without following links; another process may be deleting the same tree."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
 

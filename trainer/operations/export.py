@@ -1,4 +1,4 @@
-"""Exports the weights of a checkpoint, with its tokenizer, beneath a storage root."""
+"""Exports the weights of a checkpoint, with its tokenizer, to a folder below a storage root."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from trainyard.protocol.operations import (
 
 
 def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Export the checkpoint of the task to its destination.
+    """Export the checkpoint in the task to its destination.
 
     Raises:
-        LaunchError: the task has no export, or its folder exists or lies outside of the root.
+        LaunchError: the task has no export, or the destination exists or lies outside of its root.
         DataError: the tokenizer is missing.
-        CheckpointError: the checkpoint is damaged, or the storage fails.
+        CheckpointError: the checkpoint is damaged, or the storage reports an error.
     """
     task = order.task.export
     if task is None:
@@ -57,7 +57,7 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def _destination(order: OperationOrder, task: ExportTask) -> Path:
-    """Return the folder to write, which lies beneath its root with links resolved."""
+    """Return the folder to write, which lies below its root with links resolved."""
     if task.root not in order.roots:
         known = ", ".join(sorted(order.roots)) or "none"
         raise LaunchError(f"root {task.root!r} is not defined on this node (defined: {known})")

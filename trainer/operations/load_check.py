@@ -1,4 +1,4 @@
-"""Loads every tensor of a checkpoint, part by part, on one rank or sharded over several."""
+"""Loads every tensor of a checkpoint, part by part, on one rank or sharded over several ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainyard.protocol.attempt import ResumePoint
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 PART_BYTES = 512 * 2**20
-"""Bytes of tensors in memory at a time; a larger tensor is a part of its own."""
+"""Maximum bytes of tensors in memory at a time; a larger tensor is loaded alone."""
 
 Entries = dict[str, TensorKind]
 
@@ -38,18 +38,19 @@ def load_everything(
     progress: ProgressWriter,
     operation: Path,
 ) -> int:
-    """Load all tensors of a checkpoint with verified checksums; return their number.
+    """Load all tensors of a checkpoint with verified checksums; return the number of tensors.
 
     Args:
         folder: folder of the checkpoint.
-        point: the required resume point of the folder.
-        ranks: ranks to shard the tensors over; 1 loads each whole.
+        point: resume point that the folder must have.
+        ranks: number of ranks over which tensors are sharded; 1 loads each tensor whole.
         progress: counts the bytes read.
-        operation: folder for the rendezvous file of the ranks.
+        operation: folder in which the ranks create their rendezvous file.
 
     Raises:
-        CheckpointError: the metadata is rejected, a tensor is incomplete, or one cannot be loaded.
-            It has no `fault` if the storage fails or a rank was killed, which proves nothing.
+        CheckpointError: the metadata is rejected, or a tensor is incomplete or cannot be loaded.
+            The error has no `fault` if the storage fails or a rank was killed, because that proves
+            nothing.
     """
     reader, entries = _open(folder, point)  # checks the manifest before any rank starts
     try:
@@ -75,7 +76,7 @@ def load_everything(
 
 
 def _open(folder: StoragePath, point: ResumePoint) -> tuple[CheckedReader, Entries]:
-    """Return a reader, and the tensors after checking that files cover all of them."""
+    """Return a reader, and the tensors, after a check that files cover all of them."""
     reader = CheckedReader(folder)
     reader.open(point)
     entries: Entries = {}
@@ -100,7 +101,7 @@ def _load_alone(reader: CheckedReader, entries: Entries, progress: ProgressWrite
 def _load_share(
     rank: int, ranks: int, folder: StoragePath, point: ResumePoint, meeting: Path
 ) -> None:
-    """Load one rank's shard of every tensor; runs in a spawned process."""
+    """Load one rank's shard of every tensor; this runs in a spawned process."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     try:
@@ -110,8 +111,8 @@ def _load_share(
             reader.read({name: _share(entry, mesh) for name, entry in part.items()})
     except CheckpointError as error:
         if error.of_storage:
-            # An exit, not an exception: `mp.spawn` reports an exception as a failed load, which
-            # would count as a fault of the checkpoint.
+            # Exit instead of raising, because `mp.spawn` reports an exception as a failed load,
+            # which would count as a fault of the checkpoint.
             sys.exit(str(error))
         raise
     finally:
@@ -119,7 +120,7 @@ def _load_share(
 
 
 def _share(entry: TensorKind, mesh: DeviceMesh) -> Tensor:
-    """Return an empty tensor for this rank's rows; scalars are replicated."""
+    """Return an empty tensor for this rank's rows; a scalar is replicated."""
     if not entry.shape:
         return torch.empty((), dtype=DTYPES[entry.dtype])
     return sharded.empty(

@@ -17,7 +17,7 @@ from trainyard.protocol.manifest import DCP_METADATA
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command; return 0 if the file exists, 2 for a rejected checkpoint."""
+    """Run the command; return 0 if the file exists, 2 if the checkpoint is rejected."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer dcp-metadata",
         description="Write the .metadata of a checkpoint that is committed without one, so that "
@@ -34,12 +34,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def write_metadata(folder: Path) -> str:
-    """Write `.metadata` into a checkpoint's folder; return a message about the result.
+    """Write `.metadata` to a checkpoint's folder; return a message about the result.
 
-    The manifest does not list the file: all other programs ignore it, and a deletion removes it.
+    The manifest does not list the file, so all other programs ignore it; a deletion of the
+    checkpoint removes it.
 
     Raises:
-        CheckpointError: the checkpoint is not committed or is damaged, or the storage refuses.
+        CheckpointError: the checkpoint is not committed or is damaged, or the file cannot be
+            written.
     """
     manifest = read_manifest(folder)
     path = folder / DCP_METADATA

@@ -1,4 +1,4 @@
-"""The folder of an operation: the paths of its task, checked, and its progress file."""
+"""The folder of an operation: checked paths of its task, and its progress file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trainyard.run.atomic import replace_file
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.spec.storage_uri import ROOT_FILE
 
-PROGRESS_SECONDS = 0.2  # most files take less; each update replaces a file
+PROGRESS_SECONDS = 0.2  # checking a file usually takes less; each update replaces a file
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class ProgressWriter:
-    """Writes the progress of an operation, at most once in `PROGRESS_SECONDS`."""
+    """Writes the progress of an operation, at most once per `PROGRESS_SECONDS`."""
 
     def __init__(self, folder: Path, *, total: int) -> None:
         self._path = folder / PROGRESS
@@ -44,16 +44,16 @@ class ProgressWriter:
             write_record(self._path, progress)
 
     def advance(self, done: int) -> None:
-        """Count completed work, in the unit of `total`."""
+        """Add completed work, in the unit of `total`."""
         self._done = min(self._done + done, self._total)
 
 
 def folders_of(order: OperationOrder) -> list[StoragePath]:
-    """Return the folders of a task, each the canonical path of a checkpoint of its job.
+    """Return the folders in a task; each is the canonical path of a checkpoint of the job.
 
     Raises:
-        LaunchError: a path is not canonical or links out of the root.
-        CheckpointError: the root's UUID differs or cannot be read.
+        LaunchError: a path is not canonical, or a link leads out of the root.
+        CheckpointError: the UUID of the root differs or cannot be read.
     """
     root = storage_root(order.root_path)
     if order.root_id is not None:
@@ -72,10 +72,10 @@ def folders_of(order: OperationOrder) -> list[StoragePath]:
 
 
 def checkpoint_of(order: OperationOrder) -> tuple[StoragePath, ResumePoint]:
-    """Return the folder of a task's only checkpoint, and its required resume point.
+    """Return the folder of a task's only checkpoint, and the resume point that it must have.
 
     Raises:
-        LaunchError: the task names no checkpoint or several; also as in `folders_of`.
+        LaunchError: the task names no checkpoint or several; also raised as for `folders_of`.
     """
     point = order.task.checkpoint
     if point is None or len(order.task.paths) != 1:
@@ -85,10 +85,10 @@ def checkpoint_of(order: OperationOrder) -> tuple[StoragePath, ResumePoint]:
 
 
 def check_root(root: StoragePath, expected: str | None) -> None:
-    """Reject the root if its UUID differs, for example because it is not mounted.
+    """Reject a root whose UUID differs, for example because storage is not mounted.
 
     Raises:
-        CheckpointError: the root's UUID is not `expected`, or cannot be read.
+        CheckpointError: the UUID of the root is not `expected`, or cannot be read.
     """
     path = root / ROOT_FILE
     with storage_errors("read", path):
@@ -98,12 +98,12 @@ def check_root(root: StoragePath, expected: str | None) -> None:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """Replace a file of the operation's folder atomically."""
+    """Replace a file in the operation's folder atomically."""
     replace_file(path, record.model_dump_json(indent=1) + "\n", durable=False)
 
 
 def _is_checkpoint_path(task: OperationTask, path: str) -> bool:
-    """Return whether a path has exactly the form of `checkpoint_path` for the job."""
+    """Return whether a path has exactly the form that `checkpoint_path` gives for the job."""
     attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
     if not (attempt.isdecimal() and step.isdecimal() and JOB_ID.fullmatch(task.job_id)):
         return False

@@ -1,4 +1,4 @@
-"""Raises the fence above a lost attempt, and reads the manifests of its unreported commits."""
+"""Raises the fence above a lost attempt, and reads manifests of its unreported commits."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 
 def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Raise the fence above a lost attempt, and return commits that the catalog lacks.
+    """Raise the fence above a lost attempt; return commits that the catalog lacks.
 
-    The newest come first, up to `MAX_RECOVERED_BYTES` of manifests. Only checks that read no
-    tensors run here; a later load compares the tensors' checksums.
+    The newest commits come first, up to `MAX_RECOVERED_BYTES` of manifests. Only checks that read
+    no tensors run here; a later load compares the tensors' checksums.
 
     Raises:
         LaunchError: the task names no attempt.
-        CheckpointError: the storage fails.
+        CheckpointError: the storage reports an error.
     """
     task, job_id = order.task.recover, order.task.job_id
     if task is None or not JOB_ID.fullmatch(job_id):
         raise LaunchError("the task names no attempt to recover")
     root = storage_root(order.root_path)
     check_root(root, order.root_id)
-    # OutrunError: a later attempt has raised the fence further, which fences this one too.
+    # OutrunError means that a later attempt has raised the fence further, which also fences the
+    # lost attempt.
     with suppress(OutrunError), raised_fence(root / job_id, task.fence):
         pass
     committed = stored_manifests(root, job_id, attempt=task.attempt)
@@ -68,10 +69,10 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def _manifest_if_whole(root: StoragePath, manifest: Manifest | ProgramManifest) -> str | None:
-    """Return the manifest's text, or None if sizes, links, counters or metadata are wrong.
+    """Return the manifest's text; None if sizes, links, counters or metadata are wrong.
 
     Raises:
-        CheckpointError: the storage fails, which proves nothing about the checkpoint.
+        CheckpointError: the storage reports an error, which proves nothing about the checkpoint.
     """
     folder = root / checkpoint_path(manifest.job_id, manifest.attempt, manifest.step)
     try:

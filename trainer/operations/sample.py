@@ -1,4 +1,4 @@
-"""Samples text from a checkpoint on the CPU, within limits of time and of free memory."""
+"""Samples text from a checkpoint on the CPU, with limits on time and on memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MEMORY = Path("/proc/meminfo")
 def draw(
     order: OperationOrder, operation: Path, *, clock: Callable[[], float] = time.monotonic
 ) -> OperationOutcome:
-    """Generate the text of the task.
+    """Generate the text for the task.
 
     Raises:
-        LaunchError: the task has no sample, or the model takes too much memory.
+        LaunchError: the task has no sample, or the model needs too much memory.
         DataError: the tokenizer cannot be opened.
-        CheckpointError: the checkpoint is damaged, or the storage fails.
+        CheckpointError: the checkpoint is damaged, or the storage reports an error.
     """
     task = order.task.sample
     if task is None:
@@ -63,7 +63,7 @@ def draw(
 
 
 def _check_room(task: SampleTask, order: OperationOrder) -> None:
-    """Reject weights above half of the free memory, which attempts on this node need."""
+    """Reject weights above half of the free memory, as attempts on this node need memory."""
     model = build_model(task.spec, order.roots)  # on the meta device
     needed = sum(p.numel() * p.element_size() for p in model.parameters())
     lines = MEMORY.read_text(encoding="ascii").splitlines()

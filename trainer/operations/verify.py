@@ -1,4 +1,4 @@
-"""Verifies or scrubs a checkpoint: all checksums, and for `verify` a load of every tensor."""
+"""Verifies or scrubs a checkpoint: checks all checksums; `verify` also loads every tensor."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Verify or scrub the checkpoint of a task; the outcome holds the result.
+    """Verify or scrub the checkpoint in a task; return the result as an outcome.
 
-    For a program's checkpoint both only compare the checksums of its files.
+    For a program's checkpoint, both kinds only compare the checksums of its files.
 
     Raises:
-        LaunchError: the task does not name one checkpoint beneath its root.
+        LaunchError: the task does not name exactly one checkpoint below its root.
         CheckpointError: the storage cannot be read, which proves nothing about the checkpoint.
     """
     folder, point = checkpoint_of(order)
@@ -60,8 +60,8 @@ def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
 def _fault_of(error: CheckpointError) -> CheckpointFault | None:
     """Return the fault that an error proves; None if it proves nothing about the checkpoint.
 
-    A load treats EIO as transient and retries. A verification is strict: unreadable sectors are
-    damage.
+    A load treats EIO as transient and retries. A verification is strict and counts unreadable
+    sectors as damage.
     """
     cause = error.__cause__
     if error.fault is None and isinstance(cause, OSError) and cause.errno == errno.EIO:
@@ -77,9 +77,9 @@ def _loaded(
     progress: ProgressWriter,
     operation: Path,
 ) -> Verification:
-    from trainer.operations.load_check import load_everything  # with torch
+    from trainer.operations.load_check import load_everything  # imports torch
 
-    # A different number of ranks than the writer's, so that loading must reshard.
+    # Another number of ranks than the writer's, so that loading must reshard.
     ranks = 2 if manifest.layout.world_size == 1 else 1
     tensors = load_everything(folder, point, ranks=ranks, progress=progress, operation=operation)
     now = datetime.now(UTC)

@@ -1,1 +1,1 @@
-"""One module for each parallelism or wrapper; `trainer.parallel.parallelize` applies them."""
+"""One module per kind of parallelism or wrapper; `trainer.parallel.parallelize` applies them."""

@@ -1,4 +1,4 @@
-"""torch.compile for each block: all blocks of a model share one compiled program."""
+"""torch.compile for each block; all blocks of a model share one compiled program."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.parallelism import CompileSection
 
 COMPILERS = {"cuda": ("CC", ("gcc", "clang")), "cpu": ("CXX", ("g++",))}
-"""The environment variable for the compiler of a device's kernels, and the default compilers.
-Triton builds its launchers in C, inductor its CPU kernels in C++."""
+"""For each device, the environment variable that names the compiler of its kernels, and the default
+compilers. Triton builds its launchers in C, inductor its CPU kernels in C++.
+"""
 
 
 def compile_blocks(
@@ -32,15 +33,15 @@ def compile_blocks(
     recipe: str = "none",
     whole: bool = True,
 ) -> None:
-    """Compile the `forward` of each block, in place; names and hooks of the modules do not change.
+    """Compile each block's `forward` in place; module names and hooks do not change.
 
     Args:
-        blocks: the transformer blocks.
-        section: `enabled` and the backend.
+        blocks: transformer blocks.
+        section: section with `enabled` and the backend.
         device_type: device of the blocks.
         recipe: `quantization.recipe` of the job.
-        whole: whether one graph must contain a block. A graph break would lose the speed-up without
-            an error; a data-dependent branch needs one.
+        whole: whether a block must compile to one graph. A graph break would lose the speed-up
+            without an error, but a data-dependent branch needs a graph break.
 
     Raises:
         LaunchError: the machine has no compiler for the kernels.
@@ -51,7 +52,7 @@ def compile_blocks(
         _require_compiler(device_type)
     if recipe.startswith("float8_rowwise"):
         # A fused kernel computes the scale from float32 intermediates, eager code from values
-        # rounded to bfloat16: without this option the scale does not match the cast tensor
+        # rounded to bfloat16. Without this option, the scale does not match the cast tensor
         # (pytorch #150859).
         torch._inductor.config.emulate_precision_casts = True
     for block in blocks:
@@ -59,7 +60,7 @@ def compile_blocks(
 
 
 def _require_compiler(device_type: str) -> None:
-    """Raise LaunchError now for a missing compiler, which torch reports only in the first step."""
+    """Raise LaunchError now for a missing compiler; torch would fail in the first step."""
     variable, usual = COMPILERS[device_type]
     named = os.environ.get(variable)
     wanted = (named,) if named else usual
@@ -74,11 +75,11 @@ def _require_compiler(device_type: str) -> None:
 def waiting_for_compilers(
     spec: JobSpec, mesh: DeviceMesh, cpu_group: dist.ProcessGroup
 ) -> Iterator[None]:
-    """Raise the timeout of collectives while ranks compile, to the supervisor's limit.
+    """Raise the timeout of collectives to the supervisor's limit while ranks compile.
 
-    Does nothing if the job does not compile. A barrier ends the block: on CUDA the timeout of a
-    collective includes its wait for earlier ones, so no rank may post collectives of the next step,
-    under the shorter timeout, while another rank still compiles.
+    Does nothing if the job does not compile. A barrier ends the block for this reason: on CUDA the
+    timeout of a collective includes its wait for earlier collectives. So no rank may post
+    collectives of the next step, with the shorter timeout, while another rank still compiles.
     """
     if spec.compile.enabled is not True:
         yield

@@ -23,16 +23,17 @@ from trainyard.spec.layout import Layout
 
 
 def shard(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> None:
-    """Shard weights, gradients and optimizer states: FSDP, or HSDP with `dp_replicate` above 1.
+    """Shard weights, gradients and optimizer states by FSDP, or by HSDP if `dp_replicate` > 1.
 
-    Gradients are *summed* over ranks, not averaged: the loss is already divided by the tokens of
-    the global batch, so ranks with fewer sequences, or none, get their exact weight.
+    Gradients are *summed* over ranks, not averaged. The loss is already divided by the number of
+    tokens in the global batch, so ranks with fewer sequences, or none, get their exact weight.
     """
     training = spec.training
     policy = MixedPrecisionPolicy(
         param_dtype=getattr(torch, training.param_dtype),
         reduce_dtype=getattr(torch, training.reduce_dtype),
-        # Activations take the weights' type without it, and rotary angles must stay float32.
+        # Activations get the dtype of the weights without this option, and rotary angles must stay
+        # float32.
         cast_forward_inputs=False,
     )
     offload = OffloadPolicy()
@@ -43,15 +44,16 @@ def shard(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> N
 
     everywhere = model.data_dependence == DataDependence.ANYWHERE
     layers = [] if everywhere else list(model.layers.values())
-    # FSDP shards a parameter once: a layer that shares one with another module joins the root's
-    # group.
+    # FSDP can shard a parameter only once, so a layer that shares one with another module joins the
+    # root's group.
     whole = tied_outside(model, layers)
     for layer in (layer for layer in layers if layer not in whole):
         fsdp(layer, reshard_after_forward=reshard)
     # A tied embedding is used first and last, so it stays in the root's group with the final norm.
     if not model.tied:
         if model.tok_embeddings is not None:
-            # Its gradient needs only the tokens; that of an own module may need weights too.
+            # The gradient of a plain embedding needs only the tokens; the gradient of an own module
+            # may also need weights.
             needed = type(model.tok_embeddings) is not nn.Embedding
             sharded = fsdp(model.tok_embeddings, reshard_after_forward=reshard)
             sharded.set_unshard_in_backward(needed)
@@ -64,15 +66,16 @@ def shard(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> N
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            # Otherwise FSDP uses a reduction with a factor (PREMUL_SUM), which gloo does not have.
+            # Otherwise FSDP uses a reduction with a factor (PREMUL_SUM), which gloo does not
+            # support.
             module.set_force_sum_reduction_for_comms(True)
 
 
 def reshard_after_forward(spec: JobSpec, layout: Layout) -> tuple[bool, bool]:
-    """Return whether forward frees gathered weights: of the layers, and of the last modules.
+    """Return whether forward frees gathered weights, for layers and for the last modules.
 
-    `default` keeps the last modules, which backward uses first. Under pipeline parallelism it keeps
-    all of them, because the next micro-batch uses them again.
+    `default` keeps the weights of the last modules, because backward uses them first. Under
+    pipeline parallelism it keeps all weights, because the next micro-batch uses them again.
     """
     match spec.parallelism.reshard_after_forward:
         case "always":
@@ -84,12 +87,13 @@ def reshard_after_forward(spec: JobSpec, layout: Layout) -> tuple[bool, bool]:
 
 
 def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
-    """Configure the gradient reduction of the next backward pass; called before each one.
+    """Configure the gradient reduction of the next backward pass; call this before each pass.
 
     Each pass reduce-scatters gradients within a replica, so no rank keeps them unsharded; the
-    all-reduce over replicas waits for the last round. With `reshard_after_forward="never"`, which
-    trades memory for less communication, the reduce-scatter waits for the last round as well,
-    except if rounds may use different parameters: FSDP then mixes types of gradients.
+    all-reduce over replicas waits for the last round. `reshard_after_forward="never"` trades memory
+    for less communication: there the reduce-scatter waits for the last round as well. The exception
+    is if rounds may use different parameters, because FSDP would then mix gradients of different
+    dtypes.
     """
     if not isinstance(model, FSDPModule):
         return
@@ -101,17 +105,17 @@ def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
 
 
 def reduces(spec: JobSpec, *, last_round: bool) -> bool:
-    """Return whether the backward pass configured by `set_gradient_sync` reduces gradients.
+    """Return whether the backward pass that `set_gradient_sync` configures reduces gradients.
 
-    Gradients of earlier rounds wait for the last round with `reshard_after_forward="never"`, and
-    for the all-reduce over replicas.
+    With `reshard_after_forward="never"`, and for the all-reduce over replicas, gradients of earlier
+    rounds wait for the last round.
     """
     never = spec.parallelism.reshard_after_forward == "never"
     return last_round or not (never or spec.parallelism.dp_replicate > 1)
 
 
 def reshard(model: nn.Module) -> None:
-    """Free the gathered weights that remain after a forward without a backward."""
+    """Free the gathered weights that remain after a forward pass without a backward pass."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -1,6 +1,6 @@
-"""The inputs of the model on one rank: its tokens of each sequence, as tensors on its device.
+"""The model's inputs on one rank: this rank's tokens of each sequence, on its device.
 
-Shapes: B sequences of a micro-batch, S tokens of a sequence that this rank handles.
+Shapes: B sequences in a micro-batch, S tokens of a sequence that this rank handles.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from trainyard.spec.layout import Layout
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of the model's forward."""
+    """The arguments of the model's `forward`."""
 
     tokens: Tensor
     """Token ids [B, S]."""
     labels: Tensor
-    """The token after each one [B, S]."""
+    """Next token of each token [B, S]."""
     keys: Tensor | None
     """Random key of each sequence [B], int64; None without dropout."""
     segments: Tensor | None
-    """Document of each token of the whole sequence, int32; None without document masks."""
+    """Document index of each token in the whole sequence, int32; None without document masks."""
 
     @property
     def keywords(self) -> dict[str, Tensor]:
-        """Keyword arguments of every pipeline stage, without absent ones."""
+        """Keyword arguments for every pipeline stage; absent ones are omitted."""
         given = {"keys_B": self.keys, "segments_BS": self.segments}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 class InputMaker:
-    """Converts micro-batches to the inputs of this rank.
+    """Converts micro-batches to this rank's inputs.
 
     Args:
-        spec: gives seed and dropout.
+        spec: has the seed and the dropout probability.
         device: device of the model.
-        tokens_S: sequence indices of this rank's tokens, int64 on the host.
+        tokens_S: indices in the sequence of this rank's tokens, int64 on the host.
     """
 
     def __init__(self, spec: JobSpec, *, device: torch.device, tokens_S: Tensor) -> None:
         self._seed = spec.training.seed
-        # The spec does not record whether an own model uses dropout.
+        # The spec does not show whether an own model uses dropout.
         self._has_dropout = spec.model.dropout > 0 or spec.model.factory is not None
         self._device = device
         whole = tokens_S.numel() == spec.training.seq_len
         self._tokens_S = None if whole else tokens_S.numpy()
 
     def __call__(self, step: int | None, batch: MicroBatch) -> Inputs:
-        """Return the inputs for a micro-batch; the host waits for no copy.
+        """Return the inputs for a micro-batch; the host does not wait for a copy.
 
-        Without a `step`, as in validation, there are no random keys, hence no dropout.
+        Without a `step`, as in validation, there are no random keys and so no dropout.
         """
         keys_B = None
         if self._has_dropout and step is not None:
@@ -80,7 +80,7 @@ class InputMaker:
         if self._device.type == "cpu":
             return tensor
         # Only a copy from pinned memory is asynchronous. The caching host allocator reuses the
-        # buffer after the copy, so dropping the reference here is safe.
+        # buffer only after the copy, so the reference may be dropped here.
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
@@ -98,12 +98,12 @@ def take_tokens(
 
 
 def attended_tokens(spec: JobSpec, layout: Layout, coordinates: MeshCoordinates) -> Tensor:
-    """Return the tokens of which this rank computes queries, keys and values, int64 on the host.
+    """Return tokens for which this rank computes queries, keys and values, int64 on the host.
 
-    Tensor-parallel ranks have the same tokens; context-parallel ranks share them. With
-    `allgather_kv` rank r of n has chunks r and 2n-1-r of 2n: an early chunk, which attends to few
-    keys, and a late one, which balances the load. With `ulysses` it has the r-th of n parts: each
-    rank attends with all tokens, but with a part of the heads.
+    Tensor-parallel ranks have the same tokens; context-parallel ranks divide them. With
+    `allgather_kv`, rank r of n has the chunks r and 2n-1-r of 2n: an early chunk, which attends to
+    few keys, and a late chunk, which balances the load. With `ulysses`, rank r has the r-th of n
+    parts; each rank attends with all tokens, but with a part of the heads.
     """
     tokens_S = torch.arange(spec.training.seq_len, device="cpu")
     if spec.parallelism.cp_method == "ulysses" or layout.cp == 1:
@@ -115,9 +115,9 @@ def attended_tokens(spec: JobSpec, layout: Layout, coordinates: MeshCoordinates)
 def stream_tokens(
     attended_S: Tensor, spec: JobSpec, *, layout: Layout, coordinates: MeshCoordinates
 ) -> Tensor:
-    """Return the attended tokens that this rank's residual stream holds, int64 on the host.
+    """Return the attended tokens in this rank's residual stream, int64 on the host.
 
-    With sequence parallelism the tensor-parallel ranks share them, in order.
+    With sequence parallelism, the tensor-parallel ranks divide them, in order.
     """
     parts = layout.tp if spec.parallelism.sequence_parallel else 1
     return attended_S.chunk(parts)[coordinates.tp if parts > 1 else 0]

@@ -1,4 +1,4 @@
-"""Tensor parallelism of an own model, as in its `tensor_parallel_plan`.
+"""Tensor parallelism of an own model, according to its `tensor_parallel_plan`.
 
 Shapes: B sequences, S tokens, T = B x S tokens, C tokens of a chunk, V vocabulary, R rows of the
 vocabulary on this rank.
@@ -23,18 +23,18 @@ from trainyard.spec.sections.parallelism import ParallelismSection
 
 
 def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection) -> None:
-    """Apply the plan of an own model over the `tp` axis of the mesh, in place.
+    """Apply an own model's plan over the mesh's `tp` axis, in place.
 
-    Modules outside the plan stay whole on each rank and compute the same there.
+    Modules that are not in the plan stay whole and compute the same result on each rank.
 
     Raises:
-        LaunchError: a parameter cannot be split evenly, or a tied one is split in two ways.
+        LaunchError: a parameter cannot be split evenly, or a tied parameter is split in two ways.
     """
     tp = mesh["tp"]
     blocks = set(model.layers.values())
     there = dict(model.net.named_modules())
     for name, style in model.tensor_plan.items():
-        if name in there:  # otherwise it belongs to another pipeline stage
+        if name in there:  # otherwise the module is in another pipeline stage
             parallelize_module(there[name], tp, style)
             if there[name] not in blocks:
                 there[name].register_forward_hook(_wait_for_collective)
@@ -46,7 +46,7 @@ def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection
 
 
 def _wait_for_collective(_module: nn.Module, _inputs: Any, result: Any) -> Any:
-    """Return the output of a module as a plain tensor: a compiled block accepts no pending one.
+    """Return a module's output as a plain tensor, because a compiled block accepts no pending one.
 
     `clone` waits for the collective and, unlike `AsyncCollectiveTensor.wait`, keeps the autograd
     graph.
@@ -67,17 +67,17 @@ def _refuse_uneven(name: str, parameter: Tensor, tp: DeviceMesh) -> None:
 
 
 class SplitLogitsLoss(LogitsLoss):
-    """`LogitsLoss` of logits split along the vocabulary; every rank returns the same sum."""
+    """`LogitsLoss` for logits split along the vocabulary; every rank returns the same sum."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
         self._of_rows = SplitTokenLoss(Replicate(), mesh)
 
     def forward(self, logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
-        """Return the loss of split logits.
+        """Return the loss of the split logits.
 
         Raises:
-            LaunchError: they are not split along the vocabulary.
+            LaunchError: the logits are not split along the vocabulary.
         """
         if not isinstance(logits_BSV, DTensor) or logits_BSV.placements != (Shard(2),):
             found = logits_BSV.placements if isinstance(logits_BSV, DTensor) else "whole ones"
@@ -94,7 +94,7 @@ class SplitLogitsLoss(LogitsLoss):
 
 
 class _LossOfRows(torch.autograd.Function):
-    """Computes gradients in forward, chunk by chunk: no float32 copy of all logits exists."""
+    """Computes gradients in forward, chunk by chunk, without a float32 copy of all logits."""
 
     @staticmethod
     def forward(ctx: Any, of_rows: SplitTokenLoss, logits_TR: Tensor, labels_T: Tensor) -> Tensor:
@@ -105,8 +105,8 @@ class _LossOfRows(torch.autograd.Function):
         grad_TR = torch.empty_like(logits_TR)
         chunks = zip(logits_TR.split(size), labels_T.split(size), grad_TR.split(size), strict=True)
         for logits_CR, labels_C, grad_CR in chunks:
-            # A copy: the logits belong to the model, in any memory format, and the loss overwrites
-            # it.
+            # A copy, because the logits belong to the model, may have any memory format, and the
+            # loss overwrites its input.
             copy_CR = logits_CR.clone(memory_format=torch.contiguous_format)
             part, of_chunk_CR = of_rows.loss_of_logits(copy_CR, labels_C, gradients=True)
             loss += part
@@ -118,6 +118,7 @@ class _LossOfRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
-        # Not in place: a zero-bubble schedule runs this backward twice, for inputs and for weights.
+        # Not in place, because a zero-bubble schedule runs this backward pass twice, for inputs and
+        # for weights.
         (grad_TR,) = ctx.saved_tensors
         return None, grad_TR * grad.to(grad_TR.dtype), None

@@ -1,4 +1,4 @@
-"""Applies the layout to a model: an ordered recipe that does not depend on the model."""
+"""Applies the layout to a model, by an ordered recipe that is the same for all models."""
 
 from __future__ import annotations
 
@@ -27,44 +27,47 @@ from trainyard.training.pipeline_stages import Stage
 
 NOWHERE = DataDependence.NOWHERE
 WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
-"""Axes that wrap blocks or stages, applied last. Every other axis has a module of its name in
-`trainer.parallel`, with an `apply` that changes single modules of the model."""
+"""Axes that wrap blocks or stages and are applied last. For every other axis, `trainer.parallel`
+has a module with its name, whose `apply` changes single modules of the model.
+"""
 
 
 def parallelize(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> Stages:
     """Parallelize a model, usually one on the meta device, over the mesh, in place.
 
     Returns:
-        The pipeline stages of this rank by number; only the model without pipeline parallelism.
-        The model keeps the modules of this rank.
+        This rank's pipeline stages, by number; without pipeline parallelism, only the model. The
+        model keeps only the modules of this rank.
 
     Raises:
-        LaunchError: an axis, the recipe or the compiler cannot be applied here.
+        LaunchError: an axis, the recipe or the compiler cannot be applied on this machine.
     """
-    # The order matters. Modules are changed from the inside out: first the set of modules and
-    # tokens of this rank, then single layers, then blocks, then stages.
+    # The order matters. Modules are changed from the inside out: first this rank's set of modules
+    # and tokens, then single layers, then blocks, then stages.
     sharded = spec.is_sharded(layout)
     own = model if isinstance(model, OwnModel) else None
     trial = find_data_dependence(own, spec) if own is not None else Trial()
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec=spec, layout=layout)
     take_tokens(model, spec, layout=layout, coordinates=MeshCoordinates.of(mesh.get_rank(), layout))
-    # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.
+    # Before TP, because torchao replaces `nn.Linear` modules, and TP then shards the new modules.
     quantize_linear_layers(
         model,
         spec,
         device_type=mesh.device_type,
-        # FSDP replaces a missing gradient by zeros, but not for weights gathered in float8.
+        # FSDP replaces a missing gradient by zeros, except for weights gathered in float8.
         shards=shards_of_rows(spec, layout) if model.data_dependence == NOWHERE else None,
     )
-    # TP turns weights into DTensors, and FSDP shards those further: TP comes first, FSDP last.
+    # TP first and FSDP last, because TP turns weights into DTensors and FSDP shards these DTensors
+    # further.
     for axis in AXES:
         if layout.size(axis.name) > 1 and axis.name not in WRAPPING:
             import_module(f"trainer.parallel.{axis.name}").apply(model, mesh, spec, layout)
     blocks = list(model.layers.values())
-    # Compile wraps checkpoint, so the compiler sees the recomputation and fuses it into backward.
+    # Compile after checkpointing, so that the compiler sees the recomputation and fuses it into
+    # backward.
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own is not None)
-    # FSDP wraps compile: its hooks gather weights outside of the compiled graphs.
+    # FSDP after compile, so that FSDP's hooks gather weights outside of the compiled graphs.
     compile_blocks(
         blocks,
         spec.compile,
@@ -90,7 +93,7 @@ def parallelize(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout
 def _watch(
     own: OwnModel, stages: Mapping[int, Model], *, spec: JobSpec, trial: Trial, sharded: bool
 ) -> None:
-    """Make an own model refuse changes during training that other ranks would not follow."""
+    """Make an own model refuse changes during training that other ranks would not make."""
     if trial.used is not None:
         own.used_parameters = frozenset(f"net.{name}" for name in trial.used)
     if trial.changed is not None:
@@ -110,7 +113,7 @@ def keep_own_modules(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: L
     """Remove other pipeline ranks' modules from a model, in place; names do not change.
 
     Raises:
-        LaunchError: an own model does not run in these stages; raised equally on all ranks.
+        LaunchError: an own model does not run in these stages; raised on all ranks.
     """
     if isinstance(model, OwnModel):
         try_stages(model, spec, layout)
@@ -119,15 +122,15 @@ def keep_own_modules(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: L
 
 
 def split(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> Stages:
-    """Return the stages of this rank, which share the modules of `model`."""
+    """Return the stages of this rank; they share the modules of `model`."""
     return {stage.index: model.part(stage.modules) for stage in _own(mesh, spec, layout)}
 
 
 def try_stages(model: OwnModel, spec: JobSpec, layout: Layout) -> None:
-    """Run an own model stage by stage on the meta device to check shapes and types.
+    """Run an own model stage by stage on the meta device, to check shapes and dtypes.
 
     Raises:
-        LaunchError: a stage fails or returns an output that the next one does not accept.
+        LaunchError: a stage fails, or returns an output that the next stage does not accept.
     """
     stages = stages_of(spec.facts(layout))
     model.try_in_parts([stage.modules for stage in stages])

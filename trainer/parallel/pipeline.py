@@ -1,6 +1,6 @@
 """Pipeline parallelism: the schedule that runs micro-batches through the stages of all ranks.
 
-Shapes: m micro-batches in one run of the schedule, B sequences in each, S tokens of a sequence.
+Shapes: m micro-batches per run of the schedule, B sequences in each, S tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 class Pipeline:
-    """Runs the micro-batches of a step through the stages of all ranks of the pipeline.
+    """Runs the micro-batches of a step through the pipeline stages of all ranks.
 
     Every rank of a pipeline gets the same micro-batches. The rank with the last stage returns the
-    loss; the others return 0.
+    loss; the other ranks return 0.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Pipeline:
         layout: Layout,
         device: torch.device,
     ) -> None:
-        """Build the schedule; it runs nothing.
+        """Build the schedule; nothing runs yet.
 
         Args:
-            stages: stages of this rank by number.
-            group: the ranks of the pipeline.
-            spec: gives the schedule, the shape of micro-batches, and the tokens of a step.
-            layout: gives the partition of the global batch.
+            stages: stages of this rank, by number.
+            group: group of the pipeline's ranks.
+            spec: has the schedule, the shape of micro-batches, and the number of tokens per step.
+            layout: determines the partition of the global batch.
             device: device of the stages.
 
         Raises:
@@ -74,7 +74,8 @@ class Pipeline:
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
         count = len(stages_of(spec.facts(layout)))
         self._first, self._last = 0 in stages, count - 1 in stages
-        # Without inputs and outputs torch infers the shapes by a run of the whole pipeline.
+        # Without given inputs and outputs, torch would infer the shapes by a run of the whole
+        # pipeline.
         with torch.device("meta"):
             tokens_BS = torch.empty(self._size, model.positions.attended.numel(), dtype=torch.int64)
             stream_BSD = torch.empty(
@@ -104,7 +105,7 @@ class Pipeline:
         )
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
+        """Accumulate gradients; return this rank's part of the mean loss, float32 `[]`."""
         total = torch.zeros((), device=self._device)
         for run in self._runs(micro_batches):
             total += self._run(step, run)
@@ -112,7 +113,7 @@ class Pipeline:
 
     @torch.no_grad()
     def evaluate(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """Return this rank's part of the summed loss, float32 `[]`; nothing is dropped."""
+        """Return this rank's part of the summed loss, float32 `[]`, without dropout."""
         total = torch.zeros((), device=self._device)
         for stage in self._stages.values():
             stage.eval()
@@ -128,7 +129,7 @@ class Pipeline:
         return [micro_batches[start : start + m] for start in range(0, len(micro_batches), m)]
 
     def _run(self, step: int | None, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """Run the schedule once; return the sum of its losses, 0 without the last stage."""
+        """Run the schedule once; return the sum of its losses; 0 without the last stage."""
         joined = _joined(micro_batches, self._size, count=self._microbatches)
         inputs = self._inputs(step, joined)
         # All ranks read the batch, so only the residual stream is sent between stages.
@@ -142,14 +143,14 @@ class Pipeline:
         return torch.stack([loss.detach() for loss in losses]).sum()
 
     def _loss(self, loss_sum: Tensor, _labels_BS: Tensor) -> Tensor:
-        """Return the tensor for backward: the last stage has already computed the loss."""
+        """Return the tensor for backward; the last stage has already computed the loss."""
         return loss_sum / self._tokens_per_step if torch.is_grad_enabled() else loss_sum
 
 
 class _Stage(PipelineStage):
-    """torch's stage with three workarounds, numbered below."""
+    """torch's pipeline stage with three workarounds, numbered below."""
 
-    # 1. Up to torch 2.14 a stage holds a receive buffer for every micro-batch all the time. Here a
+    # 1. Up to torch 2.14, a stage holds a receive buffer for every micro-batch all the time. Here a
     # buffer is allocated before its receive and released after it is read.
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[P2POp]:
@@ -164,7 +165,7 @@ class _Stage(PipelineStage):
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[Tensor, ...]:
         activations: tuple[Tensor, ...] = super()._retrieve_recv_activations(fwd_chunk_id)
         release_buffers(self.args_recv_info[fwd_chunk_id])
-        # torch 2.11 sets this on its own buffers, which `allocate_buffers` has replaced.
+        # torch 2.11 sets `requires_grad` on its own buffers, which `allocate_buffers` has replaced.
         for activation in activations:
             activation.requires_grad_(self.has_backward)
         return activations
@@ -184,8 +185,8 @@ class _Stage(PipelineStage):
         release_buffers(chain.from_iterable(self.grad_recv_info.values()))
         return result
 
-    # 2. A schedule that splits backward collects the weights of the stage before it runs, and
-    # silently skips those that FSDP has resharded: gather them first.
+    # 2. A schedule that splits backward collects the weights of the stage before the stage runs,
+    # and silently skips weights that FSDP has resharded. So gather them first.
 
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
@@ -196,7 +197,8 @@ class _Stage(PipelineStage):
                     module.unshard()
         return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
-    # 3. In evaluation torch passes gradients between two stages of one rank, although none exist.
+    # 3. In evaluation, torch passes gradients between two stages of one rank, although there are
+    # none.
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[Tensor | None, ...]:
         if not self.has_backward:
@@ -212,7 +214,7 @@ class _Stage(PipelineStage):
 
 
 def _joined(micro_batches: Sequence[MicroBatch], size: int, *, count: int) -> MicroBatch:
-    """Return `count` micro-batches of `size` sequences as one, padded where there are fewer.
+    """Return `count` micro-batches of `size` sequences as one; pad missing sequences.
 
     A schedule is built for one shape and one number of micro-batches. Padding has no labels, so it
     adds zeros to loss and gradients.

@@ -1,8 +1,9 @@
-"""Quantized training: the matrix products of linear layers in float8 or MX float8, by torchao.
+"""Quantized training: matrix products of linear layers in float8 or MX float8, by torchao.
 
-Weights, gradients and optimizer states stay in high precision, under the names of the plain model:
-a checkpoint does not depend on the recipe, and any recipe resumes from it. On a CPU the products
-are emulated: operands are rounded to the low precision and multiplied in the high one.
+Weights, gradients and optimizer states stay in high precision, under the names of the unquantized
+model. So a checkpoint does not depend on the recipe, and any recipe can resume from it. On a CPU
+the products are emulated: operands are rounded to the low precision and multiplied in the high
+precision.
 """
 
 from __future__ import annotations
@@ -33,30 +34,31 @@ from trainyard.spec.sections.parallelism import QuantizationSection
 from trainyard.training.known_devices import LEAST_CAPABILITY
 
 LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
-"""Loggers that warn, on import, about GPU kernels that a CPU cannot load and about types that are
-registered twice."""
+"""Loggers that print warnings on import, about GPU kernels that a CPU cannot load and about types
+that are registered twice.
+"""
 
 
 def quantize_linear_layers(
     model: nn.Module, spec: JobSpec, *, device_type: str, shards: int | None
 ) -> None:
-    """Replace linear layers by ones that multiply in low precision, in place, before any wrapper.
+    """Replace linear layers by low-precision ones, in place, before any wrapper is applied.
 
-    `quantization.exclude` and `min_dim` exclude layers. The families' head is no `nn.Linear` and
+    `quantization.exclude` and `min_dim` exclude layers. The families' head is no `nn.Linear`, so it
     stays in high precision.
 
     Args:
-        model: the whole model, or a part of it.
-        spec: gives the recipe and the excluded layers.
-        device_type: `cpu` emulates.
-        shards: ranks over which FSDP divides the rows of weights that it gathers from the device;
-            None if it gathers none. With `float8_tensorwise` it gathers weights in float8, half the
-            bytes of bfloat16, if their rows divide evenly: torchao gathers no padded shards. The
-            other recipes scale each row or block of the gathered weight, and gather in high
-            precision.
+        model: whole model, or a part of it.
+        spec: has the recipe and the excluded layers.
+        device_type: type of the device; on `cpu` the products are emulated.
+        shards: number of ranks over which FSDP divides the rows of weights that it gathers from the
+            device; None if it gathers no weights. With `float8_tensorwise`, FSDP gathers weights in
+            float8, half the bytes of bfloat16, if their rows divide evenly, because torchao cannot
+            gather padded shards. The other recipes scale each row or block of the gathered weight,
+            so these weights are gathered in high precision.
 
     Raises:
-        LaunchError: this rank's GPU cannot multiply such numbers.
+        LaunchError: this rank's GPU cannot multiply in the recipe's number format.
     """
     section = spec.quantization
     if section.recipe == "none":
@@ -85,16 +87,16 @@ def quantize_linear_layers(
 
 
 def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
-    """Reject an own model if the sides of a quantized layer on a rank do not fit the recipe.
+    """Reject an own model if a quantized layer's sides on a rank do not fit the recipe.
 
-    For the families the planner checks the same.
+    For the model families, the planner makes the same check.
 
     Args:
-        model: the whole model, before it is split.
-        spec: gives the recipe, the excluded layers, and the axes.
+        model: whole model, before it is split.
+        spec: has the recipe, the excluded layers, and the axes.
 
     Raises:
-        LaunchError: names the layer.
+        LaunchError: a layer does not fit; the message names it.
     """
     wanted = number_format(spec)
     if wanted is None or not isinstance(model, OwnModel):
@@ -117,10 +119,11 @@ def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
 
 
 def refuse_unknown_names(model: Model, spec: JobSpec) -> None:
-    """Reject parts of names in `exclude` that match no layer; the default ones need not match.
+    """Reject entries in `exclude` that match no layer; the default entries need not match.
 
     Raises:
-        LaunchError: names them, and the existing layers.
+        LaunchError: an entry matches no layer; the message names these entries and the existing
+            layers.
     """
     names = [name for name, _ in _linear_layers(model)]
     section = spec.quantization
@@ -138,10 +141,11 @@ def _linear_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 def refuse_unable(spec: JobSpec, name: str, capability: tuple[int, int]) -> None:
-    """Reject a GPU with tensor cores that do not support the number format of the recipe.
+    """Reject a GPU whose tensor cores do not support the recipe's number format.
 
     Raises:
-        LaunchError: names the field, the GPU and the required capability.
+        LaunchError: the GPU is unsuitable; the message names the field, the GPU and the required
+            capability.
     """
     wanted, recipe = number_format(spec), spec.quantization.recipe
     assert wanted is not None
@@ -166,9 +170,10 @@ def keep_scales_fresh(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def refresh_scales(model: nn.Module) -> None:
-    """Compute the scales of all weights that FSDP gathers in float8, with one all-reduce.
+    """Compute the scales of all weights that FSDP gathers in float8, by one all-reduce.
 
-    A collective, required after every change of weights; without such weights it does nothing.
+    This is a collective, required after every change to weights; it does nothing if there are no
+    such weights.
     """
     if "torchao.float8" in sys.modules:
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
@@ -177,7 +182,7 @@ def refresh_scales(model: nn.Module) -> None:
 
 
 def high_precision(tensor: Tensor) -> Tensor:
-    """Return a weight without the subclass of the float8 all-gather; it shares the memory."""
+    """Return a weight without the float8 all-gather's subclass; the memory is shared."""
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     plain: Tensor | None = getattr(local, "_tensor", None)
     if plain is None:
@@ -195,7 +200,7 @@ def high_precision(tensor: Tensor) -> Tensor:
 
 
 Convert = Callable[[nn.Module, Callable[[nn.Module, str], bool]], object]
-"""Replaces a model's linear layers that match a predicate of module and name."""
+"""Replaces linear layers in a model for which a predicate on module and name is true."""
 
 
 def _to_float8(recipe: str, *, emulate: bool, gathers: bool) -> Convert:
@@ -220,7 +225,7 @@ def _to_mxfp8(*, emulate: bool) -> Convert:
     multiply = partial(
         _to_mxfp8_then_scaled_mm,
         kernel_preference=KernelPreference.EMULATED if emulate else KernelPreference.AUTO,
-        # Scales rounded up: no value overflows its block (NVIDIA's recipe for MXFP8).
+        # Scales are rounded up, so that no value overflows its block (NVIDIA's recipe for MXFP8).
         scale_calculation_mode=ScaleCalculationMode.RCEIL,
     )
     return lambda model, chosen: swap_linear_layers(
@@ -229,7 +234,7 @@ def _to_mxfp8(*, emulate: bool) -> Convert:
 
 
 class MXLinear(nn.Linear):
-    """A linear layer that multiplies in MX float8: blocks of 32 values share one scale.
+    """A linear layer that multiplies in MX float8, where blocks of 32 values share one scale.
 
     torchao's own layer wraps its weight in a subclass, which checkpoints would then contain. Here
     the weight stays a plain parameter, and `forward` calls the product.
@@ -249,7 +254,7 @@ class MXLinear(nn.Linear):
         return product if self.bias is None else product + self.bias
 
     def _split(self, x: DTensor) -> DTensor:
-        """Multiply the shards of this tensor-parallel rank; no block crosses ranks."""
+        """Multiply the shards of this tensor-parallel rank; no block spans two ranks."""
         weight = self.weight
         assert isinstance(weight, DTensor)
         by_columns = weight.placements == (Shard(0),)

@@ -1,4 +1,4 @@
-"""Tensor parallelism: ranks share each matrix, including embedding and head.
+"""Tensor parallelism: ranks divide each matrix, including embedding and head.
 
 Shapes: B sequences, S tokens, T = B x S tokens, C tokens of a chunk, D model width, V vocabulary,
 R rows of the vocabulary on this rank, N ranks.
@@ -43,10 +43,10 @@ from trainyard.spec.sections.parallelism import ParallelismSection
 
 
 def apply(model: Model, mesh: DeviceMesh, spec: JobSpec, _: Layout) -> None:
-    """Split the matrices of a model over the `tp` axis of the mesh, in place.
+    """Split the model's matrices over the mesh's `tp` axis, in place.
 
     Raises:
-        LaunchError: `async_tp` without symmetric memory, or an own model that cannot be split.
+        LaunchError: `async_tp` is set without symmetric memory, or an own model cannot be split.
     """
     if isinstance(model, OwnModel):
         split_by_plan(model, mesh, spec.parallelism)
@@ -57,12 +57,12 @@ def apply(model: Model, mesh: DeviceMesh, spec: JobSpec, _: Layout) -> None:
 
 
 def split_matrices(model: Model, mesh: DeviceMesh, section: ParallelismSection) -> None:
-    """Split the matrices of a model over the `tp` axis of the mesh, in place.
+    """Split the model's matrices over the mesh's `tp` axis, in place.
 
-    The first matrices of attention and feed-forward are split by columns, the second by rows, so
-    each rank has its own heads and hidden features (Shoeybi et al., Megatron-LM, 2019). The
-    residual stream between them is split along the sequence (Korthikanti et al., Reducing
-    Activation Recomputation, 2022), or with `sequence_parallel=false` replicated.
+    The first matrices of attention and feed-forward are split by columns and the second ones by
+    rows, so each rank has its own heads and hidden features (Shoeybi et al., Megatron-LM, 2019).
+    The residual stream in between is split along the sequence (Korthikanti et al., Reducing
+    Activation Recomputation, 2022); with `sequence_parallel=false` it is replicated.
 
     Afterwards every parameter is a DTensor on the tensor-parallel mesh; norms are replicated.
     """
@@ -71,8 +71,9 @@ def split_matrices(model: Model, mesh: DeviceMesh, section: ParallelismSection) 
     if model.tok_embeddings is not None:
         style = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
         parallelize_module(model.tok_embeddings, tp, style)
-        # The output is an AsyncCollectiveTensor while its collective is pending, a subclass that
-        # the backward of a compiled block does not accept. `clone` waits and gives a plain tensor.
+        # While its collective is pending, the output is an AsyncCollectiveTensor, a subclass that
+        # the backward pass of a compiled block does not accept. `clone` waits and returns a plain
+        # tensor.
         model.tok_embeddings.register_forward_hook(lambda _module, _ids, x_BSD: x_BSD.clone())
     for block in model.layers.values():
         parallelize_module(block, tp, _block_plan(block, stream))
@@ -84,7 +85,7 @@ def split_matrices(model: Model, mesh: DeviceMesh, section: ParallelismSection) 
 
 
 def overlap_communication(mesh: DeviceMesh) -> None:
-    """Configure torch.compile to overlap tensor-parallel communication with matrix products.
+    """Let torch.compile overlap tensor-parallel communication with matrix products.
 
     Raises:
         LaunchError: the ranks have no symmetric memory.
@@ -95,19 +96,20 @@ def overlap_communication(mesh: DeviceMesh) -> None:
             f"these ranks run on {mesh.device_type!r}: set async_tp=false"
         )
     with warnings.catch_warnings():
-        # torch deprecates the call, but the compiler pass still requires a registered group.
+        # torch deprecates this call, but the compiler pass still requires a registered group.
         warnings.simplefilter("ignore", FutureWarning)
         enable_symm_mem_for_group(mesh.get_group("tp").group_name)
     torch._inductor.config._micro_pipeline_tp = True
 
 
 def _block_plan(block: nn.Module, stream: Placement) -> dict[str, ParallelStyle]:
-    """Return the split of a block's modules, by name."""
+    """Return the split of each module in a block, by name."""
     assert isinstance(block, Block)
     plan: dict[str, ParallelStyle] = {
         "attention_norm": _norm(stream),
         "attention": PrepareModuleInput(
-            # Inputs: stream, cosines, sines, mask. One all-gather of the stream serves wq, wk, wv.
+            # Inputs: stream, cosines, sines, mask. One all-gather of the stream serves wq, wk and
+            # wv.
             input_layouts=(stream, None, None, None),
             desired_input_layouts=(Replicate(), None, None, None),
         ),
@@ -124,9 +126,9 @@ def _block_plan(block: nn.Module, stream: Placement) -> dict[str, ParallelStyle]
         "feed_forward.w2": RowwiseParallel(output_layouts=stream),
     }
     for name, module in block.attention.named_children():
-        # Other modules with weights, such as Qwen3's q_norm, act on each head separately. With an
-        # input declared as sharded along any dimension but the last, DTensor sums their gradients
-        # over ranks.
+        # Other modules with weights, such as Qwen3's q_norm, act on each head separately. If an
+        # input is declared as sharded along any dimension except the last, DTensor sums their
+        # gradients over ranks.
         if f"attention.{name}" not in plan and any(True for _ in module.parameters()):
             plan[f"attention.{name}"] = SequenceParallel(sequence_dim=1, use_local_output=True)
     return plan
@@ -139,7 +141,7 @@ def _norm(stream: Placement, *, use_local_output: bool = False) -> ParallelStyle
 
 
 class _Replicated(ParallelStyle):
-    """A module with replicated weights and input."""
+    """A module whose weights and input are replicated."""
 
     def __init__(self, *, use_local_output: bool) -> None:
         self._use_local_output = use_local_output
@@ -161,7 +163,7 @@ class _Replicated(ParallelStyle):
 
 
 class _SplitHead(ParallelStyle):
-    """A head split by rows of the vocabulary; a tied one uses the rows of the embedding."""
+    """A head split by the vocabulary's rows; a tied head uses the rows of the embedding."""
 
     def __init__(self, stream: Placement, loss_parallel: bool) -> None:
         self._stream = stream

@@ -1,1 +1,1 @@
-"""Storage roots: folders, and object stores with the S3 protocol. No torch."""
+"""Storage roots: folders, and object stores that use the S3 protocol. No torch."""

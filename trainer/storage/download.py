@@ -9,14 +9,15 @@ from trainer.storage import s3_client
 
 FIRST = 2**20
 LARGEST = 16 * 2**20
-"""Bytes of the first and of the largest request. Sizes double while reads stay sequential: a short
-read fetches little more than needed, and a long one needs few requests."""
+"""Size of the first request, and maximum size of a request, in bytes. Sizes double while reads stay
+sequential, so a short read fetches little more than needed, and a long read needs few requests.
+"""
 AHEAD = 4
-"""Limit of requests in flight, hence of spans in memory."""
+"""Maximum number of concurrent requests, and so of spans in memory."""
 
 
 class Download:
-    """Reads an object in order, in spans fetched ahead; a long seek drops them."""
+    """Reads an object in order, in spans fetched ahead; a seek outside of the spans drops them."""
 
     def __init__(self, bucket: str, key: str, *, name: str, size: int) -> None:
         """Prepare to read from the start; the first read sends the first request.
@@ -24,8 +25,8 @@ class Download:
         Args:
             bucket: bucket of the object.
             key: key of the object.
-            name: URL of the object, for errors.
-            size: bytes of the object.
+            name: URL of the object, for error messages.
+            size: size of the object in bytes.
         """
         self._bucket, self._key, self._name = bucket, key, name
         self._size = size
@@ -38,7 +39,7 @@ class Download:
         """Read into the start of `memory`; return the number of bytes, 0 at the end.
 
         Raises:
-            OSError: the object store rejects the request, or all its answers break off.
+            OSError: the object store rejects the request, or all its responses break off.
         """
         if not self._here and not self._take():
             return 0
@@ -49,7 +50,7 @@ class Download:
         return count
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes, fewer only at the end; raises `OSError` like `readinto`."""
+        """Return up to `size` bytes, fewer only at the end; raise `OSError` like `readinto`."""
         content = bytearray(min(size, self._size - self._at))
         left = memoryview(content)
         while left and (count := self.readinto(left)):
@@ -57,7 +58,7 @@ class Download:
         return bytes(content)
 
     def seek(self, offset: int) -> int:
-        """Continue at `offset`; keeps the fetched spans if `offset` lies within them."""
+        """Continue at `offset`; keep the fetched spans if `offset` lies within them."""
         while self._at + len(self._here) < offset < self._next:
             self._at += len(self._here)
             self._take()
@@ -69,7 +70,7 @@ class Download:
         return offset
 
     def close(self) -> None:
-        """Cancel the requests in flight."""
+        """Cancel the requests in progress."""
         for begun in self._ahead:
             begun.cancel()
         self._ahead.clear()
@@ -88,14 +89,14 @@ class Download:
         self._window = 1
 
     def _take(self) -> bool:
-        """Wait for the next span and request further ones; return False at the end."""
+        """Wait for the next span and request further spans; return False at the end."""
         self._request()
         if not self._ahead:
             return False
         self._here = memoryview(s3_client.wait(self._ahead.popleft(), self._name))
         self._span = min(2 * self._span, LARGEST)
         self._window = min(self._window + 1, AHEAD)
-        if self._window > 2:  # no read-ahead after the first span: many reads end within it
+        if self._window > 2:  # no read-ahead after the first span: many reads end in it
             self._request()
         return True
 

@@ -1,4 +1,4 @@
-"""Storage errors as typed errors, and digests of files."""
+"""Converts storage errors to typed errors, and computes digests of files."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ TRANSIENT = (
     errno.EIO,
     errno.ESTALE,  # the server of a network file system was restarted
     errno.ETIMEDOUT,
-    # From `s3_client`:
-    errno.EHOSTUNREACH,  # no answer
+    # The following come from `s3_client`:
+    errno.EHOSTUNREACH,  # no response
     errno.EREMOTEIO,  # status 5xx
     errno.EBUSY,  # too many requests
 )
-OF_CONTENT = (errno.ENOENT, errno.EIO)  # a missing file or bad sectors: damage, not an outage
+OF_CONTENT = (errno.ENOENT, errno.EIO)  # a missing file or a bad sector is damage, not an outage
 XXH3_128 = "xxh3_128"
 LARGEST_SMALL_FILE = 64 * 2**20
-"""Size limit of a manifest; a larger file is not one."""
-READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
+"""Maximum size of a manifest, in bytes; a larger file is no manifest."""
+READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, limits the speed
 
 
 @contextmanager
 def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
-    """Convert an `OSError` of the block to a `CheckpointError` with path and cause."""
+    """Convert an `OSError` in the block to a `CheckpointError` with path and cause."""
     try:
         yield
     except OSError as error:
@@ -59,7 +59,7 @@ def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
 
 
 def digest(content: bytes) -> str:
-    """Return the XXH3-128 of some bytes, in hexadecimal."""
+    """Return the XXH3-128 of `content` in hexadecimal."""
     return xxhash.xxh3_128_hexdigest(content)
 
 
@@ -73,7 +73,7 @@ def file_digest(path: StoragePath, *, algorithm: str = XXH3_128) -> str:
 
 
 def read_small(path: StoragePath) -> bytes:
-    """Return a small file's content, cut at the size limit; may raise OSError."""
+    """Return a small file's content, truncated at the size limit; may raise OSError."""
     if not isinstance(path, Path):
         return path.read_bytes()
     with _open_regular(path) as file:
@@ -81,7 +81,7 @@ def read_small(path: StoragePath) -> bytes:
 
 
 def _open_regular(path: StoragePath) -> FileIO | Download:
-    """Open a file that a job's program may have created: a pipe would block for ever."""
+    """Open a regular file; a job's program may have created a pipe, which would block for ever."""
     if not isinstance(path, Path):
         return path.open("rb", buffering=0)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

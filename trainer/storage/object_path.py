@@ -12,27 +12,27 @@ from trainer.storage.download import Download
 from trainyard.spec.storage_uri import OBJECTS, split_object_store
 
 DELETED_AT_ONCE = 1000
-"""Objects per delete request: S3's limit."""
+"""Maximum number of objects per delete request, which is S3's limit."""
 
 LARGEST_SMALL = 2**30
-"""Bytes of the largest object for `read_bytes`."""
+"""Maximum size of an object for `read_bytes`, in bytes."""
 
 
 class ObjectStat(NamedTuple):
     """The metadata of an object."""
 
     st_size: int
-    """Bytes."""
+    """Size of the object in bytes."""
 
 
 @dataclass(frozen=True, order=True)
 class ObjectPath:
-    """An object, or a key prefix in the role of a folder."""
+    """Path of an object, or a key prefix that serves as a folder."""
 
     bucket: str
     """Name of the bucket."""
     parts: tuple[str, ...] = ()
-    """The key, split at slashes."""
+    """Parts of the key, which slashes separate."""
 
     @classmethod
     def root(cls, url: str) -> ObjectPath:
@@ -48,17 +48,17 @@ class ObjectPath:
         return f"{OBJECTS}{'/'.join((self.bucket, *self.parts))}"
 
     def __truediv__(self, relative: str) -> ObjectPath:
-        before = () if relative.startswith("/") else self.parts  # like pathlib
+        before = () if relative.startswith("/") else self.parts  # as in pathlib
         return ObjectPath(self.bucket, (*before, *filter(None, relative.split("/"))))
 
     @property
     def key(self) -> str:
-        """Name of the object in its bucket."""
+        """Key of the object in its bucket."""
         return "/".join(self.parts)
 
     @property
     def name(self) -> str:
-        """Last part."""
+        """Last part of the key."""
         return self.parts[-1] if self.parts else self.bucket
 
     @property
@@ -67,7 +67,7 @@ class ObjectPath:
         return ObjectPath(self.bucket, self.parts[:-1])
 
     def resolve(self) -> ObjectPath:
-        """Return the path without `..`; there are no links to follow."""
+        """Return the path without `..`; an object store has no links to follow."""
         kept: list[str] = []
         for part in self.parts:
             if part == "..":
@@ -77,7 +77,7 @@ class ObjectPath:
         return ObjectPath(self.bucket, tuple(kept))
 
     def is_relative_to(self, other: ObjectPath) -> bool:
-        """Return whether it lies beneath another path or equals it."""
+        """Return whether this path equals another path or lies below it."""
         beginning = self.parts[: len(other.parts)]
         return (self.bucket, beginning) == (other.bucket, other.parts)
 
@@ -85,7 +85,7 @@ class ObjectPath:
         """Return whether the object exists; False for a folder.
 
         Raises:
-            OSError: the object store rejects the request or does not answer.
+            OSError: the object store rejects the request or does not respond.
         """
         try:
             self.stat()
@@ -97,7 +97,7 @@ class ObjectPath:
         """Return the object's size.
 
         Raises:
-            OSError: the object does not exist, or the object store does not answer.
+            OSError: the object does not exist, or the object store does not respond.
         """
         answer = s3_client.call("head_object", str(self), Bucket=self.bucket, Key=self.key)
         return ObjectStat(answer["ContentLength"])
@@ -106,7 +106,7 @@ class ObjectPath:
         """Return the content of a small object.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the object cannot be read.
         """
         with self.open("rb", buffering=0) as file:
             return file.read(LARGEST_SMALL)
@@ -124,7 +124,8 @@ class ObjectPath:
         """Write a small object with one request.
 
         Raises:
-            OSError: the object store rejects it; `FileExistsError` with `new` if it exists.
+            OSError: the object store rejects the request; with `new`, `FileExistsError` if the
+                object exists.
         """
         condition = {"IfNoneMatch": "*"} if new else {}
         s3_client.call(
@@ -141,8 +142,7 @@ class ObjectPath:
         s3_client.call("delete_object", str(self), Bucket=self.bucket, Key=self.key)
 
     def beneath(self, *, start: str = "") -> Iterator[ObjectPath]:
-        """Yield the objects of a folder, sorted by name, with relative names that start with
-        `start`.
+        """Yield the objects below a folder, sorted, with relative names that start with `start`.
 
         Raises:
             OSError: the object store rejects the listing.
@@ -153,7 +153,7 @@ class ObjectPath:
                 yield ObjectPath(self.bucket, tuple(found["Key"].split("/")))
 
     def remove_all(self) -> None:
-        """Delete every object and abort every multipart upload of a folder.
+        """Delete every object, and abort every multipart upload, below a folder.
 
         Raises:
             OSError: the object store rejects a request.
@@ -174,7 +174,7 @@ class ObjectPath:
                 raise OSError(errno.EACCES, what, str(ObjectPath(self.bucket) / refused["Key"]))
 
     def uploads(self) -> list[tuple[ObjectPath, str]]:
-        """Return path and id of each unfinished multipart upload beneath a folder.
+        """Return path and id of each unfinished multipart upload below a folder.
 
         Raises:
             OSError: the object store rejects the listing.
@@ -188,7 +188,7 @@ class ObjectPath:
         ]
 
     def _pages(self, method: str, *markers: str, prefix: str) -> Iterator[dict[str, Any]]:
-        """Yield the answers of a listing; `markers` are the arguments that continue it."""
+        """Yield the pages of a listing; `markers` are the arguments that continue the listing."""
         more: dict[str, str] = {}
         while True:
             answer = s3_client.call(method, str(self), Bucket=self.bucket, Prefix=prefix, **more)
@@ -198,7 +198,7 @@ class ObjectPath:
             more = {marker: answer[f"Next{marker}"] for marker in markers}
 
     def abort(self, upload: str) -> None:
-        """Abort a multipart upload; does nothing if it no longer exists.
+        """Abort a multipart upload; do nothing if it no longer exists.
 
         Raises:
             OSError: the object store rejects the request.

@@ -1,4 +1,4 @@
-"""Storage roots of checkpoints: a folder, or a prefix in an object store."""
+"""Storage roots for checkpoints: a folder, or a prefix in an object store."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trainer.storage.object_path import ObjectPath
 from trainyard.spec.storage_uri import is_object_store
 
 StoragePath = Path | ObjectPath
-"""A path on storage; both kinds have the methods of `pathlib.Path` that checkpoints use."""
+"""A path on storage; both types have the methods of `pathlib.Path` that checkpoints use."""
 
 
 def storage_root(text: str) -> StoragePath:
-    """Return the root of a path or an `s3://` URL in the settings of this machine.
+    """Return the storage root for a path or an `s3://` URL in this machine's settings.
 
     Raises:
         LaunchError: the URL is malformed, or the package s3fs is missing.
@@ -35,7 +35,7 @@ def storage_root(text: str) -> StoragePath:
 
 
 def is_beneath(path: StoragePath, root: StoragePath) -> bool:
-    """Return whether a path lies beneath a root, symbolic links followed."""
+    """Return whether a path lies below a root, with symbolic links followed."""
     if isinstance(path, ObjectPath):
         return isinstance(root, ObjectPath) and path.resolve().is_relative_to(root)
     return isinstance(root, Path) and path.resolve().is_relative_to(root.resolve())

@@ -1,4 +1,4 @@
-"""Calls to an object store: retried by botocore, bounded in time, errors as `OSError`."""
+"""Calls to an object store: retried by botocore, limited in time, with errors as `OSError`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from trainyard.outside.proxies import ProxyError, names_proxy, proxy_of
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-"""Socket timeout of a request. It also covers sending a part, so it bounds the upload speed."""
+"""Socket timeout of a request, in seconds. Because a request may send a whole part, the timeout
+also sets a minimum upload speed.
+"""
 ATTEMPTS = 8
-"""Tries of a request with a transient error; `AWS_MAX_ATTEMPTS` overrides it."""
+"""Maximum number of tries for a request with a transient error; `AWS_MAX_ATTEMPTS` overrides it."""
 
-# Never errno.EIO: from a disk it means damage, which no network error proves.
+# Never errno.EIO, because from a disk it signals damage, which no network error proves.
 _CODES = {
     **dict.fromkeys(("404", "NoSuchKey", "NoSuchUpload"), errno.ENOENT),
     "NoSuchBucket": errno.ENXIO,
@@ -40,27 +42,27 @@ _WORDS = {
 
 
 def call(method: str, path: str, **arguments: Any) -> dict[str, Any]:
-    """Make a call of the S3 API and return its answer.
+    """Make a call of the S3 API; return its response.
 
     Args:
-        method: botocore's name, such as `put_object`.
-        path: path for errors.
+        method: botocore's name of the method, such as `put_object`.
+        path: path for error messages.
         arguments: arguments of the method.
 
     Raises:
-        OSError: the call was rejected, or no attempt was answered; with the cause.
+        OSError: the call was rejected, or no try got a response; the error has the cause.
     """
     return wait(begin(method, **arguments), path)
 
 
 def begin(method: str, **arguments: Any) -> Future[dict[str, Any]]:
-    """Start a call asynchronously; `wait` returns its answer."""
+    """Start a call asynchronously; `wait` returns its response."""
     system = _system()
     return asyncio.run_coroutine_threadsafe(system._call_s3(method, **arguments), system.loop)
 
 
 def wait(begun: Future[Any], path: str) -> Any:
-    """Wait for a call started with `begin` or `begin_reading`; raises OSError like `call`."""
+    """Wait for a call started by `begin` or `begin_reading`; raise OSError like `call`."""
     try:
         return begun.result()
     except Exception as error:
@@ -68,9 +70,10 @@ def wait(begun: Future[Any], path: str) -> Any:
 
 
 def begin_reading(bucket: str, key: str, *, start: int, end: int) -> Future[bytes]:
-    """Start to read the bytes from `start` up to, not including, `end`.
+    """Start to read the bytes from `start` up to, but not including, `end`.
 
-    botocore retries until an answer starts; this function repeats a request if its body breaks off.
+    botocore retries only until a response starts; this function repeats a request whose body breaks
+    off.
     """
     system = _system()
 
@@ -95,7 +98,7 @@ def begin_reading(bucket: str, key: str, *, start: int, end: int) -> Future[byte
 
 @cache
 def _system() -> Any:
-    import s3fs  # optional, and half a second to import: only for runs with a bucket
+    import s3fs  # optional, and takes 0.5 s: only for runs with a bucket
 
     system = s3fs.S3FileSystem(
         skip_instance_cache=True,
@@ -107,19 +110,20 @@ def _system() -> Any:
             **_proxies(),
         },
     )
-    system.retries = 1  # s3fs's own retries would multiply botocore's
+    system.retries = 1  # s3fs's own retries would multiply botocore's retries
     return system
 
 
 def _proxies() -> dict[str, dict[str, str]]:
-    """Return the store's proxy settings if the environment names a proxy.
+    """Return proxy settings for the object store if the environment names a proxy.
 
-    botocore itself would send requests for a store on this machine to the proxy, too.
+    botocore itself would also send requests for an object store on this machine to the proxy.
 
     Raises:
-        OSError: a variable that names a proxy for the store cannot be used.
+        OSError: the proxy that a variable names for the object store cannot be used.
     """
-    # Like botocore: `all_proxy`, for example a SOCKS proxy for interactive tools, is not used.
+    # As in botocore, `all_proxy` is not used; it may name, for example, a SOCKS proxy for
+    # interactive tools.
     environment = {name: os.environ[name] for name in os.environ if name.lower() != "all_proxy"}
     if not names_proxy(environment):
         return {}
@@ -138,7 +142,7 @@ def _attempts() -> int:
 
 
 def os_error(error: Exception, path: str) -> OSError:
-    """Return the `OSError` with the path that corresponds to an error of the libraries."""
+    """Return the `OSError`, with the path, that corresponds to an error of the libraries."""
     from botocore.exceptions import (
         ClientError,
         CredentialRetrievalError,

@@ -1,4 +1,4 @@
-"""Multipart upload of a new object while it is written: bounded memory, atomic creation."""
+"""Multipart upload of a new object while it is written; bounded memory, atomic creation."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ if TYPE_CHECKING:
     from trainer.storage.object_path import ObjectPath
 
 PART = 32 * 2**20
-"""Bytes of a part. All but the last are equal, which some stores require."""
+"""Bytes per part. All parts except the last are equal, which some object stores require."""
 MAX_PARTS = 9_000
-"""Parts of an object of the expected size. S3's limit is 10,000; the margin allows for a larger
-object than expected."""
+"""Maximum number of parts for an object of the expected size. S3's limit is 10,000; the margin is
+for objects that become larger than expected.
+"""
 IN_FLIGHT = 4
-"""Limit of parts in flight, if the memory limit allows it."""
+"""Maximum number of parts in transfer, if the memory limit allows it."""
 
 logger = logging.getLogger(__name__)
 
 
 class Upload:
-    """The object exists only after `complete`; `close` without it drops the parts."""
+    """An upload whose object exists only after `complete`; `close` without it drops the parts."""
 
     def __init__(self, path: ObjectPath, *, expected: int = 0, ceiling: int = 2**40) -> None:
-        """Prepare the upload; the first full part starts it.
+        """Prepare the upload, which starts with the first full part.
 
         Args:
-            path: the new object.
-            expected: approximate size in bytes; larger objects are sent in larger parts.
-            ceiling: bytes of memory for parts; two parts are always allowed.
+            path: path of the new object.
+            expected: approximate size in bytes; a larger object is sent in larger parts.
+            ceiling: maximum memory for parts, in bytes; two parts are always allowed.
         """
         self.closed = False
         self._path = path
@@ -46,15 +47,15 @@ class Upload:
         self._sent = 0
         self._in_flight: deque[tuple[int, Future[dict[str, Any]]]] = deque()
         self._parts: list[dict[str, Any]] = []
-        # Identifies this upload's object: after a lost answer the retry finds an existing object,
-        # which may be this one or another writer's.
+        # Identifies this upload's object. After a lost response, the retry finds an existing
+        # object, which may be this upload's or another writer's.
         self._token = uuid.uuid4().hex
         self._metadata = {"trainyard-upload": self._token}
         self._place = {"Bucket": path.bucket, "Key": path.key}
         self._completed = False
 
     def write(self, data: memoryview) -> int:
-        """Buffer bytes up to the end of the part, and return their number.
+        """Buffer bytes up to the end of the part; return the number of buffered bytes.
 
         Raises:
             OSError: the object store rejects a part.
@@ -65,10 +66,10 @@ class Upload:
         return taken
 
     def complete(self) -> None:
-        """Send the rest and create the object.
+        """Send the remaining bytes and create the object.
 
         Raises:
-            OSError: the object store rejects it; `FileExistsError` if the object exists.
+            OSError: the object store rejects the object; `FileExistsError` if the object exists.
         """
         if self._id is None:
             self._create("put_object", Body=self._take(), Metadata=self._metadata)
@@ -86,7 +87,7 @@ class Upload:
         self._completed = True
 
     def close(self) -> None:
-        """Abort an incomplete upload; if that fails too, `ObjectPath.remove_all` does it later."""
+        """Abort an incomplete upload; if that fails, `ObjectPath.remove_all` aborts it later."""
         if self.closed:
             return
         self.closed = True
@@ -113,7 +114,7 @@ class Upload:
         self._in_flight.append((self._sent, begun))
 
     def _take(self) -> io.BytesIO:
-        """Return the filled buffer as a file: aiohttp sends `bytes` without yielding."""
+        """Return the filled buffer as a file, because aiohttp sends `bytes` without yielding."""
         filled, self._filling = self._filling, io.BytesIO()
         filled.seek(0)
         return filled
@@ -131,7 +132,7 @@ class Upload:
                 raise
 
     def _is_there(self) -> bool:
-        """Return whether the existing object is this upload's: an earlier answer was lost."""
+        """Return whether the existing object is this upload's, whose response was lost."""
         try:
             answer = s3_client.call("head_object", str(self._path), **self._place)
         except FileNotFoundError:
@@ -140,5 +141,5 @@ class Upload:
 
 
 def part_bytes(expected: int) -> int:
-    """Return the part size at which an object of `expected` bytes has few enough parts."""
+    """Return the part size for which an object of `expected` bytes has at most `MAX_PARTS`."""
     return max(PART, math.ceil(expected / MAX_PARTS / 2**20) * 2**20)

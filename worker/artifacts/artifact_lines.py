@@ -1,4 +1,4 @@
-"""`artifacts.jsonl` of a run directory: artifacts with content that the server has."""
+"""`artifacts.jsonl` of a run directory: the artifacts whose content the server already has."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from worker.node.files import open_regular, read_small
 logger = logging.getLogger(__name__)
 
 MAX_LINES = 20_000
-"""Lines of one node; further artifacts are not reported."""
+"""Maximum number of lines per node; further artifacts are not reported."""
 COLLECTED = -1
-"""The supervisor's own number, instead of that of a process."""
+"""Process number of the supervisor, for files that it collects itself."""
 OUTPUT_LOST = "output: "
-"""Prefix of a noted reason for which output of ranks was given up."""
+"""Prefix of the reason noted when output of the ranks is dropped."""
 
 
 class ArtifactLines:
-    """The file that reports send; two threads append to it.
+    """The file of artifact lines, which the reports send; two threads append to it.
 
-    Its lines hold the offsets of their records, so that a later process of the same share
-    continues after the last one. Records without a line, because their reason already has one, are
-    noted in a separate file: their content is removed, and a later process would report it as
-    unreadable.
+    Each line holds the offset of its record, so that a later process of the same share continues
+    after the last line. A record gets no line if its drop reason already has one. Such records are
+    noted in a separate file; otherwise a later process would report them as unreadable, because
+    their content is removed.
 
     Args:
-        path: the file.
-        state: the file of the records without a line.
+        path: the file of lines.
+        state: the file that notes the records without a line.
     """
 
     def __init__(self, path: Path, state: Path) -> None:
@@ -42,30 +42,30 @@ class ArtifactLines:
         self._state = state
         self._skipped: dict[int, int] = {}
         self.made_room = False
-        """Whether waiting content was removed because the disk was full."""
+        """Whether content that waited for upload was removed because the disk was full."""
         self.noted: set[str] = set()
-        """Reasons that have a line; one event for each is enough."""
+        """Drop reasons that already have a line; each reason causes only one event."""
         self._lock = threading.Lock()
         self.count = 0
         self.offsets: dict[int, int] = {}
-        """Offset up to which the records of a process are in the file."""
+        """End offset of the last record in the file, by process."""
         self.collected: set[str] = set()
-        """Names of the files collected at the end of the attempt."""
-        # Before any rank starts, which could put something else there.
-        with contextlib.suppress(OSError):  # it exists, or `append` fails as well
+        """Names of the files that were collected at the end of the attempt."""
+        # Created before any rank starts; otherwise a rank could put another file there.
+        with contextlib.suppress(OSError):  # the file exists, or `append` fails as well
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         self._recover()
 
     @property
     def is_full(self) -> bool:
-        """Whether further artifacts are refused."""
+        """Whether the file accepts no further artifacts."""
         return self.count >= MAX_LINES
 
     def append(self, line: ArtifactLine) -> None:
-        """Append a line, whole or not at all.
+        """Append a whole line; on an error, append nothing.
 
         Raises:
-            OSError: the system refuses, for example because the disk is full.
+            OSError: the line cannot be written, for example because the disk is full.
         """
         content = to_json(line).encode() + b"\n"
         with self._lock, open_regular(self.path, writing=True) as file:
@@ -77,14 +77,14 @@ class ArtifactLines:
             self._count(line.process, line.end, name=name, dropped=line.dropped)
 
     def skip(self, process: int, end: int) -> None:
-        """Continue after a record that gets no line."""
+        """Record that the artifact record up to offset `end` gets no line."""
         self.offsets[process] = max(self.offsets.get(process, 0), end)
         with self._lock:
             self._skipped[process] = self.offsets[process]
             self._keep_state()
 
     def note_made_room(self) -> None:
-        """Note that waiting content is about to be removed."""
+        """Note that content waiting for upload is about to be removed."""
         with self._lock:
             self.made_room = True
             self._keep_state()
@@ -93,11 +93,11 @@ class ArtifactLines:
         state = {"offsets": self._skipped, "made_room": self.made_room}
         try:
             replace_file(self._state, json.dumps(state), durable=False)
-        except OSError as error:  # the disk is full: the next one writes all
+        except OSError as error:  # the disk is full: the next note writes all
             logger.warning("%s is not written: %s", self._state, error)
 
     def _recover(self) -> None:
-        """Count the lines of a former process, and remove an incomplete last line."""
+        """Count the lines of an earlier process, and remove an incomplete last line."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             state = json.loads(read_small(self._state))
             self.made_room = bool(state["made_room"])
@@ -107,7 +107,7 @@ class ArtifactLines:
         with contextlib.suppress(OSError), open_regular(self.path, writing=True) as file:
             for text in file:
                 if not text.endswith(b"\n"):
-                    file.truncate(whole)  # else the next line would be appended to it
+                    file.truncate(whole)  # otherwise the next line would be appended to it
                     return
                 whole += len(text)
                 try:

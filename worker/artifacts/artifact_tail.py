@@ -1,4 +1,4 @@
-"""Reads the records of artifacts that the processes of a program append to their files."""
+"""Reads the artifact records that the processes of a program append to their files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from worker.node.files import open_regular
 logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
-"""Bytes of records per read; no line of ours is as long."""
+"""Bytes of records per read; every valid line is shorter."""
 MAX_WARNINGS = 100
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ArtifactTail:
-    """The folder `artifacts/` of a share, which ranks own: links there are not followed.
+    """The folder `artifacts/` of a share; links are not followed, because ranks own the folder.
 
     Args:
-        folder: the folder.
+        folder: the folder `artifacts/`.
         writer: user id of the ranks.
     """
 
@@ -35,9 +35,9 @@ class ArtifactTail:
         self._refused: set[int] = set()
 
     def records(self, process: int, start: int) -> Iterator[tuple[int, ArtifactRecord | None]]:
-        """Yield the records of a process from an offset on, each with the offset after it.
+        """Yield the records of a process from offset `start`, each with its end offset.
 
-        An invalid line is yielded as None. Reading stops for good at a line that is too long.
+        An invalid line is yielded as None. A line longer than one read ends the reading for good.
         """
         if process in self._refused:
             return
@@ -47,7 +47,7 @@ class ArtifactTail:
                 content = file.read(TURN_BYTES)
         except FileNotFoundError:
             return
-        except OSError as error:  # a link, a pipe, or of another user
+        except OSError as error:  # a link, a pipe, or a file of another user
             self._refuse(process, str(error))
             return
         whole = content[: content.rfind(b"\n") + 1]
@@ -68,7 +68,7 @@ class ArtifactTail:
         """Open a regular file of the ranks in the folder.
 
         Raises:
-            OSError: there is no such file.
+            OSError: the folder has no such file.
         """
         folder = os.open(self._folder, FOLDER)
         try:

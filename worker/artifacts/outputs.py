@@ -1,7 +1,7 @@
-"""Finds the files that `program.artifacts` names, after the ranks of a share have ended.
+"""Finds the files that match `program.artifacts`, after the ranks of a share have ended.
 
-Ranks may write these folders: links are not followed, and only regular files of the ranks' user
-are opened.
+Ranks may write to these folders, so links are not followed, and only regular files of the ranks'
+user are opened.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from worker.node.files import open_regular
 logger = logging.getLogger(__name__)
 
 MAX_ENTRIES, DEEPEST = 20_000, 16
-"""Files and folders that are read in one folder of outputs, and levels of folders."""
+"""Maximum number of entries read in one output folder, and maximum depth of its subfolders."""
 ANY_DEPTH = "**"
 Tail = tuple[str, ...]
-"""The parts of a pattern that are not matched yet."""
+"""Parts of a pattern that are not matched yet."""
 
 
 def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Yield name and open file of each output that the spec names; None if it cannot be opened.
+    """Yield name and open file of each output in the spec; None if it cannot be opened.
 
-    Outputs lie in `outputs` of the run directory, which comes first, or in the working folder. If
-    all nodes see a folder, only the node of global rank 0 yields its files.
+    Outputs are searched in the folder `outputs` of the run directory first, then in the working
+    folder. If all nodes see the same folder, only the node of global rank 0 yields its files.
     """
     program = share.spec.program
     if program is None or not program.artifacts:
@@ -50,7 +50,7 @@ def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
             folders.append(
                 (folder_at(share.attempt.roots, code, field="program.code.folder"), working)
             )
-        except ValueError as error:  # it was there when the share started
+        except ValueError as error:  # the folder was valid when the share started
             logger.warning("no artifacts of the code: %s", error)
     found: set[str] = set()
     for base, inner in folders:
@@ -66,14 +66,14 @@ def matching(
 ) -> Iterator[tuple[str, BinaryIO | None]]:
     """Yield the files below a folder that match a pattern, sorted by name.
 
-    Each file is open, or None where the system refuses to open it.
+    Each file is yielded open, or as None if it cannot be opened.
 
     Args:
-        base: a folder that is trusted.
-        inner: parts of the folder below it in which the patterns start; no link among them.
-        patterns: parts of each pattern. `**` matches any number of folders; no other part matches
-            a name that starts with a dot, unless the part does too.
-        owner: user who owns the files.
+        base: a trusted folder.
+        inner: path from `base` to the folder in which the patterns start; it must contain no link.
+        patterns: parts of each pattern. `**` matches any number of folders. A name that starts with
+            a dot is matched only by a part that starts with a dot.
+        owner: user id that must own the files.
     """
     try:
         fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -91,7 +91,7 @@ def matching(
 def _walk(
     fd: int, prefix: str, *, tails: frozenset[Tail], owner: int, left: list[int]
 ) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Yield the matching files of an open folder, and close the folder."""
+    """Yield the matching files of an open folder, then close the folder."""
     try:
         with os.scandir(fd) as entries:
             seen = list(islice(entries, max(left[0], 0)))
@@ -115,10 +115,10 @@ def _walk(
 
 
 def _open_entry(entry: os.DirEntry[str], *, owner: int, parent: int) -> BinaryIO | None:
-    """Open a file of the owner; return None where the system refuses that.
+    """Open a file of the owner; return None if it cannot be opened.
 
     Raises:
-        OSError: another user owns it, or it is gone.
+        OSError: another user owns the file, or it no longer exists.
     """
     try:
         return open_regular(Path(entry.name), owner=owner, parent=parent)
@@ -130,7 +130,7 @@ def _open_entry(entry: os.DirEntry[str], *, owner: int, parent: int) -> BinaryIO
 
 
 def _after(tails: Iterable[Tail], name: str) -> frozenset[Tail]:
-    """Return the remaining parts of the patterns after they have matched a name."""
+    """Return the parts of each pattern that remain after a folder or file name has matched."""
     found: set[Tail] = set()
     for tail in tails:
         if tail and tail[0] == ANY_DEPTH:

@@ -1,7 +1,8 @@
 """Sends the content of artifacts to the server, then names them in the reports.
 
-It runs in its own thread: an upload delays neither reports nor the lease. An artifact is appended
-to `artifacts.jsonl` once the server has its content; reports send that file like metrics.
+The uploader runs in its own thread, so that an upload delays neither the reports nor the lease. It
+appends an artifact to `artifacts.jsonl` once the server has its content; reports send that file
+like metrics.
 """
 
 from __future__ import annotations
@@ -35,30 +36,32 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 1.0
 MAX_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
-"""Files that are collected at the end of a share, and their bytes."""
+"""Maximum number of files collected at the end of a share, and maximum sum of their sizes, in
+bytes.
+"""
 UNKNOWN = 401
-"""May come from another program on the port of our server while the server is away."""
+"""May come from another program on the server's port while the server is down."""
 MAX_REPEATS = 5
-"""Consecutive answers without progress after which the server counts as away."""
+"""Consecutive responses without progress after which the server counts as unreachable."""
 OVER = 409
 """The server accepts no more artifacts of this attempt."""
 NO_ROUTE = frozenset({404, 405})
-"""Answers of a proxy that lacks the route for a while, or of a server of an earlier version."""
+"""Responses of a proxy that lacks the route temporarily, or of an older server."""
 
 
 class RouteMissing(ServerAway):
-    """The server has no such route: that may change while the attempt runs."""
+    """The server has no route for artifacts; this may change while the attempt runs."""
 
 
 class ArtifactUploader:
-    """All artifacts of one share.
+    """Uploads all artifacts of one share.
 
-    `upload_until_over` is the thread; the other methods are called from outside.
+    The thread runs `upload_until_over`; the other methods are called from other threads.
 
     Args:
-        share: the share.
+        share: one node's share of an attempt.
         give_up_at: returns the Unix time from which the end of the share no longer waits for
-            uploads; None without a deadline.
+            uploads; returns None without a deadline.
     """
 
     def __init__(self, share: Share, give_up_at: Callable[[], float | None] = lambda: None) -> None:
@@ -66,7 +69,7 @@ class ArtifactUploader:
         self._give_up_at = give_up_at
         self._processes = sorted(share.processes_of_program)
         self.lines = ArtifactLines(share.run.artifact_lines, share.run.artifact_state)
-        """The file that reports send."""
+        """The file of artifact lines, which the reports send."""
         self._tail = ArtifactTail(share.run.artifacts, writer=share.run.writer)
         self._wake = threading.Event()
         self._ending = self._stopped = False
@@ -77,8 +80,8 @@ class ArtifactUploader:
 
     @property
     def done(self) -> bool:
-        """Whether every artifact of the share is in the file of lines, or dropped."""
-        # A current upload may exceed its time.
+        """Whether every artifact of the share is dropped or in the file of lines."""
+        # An upload in progress may exceed the deadline.
         return self._done.is_set() or (self._ending and self._is_late)
 
     @property
@@ -91,24 +94,24 @@ class ArtifactUploader:
         return self._stopped or (self._ending and self._is_late)
 
     def finish(self, *, wait_seconds: float = 0.5) -> None:
-        """Upload the rest; called when no process of the share runs.
+        """Upload the remaining artifacts; called when no process of the share runs any more.
 
         Args:
-            wait_seconds: time to wait for a short upload.
+            wait_seconds: time to wait, so that a short upload can finish.
         """
         self._ending = True
         self._wake.set()
         self._done.wait(wait_seconds)
 
     def stop(self) -> None:
-        """Stop the thread: the server accepts nothing more."""
+        """Stop the thread because the server accepts no more artifacts."""
         self._stopped = True
         self._wake.set()
 
     def drop_waiting(self) -> bool:
-        """Remove content that the server lacks, as the disk is full; return whether there was any.
+        """Remove content not yet uploaded because the disk is full; return whether any was.
 
-        The next records of such content are dropped for that reason.
+        The records of the removed content are dropped later, with a full disk as the reason.
         """
         names = self._tail.content_files() if self._processes else []
         if names:
@@ -118,7 +121,7 @@ class ArtifactUploader:
         return bool(names)
 
     def note_lost_output(self, reason: DropReason) -> None:
-        """Have the server record that output was given up: one event for each reason."""
+        """Report to the server that output was dropped; each reason causes one event."""
         if OUTPUT_LOST + reason in self.lines.noted:
             return
         try:
@@ -127,13 +130,13 @@ class ArtifactUploader:
             logger.warning("lost output is noted later: %s", error)
 
     def upload_until_over(self) -> None:
-        """Upload until the share has ended and all is sent, or `stop` is called."""
+        """Upload until the share has ended and everything is sent, or until `stop` is called."""
         if self.done:
             return
         try:
             self._upload()
         finally:
-            self._done.set()  # the exit must not wait for a dead thread
+            self._done.set()  # otherwise the exit would wait for a dead thread
 
     def _upload(self) -> None:
         token = self._share.run.secret.read_text(encoding="ascii").strip()
@@ -141,7 +144,7 @@ class ArtifactUploader:
         waits = BACKOFF.pauses()
         with WorkerApi(node.server_url or "", token, ca_file=node.server_ca) as api:
             while not (self._gives_up or self.done):
-                ending = self._ending  # read first: a share that has ended adds nothing after it
+                ending = self._ending  # read first: no artifact is added once the share has ended
                 try:
                     more = self._turn(api)
                     waits, pause = BACKOFF.pauses(), 0.0 if more else PAUSE_SECONDS
@@ -155,7 +158,7 @@ class ArtifactUploader:
                 except ApiError as refusal:
                     logger.warning("the server takes no artifacts: %s", refusal)
                     break
-                except Exception:  # a full disk, for example: reports must continue
+                except Exception:  # for example a full disk: reports must continue
                     logger.exception("artifacts wait")
                     more, pause = True, next(waits)
                 if ending and not more:
@@ -165,9 +168,9 @@ class ArtifactUploader:
                     self._wake.clear()
 
     def _turn(self, api: WorkerApi) -> bool:
-        """Upload the artifacts of one read of each process' records; return whether there were any.
+        """Read each process' records once, upload their artifacts; return whether any existed.
 
-        Once no process of the share runs, the files of `program.artifacts` follow.
+        Once no process of the share runs, upload the files of `program.artifacts` as well.
         """
         more, ending = False, self._ending
         for process in self._processes:
@@ -183,10 +186,10 @@ class ArtifactUploader:
         return more
 
     def _collect(self, api: WorkerApi) -> None:
-        """Upload the files that the spec names, in its order.
+        """Upload the files that the spec names, in the order of the spec.
 
         Raises:
-            ServerAway, ApiError: from the server; a repeat continues.
+            ServerAway, ApiError: from the server; a repeated call continues the upload.
             OSError: a line cannot be appended.
         """
         total = 0
@@ -245,10 +248,10 @@ class ArtifactUploader:
                 )
             )
         if record is not None and record.file is not None:
-            self._tail.remove(record.file)  # last: until the line is written it may be sent again
+            self._tail.remove(record.file)  # last: without its line the artifact may be sent again
 
     def _send(self, api: WorkerApi, name: str) -> tuple[str | None, int, DropReason | None]:
-        """Return digest and size of a content file once the server has it, or why it does not."""
+        """Return digest and size of an uploaded content file, or why it was dropped."""
         try:
             with self._tail.open(name) as file:
                 return self._send_open(api, name, file)
@@ -261,7 +264,7 @@ class ArtifactUploader:
     def _send_open(
         self, api: WorkerApi, name: str, file: BinaryIO | None
     ) -> tuple[str | None, int, DropReason | None]:
-        """Return digest and size of an open file once the server has it, or why it does not."""
+        """Return digest and size of an open file that the server now has, or why it was dropped."""
         if file is None:
             return None, 0, "unreadable"
         attempt_id = self._share.launch.attempt_id
@@ -275,19 +278,20 @@ class ArtifactUploader:
 def send_file(
     api: WorkerApi, attempt_id: str, file: BinaryIO, *, stopped: Callable[[], bool]
 ) -> tuple[str | None, int, DropReason | None]:
-    """Upload an open file in blocks from the server's offset on; return its digest and size.
+    """Upload an open file in blocks from the offset that the server has; return digest and size.
 
-    The size at the call bounds the upload: a rank may append to the file meanwhile.
+    Only the bytes present at the start of the call are uploaded, because a rank may append to the
+    file.
 
     Args:
         api: the connection to the server.
-        attempt_id: the attempt.
-        file: the file.
-        stopped: whether to give up the upload.
+        attempt_id: id of the attempt.
+        file: the file to upload.
+        stopped: returns whether to abandon the upload.
 
     Raises:
-        ServerAway: the server does not answer, or the upload is given up.
-        ApiError: the server takes no artifacts of this attempt.
+        ServerAway: the server does not respond, or the upload is abandoned.
+        ApiError: the server accepts no artifacts of this attempt.
         OSError: the file cannot be read.
     """
     size = file.seek(0, 2)
@@ -298,7 +302,7 @@ def send_file(
     while part := file.read(min(BLOCK_BYTES, left)):
         sha256.update(part)
         left -= len(part)
-    if left:  # it has become shorter
+    if left:  # the file was truncated meanwhile
         return None, 0, "unreadable"
     digest = f"sha256:{sha256.hexdigest()}"
     stored, repeats = 0, 0
@@ -321,11 +325,11 @@ def send_file(
 def _send_block(
     api: WorkerApi, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Upload a block; return a refusal of this content alone as a reply.
+    """Upload a block; if the server refuses only this content, return the refusal as a reply.
 
     Raises:
-        ServerAway: the server does not answer.
-        ApiError: the server takes no artifacts of this attempt.
+        ServerAway: the server does not respond.
+        ApiError: the server accepts no artifacts of this attempt.
     """
     try:
         return api.upload_artifact(attempt_id, digest, offset=offset, size=size, block=block)

@@ -1,1 +1,1 @@
-"""Environments of programs: what a lock needs, where it is installed, and its build operation."""
+"""Environments of programs: the requirements of a lock, the installed packages, and the build."""

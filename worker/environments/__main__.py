@@ -1,4 +1,4 @@
-"""The command of a build: `python -m worker.environments FOLDER`."""
+"""Command line of an environment build: `python -m worker.environments FOLDER`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an environment is built from: the files of a lock, read from a job's code, and the node."""
+"""The inputs of an environment's build: the lock files from a job's code, and facts of the node."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ class BuildRequest(RecordModel):
     """Everything that an environment depends on; its digest names the environment."""
 
     python: PythonFacts
-    """The interpreter that runs it, on the node that needs it."""
+    """Interpreter that runs the environment, on the node that requests it."""
     cuda: str
-    """Version of CUDA there."""
+    """CUDA version of the node that requests the environment."""
     lock: str
-    """Text of the `uv.lock`, or of the requirements."""
+    """Text of the `uv.lock`, or of the requirements file."""
     project: str | None = None
     """Text of the `pyproject.toml` next to a `uv.lock`."""
 
     @property
     def text(self) -> str:
-        """The request as it is stored."""
+        """Text form of the request, as stored."""
         return self.model_dump_json()
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text."""
+        """SHA-256 of the request's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | None) -> BuildRequest:
-    """Return the build request of this node for a lock.
+    """Return the request to build a lock's environment for this node.
 
     Args:
         base: a trusted folder.
-        folder: names below it that lead to the code.
-        lock: relative path inside the code.
-        python: version of the interpreter; the worker's own when absent.
+        folder: path below `base` to the code, as a list of names.
+        lock: path of the lock relative to the code.
+        python: version of the interpreter; the worker's own version when absent.
 
     Raises:
-        ValueError: a file is missing or unfit, or the node lacks the interpreter.
+        ValueError: a file is missing or unsuitable, or the node lacks the interpreter.
     """
     path = PurePosixPath(lock)
     project = None

@@ -1,4 +1,4 @@
-"""The environments of a storage root: found, requested, put in place, and removed when unused.
+"""The environments of a storage root: finds, requests, publishes and removes them.
 
 ```
 <root>/environments/<digest>/              an environment; only the worker's user can change it
@@ -30,13 +30,15 @@ from worker.node.folder_usage import remove_tree
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
 USED_EVERY = 3600.0
-"""Pause between two updates of an environment's last use."""
+"""Interval, in seconds, between two updates of an environment's time of last use."""
 IN_USE_SECONDS = 3 * USED_EVERY
-"""Time since its last use within which an environment is not removed to free space."""
+"""Time, in seconds, for which an environment counts as in use after its last use and is not
+removed.
+"""
 LEFT_SECONDS = 86_400.0
-"""Age from which a request, or the rest of an interrupted build, is removed."""
+"""Age, in seconds, from which a request or the remains of an interrupted build are removed."""
 MAX_BYTES = 200 * 2**30
-"""Limit for all environments of a storage root, and for one."""
+"""Maximum size, in bytes, of all environments of a storage root, and of a single one."""
 MAX_ENTRIES = 2_000_000
 OTHERS_WRITE = 0o022
 
@@ -45,23 +47,23 @@ class BuiltEnvironment(RecordModel):
     """`environment.json` of an environment."""
 
     size: int
-    """Bytes of all its files."""
+    """Total size of the environment's files, in bytes."""
 
 
 class EnvironmentStore:
     """The folder `environments` of one storage root."""
 
     def __init__(self, root: Path) -> None:
-        """Describe the folder, which need not exist."""
+        """Name the folder; it need not exist."""
         self.folder = root / ENVIRONMENTS
 
     def prepare(self) -> None:
-        """Create the folder, before a rank can create one of this name.
+        """Create the folder, so that no rank can create one with this name first.
 
-        An existing folder stays as it is: `find` and `request` refuse that of another user.
+        An existing folder is not changed: `find` and `request` refuse a folder of another user.
 
         Raises:
-            OSError: the storage refuses, for example because it is read-only.
+            OSError: the folder cannot be created, for example on read-only storage.
         """
         _make(self.folder, 0o755)
 
@@ -69,7 +71,7 @@ class EnvironmentStore:
         """Return an environment and update its last use; None if it is absent.
 
         Raises:
-            ValueError: others than the worker can change it.
+            ValueError: a user other than the worker's can change the environment.
         """
         path = self.folder / digest
         try:
@@ -77,22 +79,22 @@ class EnvironmentStore:
             self._check(self.folder)
             self._check(path)
             self.touch(path)
-            self._check(path)  # it may have been removed before `touch`, but not from here on
+            self._check(path)  # possibly removed before `touch`, but not after it
         except FileNotFoundError:
             return None
         return path
 
     def touch(self, path: Path) -> None:
-        """Update the last use of an environment; does nothing on read-only storage."""
+        """Update the time of last use of an environment; on read-only storage, do nothing."""
         with suppress(OSError):
             os.utime(path)
 
     def request(self, request: BuildRequest) -> None:
-        """Write down a build request.
+        """Store a build request.
 
         Raises:
-            OSError: the storage refuses.
-            ValueError: others than the worker can change the folder.
+            OSError: the request cannot be written.
+            ValueError: a user other than the worker's can change the folder.
         """
         self._check_root()
         _make(self.folder, 0o755)
@@ -102,26 +104,27 @@ class EnvironmentStore:
         replace_file(self._request(request.digest), request.text, mode=0o600)
 
     def read_request(self, digest: str) -> BuildRequest | None:
-        """Return the request of a build, or None if it is absent or damaged."""
+        """Return the request for a build, or None if the request is absent or damaged."""
         request = read_record(self._request(digest), BuildRequest)
         return request if request is not None and request.digest == digest else None
 
     def begin(self, digest: str) -> Path:
-        """Return a new folder for a build, writable for the worker alone.
+        """Return a new folder for a build, which only the worker's user can write to.
 
         Raises:
-            OSError: the storage refuses.
+            OSError: the folder cannot be created.
         """
         partial = self._partial(digest)
         partial.mkdir(mode=0o700)
         return partial
 
     def publish(self, partial: Path, digest: str, *, most_bytes: int) -> int:
-        """Put a build in place, once no process of its user runs; return its size in bytes.
+        """Move a build to its place, once no process of its user runs; return its bytes.
 
         Raises:
-            OSError: the storage refuses.
-            ValueError: it holds more than files, folders and links, or is too large.
+            OSError: the storage reports an error.
+            ValueError: the build holds something other than files, folders and links, or is too
+                large.
         """
         size = _seal(partial, group=self.folder.stat().st_gid, most_bytes=most_bytes)
         replace_file(partial / "environment.json", BuiltEnvironment(size=size).model_dump_json())
@@ -132,18 +135,18 @@ class EnvironmentStore:
         except OSError as error:
             if error.errno not in TARGET_EXISTS:
                 raise
-            remove_tree(partial)  # an equal build was published first
+            remove_tree(partial)  # another build of the same digest was published first
         sync_folder(self.folder)
         self._request(digest).unlink(missing_ok=True)
         return size
 
     def clean(self, *, unused_days: float, most_bytes: int, now: float | None = None) -> list[str]:
-        """Remove unused environments, and the least recently used while all exceed the limit.
+        """Remove unused environments; above the limit, also the least recently used ones.
 
         Args:
-            unused_days: time since its last use after which one is removed.
-            most_bytes: limit for all environments together.
-            now: the present Unix time.
+            unused_days: time since the last use, in days, after which an environment is removed.
+            most_bytes: maximum size of all environments together, in bytes.
+            now: the present Unix time, for tests.
 
         Returns:
             Digests of the removed environments.
@@ -163,7 +166,7 @@ class EnvironmentStore:
         return removed
 
     def _environments(self) -> Iterator[tuple[float, int, Path]]:
-        """Yield last use, size and folder of each environment."""
+        """Yield time of last use, size in bytes and folder of each environment."""
         for path in self.folder.iterdir():
             if DIGEST.fullmatch(path.name):
                 with suppress(FileNotFoundError):
@@ -171,10 +174,10 @@ class EnvironmentStore:
                     yield path.lstat().st_mtime, built.size if built else 0, path
 
     def _remove(self, path: Path, used_at: float) -> bool:
-        """Remove an environment unless it is in use; return whether it is gone."""
+        """Remove an environment that is not in use; return whether it is removed."""
         away = self._partial(path.name)
         with suppress(OSError):
-            path.rename(away)  # first the name: from now on a job finds none and has it built again
+            path.rename(away)  # the name first: a job then requests a build
             if away.lstat().st_mtime > used_at:
                 away.rename(path)
                 return False
@@ -224,13 +227,13 @@ class EnvironmentStore:
 def _make(folder: Path, mode: int) -> None:
     with suppress(FileExistsError):
         folder.mkdir(mode=mode)
-        folder.chmod(mode)  # whatever the umask
+        folder.chmod(mode)  # regardless of the umask
 
 
 def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
-    """Make the worker the owner of a build, readable for all users; return its size.
+    """Make the worker the owner of a build and let all users read it; return its size in bytes.
 
-    Meanwhile the folder's mode keeps other users out.
+    Meanwhile the mode of the folder keeps other users out.
     """
     size = entries = 0
     for folder, folders, files in _walked(partial):
@@ -246,8 +249,9 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
                     f"{MAX_ENTRIES:,} and {most_bytes:,}"
                 )
             if stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
-                continue  # a link has no mode of its own, and the walk visits each folder
-            # A hard link could lead to a file of another job, and this would change its mode.
+                continue  # a link has no mode of its own; the walk also yields every folder
+            # A hard link could refer to a file of another job, and this code would change the
+            # file's mode.
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise ValueError(f"{path} is neither a file of its own, a folder nor a link")
             _own(path, group)
@@ -257,10 +261,10 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
 
 
 def _walked(partial: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a build without following links; no process changes it any more.
+    """Walk a build without following links; no process may change the build any more.
 
     Raises:
-        ValueError: its folders are nested too deep.
+        ValueError: the folders of the build are nested too deeply.
     """
     try:
         yield from os.walk(partial, followlinks=False)

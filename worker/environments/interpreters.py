@@ -1,4 +1,4 @@
-"""The interpreters of a node, and the facts on which packages installed for them depend."""
+"""The Python interpreters of a node, and the facts about them that package builds depend on."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ print(json.dumps({
 
 
 class PythonFacts(RecordModel):
-    """An interpreter of a node."""
+    """Facts about one interpreter of a node."""
 
     executable: str
-    """Its path with links resolved: an environment refers to it."""
+    """Path of the interpreter with links resolved; an environment refers to this path."""
     version: str
-    """Such as `3.12.4`."""
+    """Version, such as `3.12.4`."""
     implementation: str
-    """Such as `cpython-312`."""
+    """Implementation, such as `cpython-312`."""
     platform: str
-    """Such as `linux-x86_64`."""
+    """Platform, such as `linux-x86_64`."""
     libc: str
-    """Such as `glibc 2.36`."""
+    """C library, such as `glibc 2.36`."""
 
 
 def python_facts(version: str | None) -> PythonFacts:
-    """Return the facts of this node's interpreter of a version, or of the worker's own.
+    """Return the facts about this node's interpreter of a version, or about the worker's own.
 
     Args:
-        version: major and minor number.
+        version: major and minor version number; None for the worker's own interpreter.
 
     Raises:
-        ValueError: the node has none, or it does not answer.
+        ValueError: the node has no such interpreter, or the interpreter does not respond.
     """
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     python = _own(own) if version in (None, own) else shutil.which(f"python{version}")
@@ -70,16 +70,16 @@ def python_facts(version: str | None) -> PythonFacts:
 
 
 def _own(version: str) -> str:
-    """Return the interpreter that the worker's own environment was made from."""
+    """Return the interpreter from which the worker's own environment was created."""
     base = Path(sys.base_prefix, "bin", f"python{version}")
     return str(base) if os.access(base, os.X_OK) else os.path.realpath(sys.executable)
 
 
 def cuda_version() -> str:
-    """Return the version of CUDA that the node's driver supports, such as `13.0`; or `none`."""
+    """Return the CUDA version that the node's driver supports, such as `13.0`, or `none`."""
     try:
         driver, number = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-        if driver.cuDriverGetVersion(ctypes.byref(number)):  # needs no context, and no GPU
+        if driver.cuDriverGetVersion(ctypes.byref(number)):  # needs no context and no GPU
             return "none"
     except (OSError, AttributeError):
         return "none"

@@ -1,4 +1,4 @@
-"""The trusted part of a build: what the worker does before and after its command."""
+"""The trusted part of a build: the worker's steps before and after the build command."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ class NodeBuild:
     """One build of an environment on this node."""
 
     def __init__(self, root: Path, task: BuildTask) -> None:
-        """Describe the build without reading anything.
+        """Describe the build; nothing is read yet.
 
         Args:
             root: the storage root.
-            task: what is built.
+            task: the environment to build.
         """
         self._store, self._digest = EnvironmentStore(root), task.digest
 
     def prepare(self, folder: Path) -> None:
-        """Write the build order of the command.
+        """Write the order that the build command reads.
 
         Args:
-            folder: the folder of the operation.
+            folder: folder of the operation.
 
         Raises:
-            OSError: the storage refuses.
-            ValueError: there is no request, or this node differs from the one that made it.
+            OSError: a file cannot be read or written.
+            ValueError: the request is missing, or this node differs from the node that made the
+                request.
         """
         order = BuildOrder()
         if self._store.find(self._digest) is None:
@@ -53,7 +54,7 @@ class NodeBuild:
         create_file(folder / ORDER, order.model_dump_json(indent=1) + "\n", mode=0o640)
 
     def admit(self, folder: Path, user: RankUser) -> None:
-        """Give the user of the command access; it has no process yet."""
+        """Give the command's user access to the folders, before a process of that user starts."""
         user.give(folder / ORDER, 0o640)
         if (target := self.target(folder)) is not None:
             user.give(target, 0o1770)
@@ -61,15 +62,16 @@ class NodeBuild:
     def finish(
         self, folder: Path, outcome: OperationOutcome, *, unused_days: float
     ) -> OperationOutcome:
-        """Put the build in place; no process of its command runs.
+        """Publish the build, once no process of its command runs.
 
         Args:
-            folder: the folder of the operation.
-            outcome: the report of the command, or why there is none.
-            unused_days: time since its last use after which another environment is removed.
+            folder: folder of the operation.
+            outcome: outcome that the command reported, or the failure if it reported none.
+            unused_days: time since the last use, in days, after which other environments are
+                removed.
 
         Returns:
-            The outcome of the operation.
+            Outcome of the operation.
         """
         target = self.target(folder)
         if target is None or outcome.outcome != "succeeded":
@@ -86,21 +88,21 @@ class NodeBuild:
         return OperationOutcome(outcome="succeeded", message=message)
 
     def discard(self, folder: Path) -> None:
-        """Remove an unfinished build; no process of the command runs."""
+        """Remove an unfinished build, once no process of the command runs."""
         if (target := self.target(folder)) is not None:
             remove_tree(target)
 
     def target(self, folder: Path) -> Path | None:
-        """Return the folder for the packages; None where they are installed already."""
+        """Return the folder for the packages, or None if the packages are already installed."""
         target = BuildOrder.model_validate_json((folder / ORDER).read_bytes()).target
         return Path(target) if target else None
 
 
 def _check(request: BuildRequest) -> None:
-    """Refuse to build for a node that differs from this one.
+    """Refuse a request from a node that differs from this one.
 
     Raises:
-        ValueError: names the differences.
+        ValueError: the nodes differ; the message names the differences.
     """
     wanted = request.python
     version = ".".join(wanted.version.split(".")[:2])

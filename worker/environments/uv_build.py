@@ -1,6 +1,6 @@
 """Installs the packages of a lock with uv, without a shell (docs/adr/0011).
 
-Run as `python -m worker.environments FOLDER`, in the folder of an operation:
+Started as `python -m worker.environments FOLDER`. FOLDER is the folder of an operation and holds:
 
 ```
 build.json       the BuildOrder
@@ -33,16 +33,16 @@ UV = (sys.executable, "-m", "uv", "--no-progress", "--color=never")
 
 
 class BuildOrder(RecordModel):
-    """`build.json`: what to install, and where; empty if the environment is in place."""
+    """`build.json`: packages to install, and the target; empty if the environment exists."""
 
     request: BuildRequest | None = None
-    """The lock and its interpreter."""
+    """Request with the lock and its interpreter."""
     target: str = ""
-    """Folder of the environment, empty so far."""
+    """Folder of the environment, which is still empty."""
 
 
 def build(folder: Path) -> OperationOutcome:
-    """Install the packages of an order, and return the outcome."""
+    """Install the packages of an order; return the outcome."""
     order = BuildOrder.model_validate_json((folder / ORDER).read_bytes())
     if order.request is None:
         return OperationOutcome(outcome="succeeded", message="it is in place already")
@@ -76,23 +76,25 @@ def _files(request: BuildRequest) -> Mapping[str, str]:
 
 
 def _variables(folder: Path, target: str) -> Mapping[str, str]:
-    # The node's own settings of uv, such as a mirror, come by its variables and /etc/uv/uv.toml.
+    # The node's own uv settings, such as a mirror, come from its variables and from
+    # /etc/uv/uv.toml.
     return {
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
         "UV_CACHE_DIR": str(folder / "cache"),
         "UV_PROJECT_ENVIRONMENT": target,
-        "UV_LINK_MODE": "copy",  # the cache is removed, and a hard link would share its mode
+        "UV_LINK_MODE": "copy",  # a hard link would share the cached file's mode
         "UV_PYTHON_DOWNLOADS": "never",
-        "UV_COMPILE_BYTECODE": "1",  # no rank may write it there
+        "UV_COMPILE_BYTECODE": "1",  # ranks cannot write bytecode there
     }
 
 
 def _steps(
     request: BuildRequest, target: str, project: Path
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the purpose and the arguments of each call of uv."""
+    """Yield the purpose and the arguments of each uv command."""
     python = ("--python", request.python.executable)
-    # Relocatable: nodes may see the root at different paths, and the folder is renamed at the end.
+    # Relocatable because nodes may see the root at different paths, and because the folder is
+    # renamed at the end.
     yield "creates it", ("venv", "--relocatable", "--allow-existing", *python, target)
     if request.project is not None:
         yield (
@@ -114,10 +116,10 @@ def _steps(
 
 
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str | None:
-    """Run a command and log its output; return how it failed, or None.
+    """Run a command and log its output; return the reason if it failed, otherwise None.
 
-    The supervisor of the operation enforces its limits: a package's code runs as the user of this
-    process, and could stop it.
+    The supervisor of the operation enforces the limits, not this process: code of a package runs as
+    the same user and could stop this process.
     """
     with (folder / BUILD_LOG).open("ab") as log:
         done = subprocess.run(
@@ -133,7 +135,7 @@ def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> 
 
 
 def main(folder: Path) -> int:
-    """Build in the folder of an operation, and write the outcome file."""
+    """Build the environment of an operation's folder, and write the outcome file."""
     outcome = build(folder)
     replace_file(folder / OUTCOME, outcome.model_dump_json(indent=1) + "\n")
     return 0

@@ -1,1 +1,1 @@
-"""How messages reach the worker: through the broker, or by long polls of the server."""
+"""Receives the worker's messages, through the broker or by long polls of the server."""

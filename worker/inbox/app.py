@@ -1,4 +1,4 @@
-"""The Celery app of one node: one queue, one short task for launches, one for operations."""
+"""The Celery app of one node: one queue, a short task for launches, and one for operations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TASK, OPERATION_TASK = "worker.launch", "worker.operation"
 
 
 def create_app(settings: Settings, node: LocalNode) -> Celery:
-    """Return the app that launches granted shares; it reads the queue `node.<name>`."""
+    """Return the app that launches granted shares; the app reads the queue `node.<name>`."""
     app = Celery("trainyard", broker=settings.whole_broker_url())
     app.conf.update(
         task_default_queue=f"node.{settings.node_name}",
         task_ignore_result=True,
-        # A message that a dying worker held is delivered again; duplicates do no harm.
+        # A message that a dying worker held is delivered again; duplicate messages do no harm.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
         task_serializer="json",
@@ -27,7 +27,7 @@ def create_app(settings: Settings, node: LocalNode) -> Celery:
         accept_content=["json"],
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=False,
-        # Whoever can write to the broker could shut the worker down by remote control.
+        # With remote control, any program that can write to the broker could shut the worker down.
         worker_enable_remote_control=False,
     )
 
@@ -43,7 +43,7 @@ def create_app(settings: Settings, node: LocalNode) -> Celery:
 
 
 def consume(app: Celery) -> None:
-    """Take messages until SIGTERM. Needs the main thread."""
+    """Handle messages until SIGTERM; must run in the main thread."""
     app.Worker(
         loglevel="INFO", without_gossip=True, without_mingle=True, without_heartbeat=True
     ).start()

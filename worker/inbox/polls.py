@@ -1,4 +1,4 @@
-"""Long polls of the server instead of a broker's queue: without Celery or a broker password."""
+"""Long polls of the server instead of a broker's queue; no Celery, no broker password."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from worker.settings import Settings
 logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 25.0
-"""Longest poll; below the minute after which proxies usually cut a silent connection."""
+"""Maximum duration of a poll; proxies usually cut a silent connection after one minute."""
 THREADS = 2
-"""Launches and operations that start concurrently, as with the broker."""
+"""Number of launches and operations that start concurrently, as with the broker."""
 MAX_KNOWN = 1024
-"""Ids that a poll can name."""
+"""Maximum number of ids in a poll."""
 AGAIN = Backoff(first=2.0, longest=60.0)
-"""Pauses before an id that the server still lists is tried again after a refused claim, or a launch
-that failed here."""
+"""Pauses between attempts to handle an id that the server still lists, after a refused claim or a
+launch that failed on this node.
+"""
 SHORTEST_SECONDS = 1.0
-"""Shortest time from an empty poll to the next one."""
+"""Minimum time between the starts of two polls if the first one returns nothing."""
 
 
 class ServerInbox:
-    """Takes the messages that the server lists for this node; two threads start them.
+    """Polls for this node's messages; two threads handle them.
 
-    The server lists levels: an id is listed until it is claimed. So each poll names the ids that
-    are being handled, and those that were handled too recently to be tried again.
+    The server lists an id until it is claimed. So each poll names the ids in progress, and the ids
+    handled too recently to be tried again.
     """
 
     def __init__(self, settings: Settings, node: LocalNode) -> None:
@@ -52,26 +53,27 @@ class ServerInbox:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="start")
 
     def consume(self) -> None:
-        """Take messages until SIGTERM or SIGINT, then let current starts finish.
+        """Handle messages until SIGTERM or SIGINT, then wait for the starts in progress.
 
-        Needs the main thread: the signals are handled here.
+        Must run in the main thread, because it sets signal handlers.
         """
         ended = os.eventfd(0, os.EFD_CLOEXEC)
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Not `Event.set`: a handler that takes its lock could interrupt the holder.
+            # Not `Event.set`: the signal could interrupt the thread that holds the event's lock,
+            # and then deadlock.
             signal.signal(number, lambda *_: os.eventfd_write(ended, 1))
-        # A daemon: a poll may wait for half a minute, and the worker must not.
+        # A daemon thread: the worker must not wait at its exit for a poll of up to half a minute.
         threading.Thread(target=self.poll_until_stopped, name="polls", daemon=True).start()
-        os.read(ended, 8)  # it continues after a signal, unlike eventfd_read
+        os.read(ended, 8)  # `os.read` resumes after a signal, unlike `eventfd_read`
         self.stop()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def stop(self) -> None:
-        """Take no more messages."""
+        """Stop polling for messages."""
         self._stopping.set()
 
     def poll_until_stopped(self) -> None:
-        """Poll the server repeatedly, also while it is away."""
+        """Poll the server repeatedly, even while it is unreachable."""
         away = Retries(BACKOFF)
         settings = self._settings
         with WorkerApi(settings.url, None, ca_file=settings.ca_file) as api:
@@ -83,7 +85,8 @@ class ServerInbox:
                     if away.failures:
                         logger.info("the server answers again")
                     away.succeeded()
-                    # An empty answer may come immediately, as from a server that shuts down.
+                    # A server may respond immediately with no message, for example while it shuts
+                    # down.
                     pause = 0.0 if new else began + SHORTEST_SECONDS - time.monotonic()
                 except (ApiError, ServerAway) as error:
                     if not away.failures:
@@ -95,7 +98,7 @@ class ServerInbox:
                 self._stopping.wait(max(0.0, pause))
 
     def _request(self) -> MessagesRequest:
-        """Return the next poll; its time ends when an id may be tried again."""
+        """Return the next poll request; it times out when the next id may be tried again."""
         now = time.monotonic()
         with self._lock:
             paused = {i: r.next_at - now for i, r in self._handled.items() if r.next_at > now}
@@ -106,7 +109,7 @@ class ServerInbox:
         )
 
     def _take(self, reply: MessagesReply) -> bool:
-        """Start new messages; return whether there were any."""
+        """Start the handling of new messages; return whether there were any."""
         name, now = self._node.name, time.monotonic()
         listed: Sequence[tuple[str, Message]] = [
             *((i, LaunchMessage(attempt_id=i, node=name)) for i in reply.attempts),
@@ -136,6 +139,6 @@ class ServerInbox:
                 self._handled.setdefault(key, Retries(AGAIN)).failed()
 
     def _forget(self, now: float) -> None:
-        """Drop ids that the server has not listed for a while."""
+        """Forget ids that the server has not listed for a while."""
         limit = now - 2 * AGAIN.longest
         self._handled = {i: r for i, r in self._handled.items() if r.next_at > limit}

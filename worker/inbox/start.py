@@ -1,4 +1,4 @@
-"""Handles a message: claims a share or an operation, and starts it."""
+"""Handles a message: claims a share or an operation, and starts its supervisor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Message = LaunchMessage | OperationMessage
 
 
 def start(message: Message, settings: Settings, node: LocalNode) -> bool:
-    """Claim the share or operation of a message and start its supervisor; return whether it was.
+    """Claim a message's share or operation and start its supervisor; return whether it was started.
 
-    While the server does not answer, nothing is claimed: the message is sent again later.
+    While the server does not respond, nothing is claimed; the server sends the message again later.
 
     Raises:
-        ValueError, OSError, SubprocessError: the claim cannot be carried out here.
-        ApiError: the server refuses the report of a launch that is put back.
+        ValueError, OSError, SubprocessError: the claimed work cannot be started on this node.
+        ApiError: the server refuses the report that puts a launch back.
     """
     token = own_token(node.store)
     with WorkerApi(settings.url, token, ca_file=settings.ca_file) as api:

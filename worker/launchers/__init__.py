@@ -1,1 +1,1 @@
-"""How a share of an attempt is launched: the command line and environment of its ranks."""
+"""Launches a share of an attempt: the command lines and environments of its ranks."""

@@ -27,16 +27,17 @@ class Share:
     run: WorkerRun
     """The run directory."""
     launch: LaunchRecord
-    """The parameters set by the node."""
+    """Launch parameters that the node set."""
     sizes: tuple[int, ...]
-    """Ranks of each node of the attempt, by node rank."""
+    """Number of ranks on each node of the attempt, by node rank."""
 
     @classmethod
     def read(cls, run: WorkerRun) -> Share:
-        """Read the share that a run directory describes.
+        """Read the share from its run directory.
 
         Raises:
-            ValueError: a record is missing or damaged, or the numbers of slots and ranks differ.
+            ValueError: a record is missing or damaged, or the number of slots differs from that of
+                ranks.
         """
         launch = read_record(run.launch, LaunchRecord)
         attempt = read_record(run.attempt, AttemptSpec)
@@ -52,29 +53,29 @@ class Share:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the attempt."""
+        """Number of nodes of the attempt."""
         return len(self.sizes)
 
     @property
     def ranks(self) -> range:
-        """Global ranks of this node; those of earlier nodes precede them."""
+        """Global ranks of this node; they follow the ranks of the earlier nodes."""
         node_rank = self.launch.node_rank
         first = sum(self.sizes[:node_rank])
         return range(first, first + self.sizes[node_rank])
 
     @property
     def processes_of_program(self) -> frozenset[int]:
-        """Legal process numbers of a program here: one for each slot, or one for the node."""
+        """Valid process numbers of a program on this node: one per slot, or one per node."""
         if not self.runs_program:
             return frozenset()
         return frozenset({*self.ranks, self.launch.node_rank})
 
     @cached_property
     def attempt(self) -> AttemptSpec:
-        """The attempt.
+        """Record of the attempt.
 
         Raises:
-            ValueError: its record is missing or damaged.
+            ValueError: the record of the attempt is missing or damaged.
         """
         attempt = read_record(self.run.attempt, AttemptSpec)
         if attempt is None:
@@ -83,10 +84,10 @@ class Share:
 
     @cached_property
     def spec(self) -> JobSpec:
-        """The job's spec.
+        """Spec of the job.
 
         Raises:
-            OSError, SpecError: it is missing or damaged.
+            OSError, SpecError: the spec is missing or damaged.
         """
         return parse_job_spec(self.run.spec.read_bytes())
 
@@ -100,28 +101,29 @@ class Share:
 
     @property
     def stop_grace_seconds(self) -> float:
-        """Grace period of a program on a stop; 0 without a program."""
+        """Seconds that a program gets after an order to stop; 0 for the built-in trainer."""
         program = self.spec.program if self.runs_program else None
         return 0.0 if program is None else program.stop_grace_seconds
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Variables of the launcher, the check and the ranks.
+        """Environment variables of the launcher, the check and the ranks.
 
-        The job's variables override the node's, and the launch record's override both; only for the
-        number of threads does the job's value win. An attempt of several nodes gets the interface
-        between them, unless the node or the job names another.
+        The job's variables override the node's, and the launch record's variables override both,
+        except that the job's number of threads wins. An attempt of several nodes gets the name of
+        the network interface between them, unless the node or the job sets another.
         """
         launch, job, node = self.launch, self.spec.env, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
         return {
             **interface_environment(launch.others, node | job),
             **node,
-            "PYTHONUNBUFFERED": "1",  # a line reaches the log when it is printed, not at the end
+            "PYTHONUNBUFFERED": "1",  # a line reaches the log immediately, not at the end
             **({} if self.runs_program else _kernel_caches(self.run)),
             **job,
-            **launch.environment,  # above all the GPUs of its slots: a job sees no other's
-            # With 1, torchrun numbers ranks as if every node had as many as its own.
+            **launch.environment,  # above all the GPUs of the slots: a job sees no GPU of another
+            # With 1, torchrun would number the ranks as if every node had as many ranks as this
+            # one.
             "TORCH_ELASTIC_WORKER_IDENTICAL": "0",
             **({"OMP_NUM_THREADS": threads} if threads else {}),
             **(user_environment(launch.attempt_id, self.run.home) if launch.user else {}),
@@ -129,12 +131,12 @@ class Share:
 
     @cached_property
     def processes(self) -> ProcessTree:
-        """All processes of the attempt on this node."""
+        """Process tree of the attempt on this node."""
         return processes_of(self.launch)
 
 
 def _kernel_caches(run: WorkerRun) -> dict[str, str]:
-    """Return where torch keeps compiled kernels: by default all jobs of a user share them."""
+    """Return the folders for compiled kernels; by default all jobs of a user share them."""
     inductor = Path(run.kernels)
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(inductor),
@@ -148,9 +150,9 @@ def processes_of(launch: LaunchRecord) -> ProcessTree:
 
 
 def put_back(node: str, message: str, *, remedy: str) -> Failure:
-    """Return the failure of a launch that the server places again without using up a retry.
+    """Return the failure of a launch that the server places again without counting a retry.
 
-    Neither the job nor the node is at fault; the next attempt avoids the cause of the refusal.
+    Neither the job nor the node is at fault, and the next attempt avoids the cause of the refusal.
     """
     return Failure(
         reason=FailureReason.LAUNCH_ERROR,
@@ -165,7 +167,7 @@ def put_back(node: str, message: str, *, remedy: str) -> Failure:
 class Observation:
     """The ranks of one node at one moment.
 
-    The pidfds are valid until the launcher's next `observe`.
+    The pidfds are valid until the next call of the launcher's `observe`.
     """
 
     ranks: int
@@ -175,11 +177,11 @@ class Observation:
     pidfds: Mapping[int, int]
     """Pidfd by global rank of each running rank; readable when the rank ends."""
     exits: tuple[RankExit, ...]
-    """Exits of ranks, in order of time; without code and signal if the exit was not observed."""
+    """Exits of ranks, ordered by time; code and signal are absent if the exit was not observed."""
     ended: bool = False
-    """Whether the launcher itself has ended, so that no further rank starts."""
+    """Whether the launcher itself has ended; no further rank starts afterwards."""
     failure: Failure | None = None
-    """Once `ended`: the launcher's own failure, if that is why ranks are missing."""
+    """The launcher's own failure if it explains missing ranks; set once `ended`."""
 
     @property
     def started(self) -> bool:
@@ -188,7 +190,7 @@ class Observation:
 
     @property
     def failed(self) -> bool:
-        """Whether a rank ended otherwise than with exit code 0."""
+        """Whether a rank ended in any way other than exit code 0."""
         return any(end.exit_code != 0 for end in self.exits)
 
     @property
@@ -198,53 +200,54 @@ class Observation:
 
     @property
     def settled(self) -> bool:
-        """Whether every rank runs or has a known exit: no change is due now."""
+        """Whether every rank runs or has a recorded exit, so that no change is pending."""
         waiting = 0 if self.ended else self.ranks - len(self.pids)
         gone = len(self.pids) - len(self.pidfds) - len(self.exits)
         return waiting == gone == 0
 
 
 class Launcher(Protocol):
-    """Starts, observes and ends the ranks of one share (contract: docs/worker-processes.md).
+    """Starts, observes and ends the ranks of one share (docs/worker-processes.md has the contract).
 
-    The supervisor calls it from its main thread. `observe` and `stop` also work in a process that
-    did not call `start`: one that reports for a supervisor that died.
+    The supervisor calls it from the main thread. `observe` and `stop` also work in a process that
+    did not call `start`, such as one that reports for a dead supervisor.
     """
 
     @property
     def checks_alongside(self) -> bool:
-        """Whether `start` also starts the check, which then runs while the ranks start."""
+        """Whether `start` also starts the check, so that it runs while the ranks start."""
 
     def prepare(self) -> Sequence[str] | Failure:
-        """Check the launcher's own needs on the node, before any process of the share starts.
+        """Check the launcher's requirements, before any process of the share starts.
 
         Returns:
-            The command that checks the input, empty if there is none; or why the share cannot be
-            launched here.
+            The command that checks the input, which is empty without a check; or the failure for
+            which the share cannot be launched on this node.
         """
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:
-        """Start the ranks of this node; called once.
+        """Start the ranks of this node; must be called only once.
 
         Args:
-            check: the command of `prepare`, with `checks_alongside`; otherwise it has run already.
+            check: the command that `prepare` returned, if `checks_alongside`; otherwise the check
+                has already run.
 
         Returns:
-            Pid of the check, a child of this process that writes to the log of the node's first
-            rank; None without a check.
+            Pid of the check, or None without a check. The check is a child of this process and
+            writes to the log of the node's first rank.
 
         Raises:
-            OSError: the system refuses to start a process.
+            OSError: a process cannot be started.
         """
 
     def observe(self) -> Observation:
-        """Return the present state of the ranks without waiting."""
+        """Return the present state of the ranks; do not wait."""
 
     def stop(self) -> None:
-        """End every process of the share; return when none is left.
+        """End every process of the share; return when no process is left.
 
         Raises:
-            NotEndedError: a process may not be ended; the share is not over.
+            NotEndedError: a process may not be ended, so the share has not ended.
         """
 
 

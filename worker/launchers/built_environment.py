@@ -1,4 +1,4 @@
-"""The environment of a lock: found on the storage root, or requested for a build."""
+"""Finds the environment of a lock on the storage root, or requests a build of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MissingEnvironmentError(Exception):
 
 
 class UsedEnvironment:
-    """An environment while an attempt runs in it."""
+    """An environment in which an attempt runs."""
 
     def __init__(self, store: EnvironmentStore, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class UsedEnvironment:
         self._noted_at = time.monotonic()
 
     def note(self) -> None:
-        """Update its last use from time to time, so that no build removes it."""
+        """Update the environment's time of last use periodically, so that no build removes it."""
         if time.monotonic() - self._noted_at > USED_EVERY:
             self._noted_at = time.monotonic()
             self._store.touch(self.path)
@@ -45,18 +45,18 @@ def environment_of(
     code: CodeSection | None,
     roots: Mapping[str, str],
 ) -> UsedEnvironment:
-    """Return the environment of a lock, and update its last use.
+    """Return the environment of a lock, and update its time of last use.
 
     Args:
-        share: the share; a pack is unpacked in its run directory.
-        section: names the lock.
-        code: where the lock lies.
-        roots: storage roots of this node.
+        share: the share; a pack is unpacked to its run directory.
+        section: section of the spec that names the lock.
+        code: section of the spec that names the code with the lock.
+        roots: storage roots of this node, by name.
 
     Raises:
-        MissingEnvironmentError: it is not built yet; it is requested now.
-        OSError: the storage refuses the request.
-        ValueError: the lock is missing or unfit, or others could change the environment.
+        MissingEnvironmentError: the environment is not built yet; its build is now requested.
+        OSError: the request cannot be written.
+        ValueError: the lock is missing or unsuitable, or another user could change the environment.
     """
     assert section.lock is not None, "the environment has a lock"
     base, folder = Path(share.run.code), PurePosixPath().parts
@@ -80,15 +80,15 @@ def environment_of(
 
 
 def root_at(roots: Mapping[str, str], name: str, *, named: str) -> Path:
-    """Return the folder of a storage root of this node.
+    """Return the folder of a storage root on this node.
 
     Args:
         roots: path or URL of each root, by name.
-        name: the root.
-        named: the field and its value, for an error.
+        name: name of the root.
+        named: the spec field and its value, for an error message.
 
     Raises:
-        ValueError: the node has no such root, or it is a bucket.
+        ValueError: the node has no such root, or the root is a bucket.
     """
     root = roots.get(name)
     if root is None:

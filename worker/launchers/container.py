@@ -20,43 +20,44 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class ApptainerContainer:
-    """An image, and the folders of the node that its processes see, each at its own path."""
+    """An Apptainer image, and the node's folders that its processes see at the same paths."""
 
     engine: str
-    """Path of Apptainer."""
+    """Path of the Apptainer program."""
     image: str
-    """Path of the image."""
+    """Path of the image file."""
     binds: tuple[str, ...]
-    """Folders of the node."""
+    """Folders of the node to bind."""
     gpus: bool
-    """Whether GPU libraries and devices are added."""
+    """Whether to add GPU libraries and devices."""
 
     def prepare(self) -> list[str]:
-        """Return no command: the image is used in place."""
+        """Return no command, because the image needs no preparation."""
         return []
 
     def loaded(self) -> str:
-        """Return the image."""
+        """Return the path of the image."""
         return self.image
 
     def words(
         self, image: str, command: Sequence[str], *, folder: str, variables: Mapping[str, str]
     ) -> list[str]:
-        """Return the command line that runs a command; variables of the process pass through.
+        """Return the command line that runs a command in the image, with inherited variables.
 
-        Neither `--pid` nor `--ipc`: the supervisor ends processes of the host, and ranks of one
-        node share memory. `--contain` keeps the node's home and temporary folders out.
+        Neither `--pid` nor `--ipc` is set, because the supervisor ends processes by their host
+        pids, and because the ranks of a node share memory. `--contain` hides the node's home and
+        temporary folders.
 
         Args:
             image: the result of `loaded`.
-            command: the command inside.
-            folder: where it runs.
-            variables: variables of the ranks, which all pass through.
+            command: the command to run in the container.
+            folder: working folder of the command.
+            variables: variables of the ranks; all of them are inherited.
         """
         del variables
         binds = [word for bind in (*self.binds, SHARED_MEMORY) for word in ("--bind", bind)]
         gpus = ["--nv"] if self.gpus else []
-        # torchrun, which starts this command line, needs the variables of its own interpreter.
+        # torchrun starts this command line and needs the variables of its own interpreter.
         apart = [f"--unset={name}" for name in OF_OTHER_PYTHONS]
         return [
             *("/usr/bin/env", *apart, self.engine, "exec", "--contain", "--no-home", *gpus, *binds),
@@ -77,19 +78,19 @@ def container_of(
     gpus: bool,
     path: str,
 ) -> Container:
-    """Return the container of an image: Podman's for an archive, otherwise Apptainer's.
+    """Return the container for an image: Podman for an archive, otherwise Apptainer.
 
     Args:
-        place: the image.
-        roots: storage roots of this node; all except buckets are bound.
+        place: storage place of the image.
+        roots: storage roots of this node, by name; all except buckets are bound.
         run: the run directory.
         user: user of the ranks; the worker's own when absent.
-        folders: further folders to bind.
+        folders: additional folders to bind.
         gpus: whether the slots are GPUs.
-        path: search path of the engine.
+        path: search path for the container engine.
 
     Raises:
-        ValueError: the node lacks the image or its engine, or a path cannot be bound.
+        ValueError: the node lacks the image or the engine, or a path cannot be bound.
     """
     field = f"program.environment.container={place!r}"
     of_podman = place.endswith(ARCHIVE)
@@ -117,7 +118,7 @@ def container_of(
 
 
 def command_inside(word: str, folder: Path) -> Iterator[str]:
-    """Yield the command line that starts the first word of a command in an image.
+    """Yield the command-line words that replace the first word of a command in an image.
 
     Args:
         word: a file in the working folder, or a program on the image's `PATH`.

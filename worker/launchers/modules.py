@@ -1,4 +1,4 @@
-"""Loads environment modules (Lmod or Tcl) for a program, and returns the variables that result."""
+"""Loads environment modules (Lmod or Tcl) for a program, and returns the resulting variables."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ type module >/dev/null 2>&1 || exit {NO_MODULES}
 module load "$@" >&2 || exit 4
 exec /usr/bin/env -0
 """
-"""The same script for every job: module names are its arguments, not part of it."""
+"""Shell script that loads modules. It is the same for every job, because module names are its
+arguments.
+"""
 OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
 
 def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -> dict[str, str]:
-    """Return this node's variables after modules are loaded.
+    """Return this node's variables after loading the modules.
 
     Args:
-        names: the modules, in their order.
-        user: user that runs the modules' files; the worker's own when absent.
-        folder: where the shell runs.
+        names: names of the modules, in loading order.
+        user: user who runs the modules' files; the worker's own user when absent.
+        folder: working folder of the shell.
 
     Raises:
-        ValueError: the node has no modules, lacks one of these, or loading took too long.
+        ValueError: the node has no module system or lacks one of the modules, or the loading took
+            too long.
     """
     field = f"program.environment.modules={list(names)!r}"
     command = ["/bin/bash", "--noprofile", "--norc", "-c", LOAD, "modules", *names]
@@ -64,7 +67,7 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
         raise ValueError(f"{field} cannot be loaded: {said or f'status {done.returncode}'}")
     found = _variables(done.stdout)
     loaded = found.get("LOADEDMODULES", "").split(":")
-    for name in names:  # older versions of the command succeed even if a module is missing
+    for name in names:  # older versions of `module load` succeed even if a module is missing
         if not any(each == name or each.startswith(f"{name}/") for each in loaded):
             raise ValueError(f"{field}: {name} is not loaded: {said or 'the command is silent'}")
     return found
@@ -73,12 +76,12 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
 def with_modules(
     environment: Mapping[str, str], loaded: Mapping[str, str], *, kept: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of ranks after the modules' changes and removals.
+    """Return the variables of the ranks, with the changes and removals that the modules make.
 
     Args:
         environment: variables of the ranks.
-        loaded: variables of the node with the modules loaded.
-        kept: variables of the job and of the launch, which override those of modules.
+        loaded: variables of the node after loading the modules.
+        kept: variables of the job and of the launch; these override the variables of modules.
     """
     node, result = rank_environment(), dict(environment)
     for name in node.keys() - loaded.keys() - kept.keys():

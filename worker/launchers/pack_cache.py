@@ -1,4 +1,4 @@
-"""The packs of a node: fetched with an attempt's token, verified, and limited in size."""
+"""The packs on a node: fetched with an attempt's token, verified, and limited in total size."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from worker.node.folder_usage import evict
 from worker.node.node_store import NodeStore
 
 CACHE_BYTES = 2**30
-"""Limit of all packs on a node; the least recently used are removed first."""
+"""Maximum size of all packs on a node, in bytes; the least recently used ones are removed first."""
 FETCH_SECONDS = 60.0
-"""Time for which a fetch is repeated while the server is away."""
+"""Time, in seconds, for which a fetch is repeated while the server is unreachable."""
 FETCHING = ".fetch-"
 LEFT_SECONDS = 3600.0
-"""Time without a write after which a file belongs to a killed fetch."""
+"""Time without a write, in seconds, after which a partial file counts as left by a killed fetch."""
 
 
 class PutBackError(Exception):
-    """The node cannot get the code now, through no fault of the job."""
+    """The node cannot get the code at present; the job is not at fault."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -35,24 +35,24 @@ class PutBackError(Exception):
 
 
 class _DamagedError(Exception):
-    """The received content is not the named pack."""
+    """The received content does not match the pack's digest."""
 
 
 def fetch_pack(share: Share, digest: str) -> Path:
-    """Return the archive of a pack with this digest, fetched if it is absent.
+    """Return the archive of the pack with this digest; fetch it if it is absent.
 
     Raises:
-        PutBackError: the server is away, sends something else, or the disk is full.
-        ValueError: the server refuses it.
+        PutBackError: the server is unreachable or sends other content, or the disk is full.
+        ValueError: the server refuses the pack.
     """
     store = NodeStore(Path(share.launch.data_dir))
     archive = store.packs / f"{digest.removeprefix('sha256:')}.tar.gz"
     try:
         if archive.is_file() and _digest(archive) == digest:
-            os.utime(archive)  # most recently used: removed last
+            os.utime(archive)  # most recently used, so removed last
             return archive
         store.packs.mkdir(mode=0o700, exist_ok=True)
-        remove_leftovers(store.packs)  # before the fetch: they may fill the disk
+        remove_leftovers(store.packs)  # before the fetch, because leftovers may fill the disk
         token = share.run.secret.read_text(encoding="ascii").strip()
         with WorkerApi(store.server_url or "", token, ca_file=store.server_ca) as api:
             retry(
@@ -74,7 +74,7 @@ def fetch_pack(share: Share, digest: str) -> Path:
 
 
 def no_space(folder: Path, error: OSError) -> PutBackError:
-    """Return the error of a launch that is put back because the disk is full."""
+    """Return the error that puts a launch back because the disk is full."""
     return PutBackError(
         f"{DATA_DIR_FULL}: {folder}: {error.strerror or error}",
         remedy="Free space there; the next attempt goes to another node, or waits.",
@@ -82,7 +82,7 @@ def no_space(folder: Path, error: OSError) -> PutBackError:
 
 
 def _fetch(api: WorkerApi, attempt_id: str, *, archive: Path, digest: str) -> None:
-    """Fetch a pack; it gets its name only when it is complete and on disk."""
+    """Fetch a pack; it gets its final name only when it is complete and on disk."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, prefix=FETCHING) as file:
         api.fetch_pack(attempt_id, file)
         file.flush()
@@ -90,7 +90,8 @@ def _fetch(api: WorkerApi, attempt_id: str, *, archive: Path, digest: str) -> No
         if found != digest:
             raise _DamagedError(f"what arrived has the digest {found}")
         os.fsync(file.fileno())
-        # Two attempts may fetch it concurrently: the later one replaces equal content.
+        # Two attempts may fetch the pack concurrently; the later one replaces the file with equal
+        # content.
         os.link(file.name, f"{file.name}.whole")
         Path(f"{file.name}.whole").replace(archive)
 
@@ -101,9 +102,9 @@ def _digest(archive: Path) -> str:
 
 
 def remove_leftovers(folder: Path, *, now: float | None = None) -> None:
-    """Remove the files of killed fetches."""
+    """Remove partial files that killed fetches left."""
     now = time.time() if now is None else now
     for path in folder.glob(f"{FETCHING}*"):
-        with suppress(FileNotFoundError):  # its fetch has just ended
+        with suppress(FileNotFoundError):  # the fetch has just ended
             if now - path.lstat().st_mtime > LEFT_SECONDS:
                 path.unlink()

@@ -1,6 +1,7 @@
-"""Unpacks a pack in a separate process, within limits on paths, links and size.
+"""Unpacks a pack in a separate process, with limits on paths, links and size.
 
-`python -m worker.launchers.pack_reader SECONDS ARCHIVE FOLDER [GROUP]` prints why it fails.
+`python -m worker.launchers.pack_reader SECONDS ARCHIVE FOLDER [GROUP]` prints the reason if it
+fails.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.spec.code_pack import MAX_ENTRIES, MAX_UNPACKED_BYTES, stays_inside
 
-# Each launch of a pack imports this module: only the standard library, for speed.
+# Each launch of a pack imports this module, so it imports only the standard library, for speed.
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 DONE, REFUSED, NO_SPACE = 0, 3, 4
-"""Exit statuses; the process prints the reason."""
+"""Exit statuses; for a failure, the process prints the reason."""
 MEMORY_BYTES = 2**30
-"""Memory limit of the process."""
+"""Memory limit of the process, in bytes."""
 HEADER_BYTES = 2**20
-"""Limit of the bytes between the contents of two members: names and pax attributes."""
+"""Maximum number of bytes between the contents of two members, for names and pax attributes."""
 
 
 class _Bounded:
-    """Reads a stream up to a limit, so that a small archive cannot become a large one.
+    """Reads a stream up to a limit, so that a small archive cannot expand without bound.
 
-    Headers have their own limit: `tarfile` holds each in memory.
+    Headers have their own limit, because `tarfile` holds each header in memory.
     """
 
     def __init__(self, source: gzip.GzipFile) -> None:
@@ -39,11 +40,11 @@ class _Bounded:
         self._before_next = HEADER_BYTES
 
     def enter(self, member: tarfile.TarInfo) -> None:
-        """Admit the content of a member and the next header.
+        """Allow the stream to read the content of a member and the next header.
 
         Raises:
-            ValueError: it is a sparse file: its holes take bytes of the disk but none of the
-                archive.
+            ValueError: the member is a sparse file; its holes would take disk space but no bytes of
+                the archive.
         """
         if member.issparse():
             raise ValueError(f"{member.name!r} is a sparse file; legal: files with all their bytes")
@@ -61,20 +62,21 @@ class _Bounded:
 
 
 def read_pack(archive: Path, folder: Path, *, group: int | None) -> None:
-    """Write the files of a pack into an empty folder.
+    """Write the files of a pack to an empty folder.
 
-    Regular files, folders, and relative links that stay inside are legal. Links are made last, so
-    that no file is written through one.
+    Only regular files, folders, and relative links to targets inside the folder are legal. Links
+    are created last, so that no file is written through a link.
 
     Args:
         archive: a gzipped tar archive.
-        folder: an empty folder, which no rank can enter yet.
-        group: group that may read the files and create others in the folders; optional.
+        folder: an empty folder that no rank can enter yet.
+        group: group that may read the files and create further files in the folders; None for no
+            group.
 
     Raises:
-        OSError: the system refuses.
+        OSError: a file or folder cannot be written.
         TarError, EOFError, zlib.error: the archive is damaged.
-        ValueError: the archive holds something illegal.
+        ValueError: the archive holds an illegal entry.
     """
     with gzip.open(archive, "rb") as source:
         bounded = _Bounded(source)
@@ -146,9 +148,9 @@ def _give(path: Path, group: int, mode: int) -> None:
 
 
 def main() -> int:
-    """Unpack within the process' limits; print why it fails, and return the exit status."""
+    """Unpack within the process' limits; print why it fails; return the exit status."""
     seconds, archive, folder, *group = sys.argv[1:]
-    # SIGXCPU distinguishes this limit from a kill by the system.
+    # With SIGXCPU, this limit can be distinguished from a kill by the system.
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 10))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
@@ -160,7 +162,7 @@ def main() -> int:
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         sys.stdout.write(str(error))
         return REFUSED
-    except (RecursionError, MemoryError) as error:  # from `tarfile`, on malicious headers
+    except (RecursionError, MemoryError) as error:  # raised by `tarfile` for malicious headers
         sys.stdout.write(f"its headers cannot be read: {type(error).__name__}")
         return REFUSED
     return DONE

@@ -1,4 +1,4 @@
-"""Podman containers: an archive of an image is loaded once and runs each rank."""
+"""Podman containers: an image archive is loaded once per attempt, and the image runs each rank."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ logger = logging.getLogger(__name__)
 
 PODMAN = "podman"
 OF_PODMAN = ("crun", "unshare")
-"""Further programs that it needs here: another runtime would create its own cgroups."""
+"""Programs that Podman needs here besides itself; another runtime than crun would create its own
+cgroups.
+"""
 SCRATCH = Path("/tmp")
 STORE = "containers"
 SETTINGS = "containers.conf"
 LIST_SECONDS = 60.0
 MAX_PROCESSES = 32_768
-"""Podman itself runs with this limit, and can give a container no higher one."""
+"""Maximum number of processes: Podman itself runs with this limit and cannot give a container a
+higher one.
+"""
 OF_THE_IMAGE = frozenset({"PATH", "LD_LIBRARY_PATH", *OF_OTHER_PYTHONS})
-"""Variables that keep the image's value."""
+"""Variables that keep the value set by the image."""
 OF_THE_LAUNCHER = (
     *("RANK", "WORLD_SIZE", "LOCAL_*", "GROUP_*", "ROLE_*", "MASTER_ADDR", "MASTER_PORT"),
     *("TORCHELASTIC_*", "TORCH_*", "NCCL_*", "TRAINYARD_*"),
@@ -39,31 +43,31 @@ OF_THE_LAUNCHER = (
 
 @dataclass(frozen=True)
 class PodmanContainer:
-    """An image in the attempt's own store, and the folders of the node that its processes see."""
+    """An image in the attempt's own store, and the node's folders that its processes see."""
 
     engine: str
-    """Path of Podman."""
+    """Path of the Podman program."""
     image: str
-    """Path of the archive."""
+    """Path of the image archive."""
     binds: tuple[str, ...]
-    """Folders of the node, each visible at its own path."""
+    """Folders of the node, each visible at its path on the node."""
     gpus: bool
-    """Whether the GPUs of the node are added."""
+    """Whether to add the GPUs of the node."""
     run: Path
-    """The run directory, which holds the store until the attempt ends."""
+    """Run directory, which holds the image store until the attempt ends."""
     user: RankUser | None = None
-    """User of Podman; the worker's own when absent."""
+    """User who runs Podman; the worker's own user when absent."""
 
     @property
     def store(self) -> Path:
-        """Folder of the loaded image."""
+        """Folder of the image store."""
         return self.run / STORE
 
     def prepare(self) -> list[str]:
         """Create Podman's folders, and return the command that loads the image."""
         self.store.mkdir(mode=0o700)
         scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix(self.run), dir=SCRATCH))
-        # Its own locks: by default all stores of a user share one lock file in /dev/shm.
+        # File locks, because by default all stores of a user share one lock file in /dev/shm.
         (scratch / SETTINGS).write_text('[engine]\nlock_type = "file"\n', encoding="utf-8")
         if self.user is not None:
             for folder in (self.store, scratch):
@@ -74,7 +78,7 @@ class PodmanContainer:
         """Return the id of the loaded image.
 
         Raises:
-            ValueError: no image was loaded, or the archive held several.
+            ValueError: no image was loaded, or the archive held several images.
         """
         user = self.user.word if self.user else "-"
         command = [*self._podman(), "images", "--all", "--quiet", "--no-trunc"]
@@ -87,25 +91,26 @@ class PodmanContainer:
     def words(
         self, image: str, command: Sequence[str], *, folder: str, variables: Mapping[str, str]
     ) -> list[str]:
-        """Return the command line that runs a command.
+        """Return the command line that runs a command in the image.
 
-        Podman creates no cgroup and no PID namespace: the supervisor ends processes of the host,
-        and those of the container stay in the attempt's cgroup. Ranks of one node share network and
-        memory. The root of the image is read-only.
+        Podman creates no cgroup and no PID namespace, because the supervisor ends processes by
+        their host pids, and the processes of the container stay in the attempt's cgroup. Ranks of
+        one node share network and memory. The root folder of the image is read-only.
 
         Args:
             image: the result of `loaded`.
-            command: the command inside.
-            folder: where it runs.
-            variables: variables of the ranks, which pass through by name; `HOME` is Podman's own.
+            command: the command to run in the container.
+            folder: working folder of the command.
+            variables: variables of the ranks, which are inherited by name; Podman sets `HOME`
+                itself.
         """
         names = sorted({*variables, *OF_THE_LAUNCHER} - OF_THE_IMAGE - {"HOME"})
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         _, processes = resource.getrlimit(resource.RLIMIT_NPROC)
         if processes < 0 or processes > MAX_PROCESSES:
             processes = MAX_PROCESSES
-        # As root of a user namespace it keeps the attempt's groups, which may write the storage;
-        # files that it creates belong to the user outside.
+        # As root of a user namespace, the process keeps the attempt's groups, which may write to
+        # the storage; outside of the namespace, the user owns the files that it creates.
         rootless = ["--group-add=keep-groups"] if self.user is not None or os.geteuid() else []
         rootless += ["--umask=0007"] if self.user is not None else []
         return [
@@ -124,26 +129,27 @@ class PodmanContainer:
         ]
 
     def _podman(self) -> list[str]:
-        """Return the start of every command line of Podman."""
+        """Return the first words of every Podman command line."""
         scratch = next(_scratch_folders(self.run, self.user), None)
         if scratch is None:
             raise ValueError(f"the container's folder in {SCRATCH} is gone")
         settings = [f"CONTAINERS_CONF={scratch}/{SETTINGS}", f"XDG_RUNTIME_DIR={scratch}"]
-        # Mounts vanish with the last process of the attempt, however it ends. A user enters a
-        # namespace of one id here: Podman's own way leaves a process in between that stops signals,
-        # and needs programs that `no_new_privs` disarms.
+        # In a mount namespace, mounts vanish with the last process of the attempt, however it ends.
+        # A user enters a namespace with one id here. Podman's own way would leave an intermediate
+        # process that does not forward signals, and needs programs that `no_new_privs` disarms.
         apart = ["unshare", "--mount"]
         if (uid := self.user.uid if self.user is not None else os.geteuid()) != 0:
             apart += ["--user", "--map-root-user"]
             settings += ["_CONTAINERS_USERNS_CONFIGURED=done"]
             settings += [f"_CONTAINERS_ROOTLESS_{kind}={uid}" for kind in ("UID", "GID")]
         return [
-            # Ignore the account's own Podman settings, which another user may not be able to read.
+            # Ignore the account's own Podman settings, because another user may be unable to read
+            # them.
             *("/usr/bin/env", "--unset=XDG_CONFIG_HOME", "--unset=XDG_DATA_HOME"),
             *(f"HOME={scratch}", *settings, *apart, self.engine),
             *(f"--root={self.store}", f"--runroot={scratch}/run", f"--tmpdir={scratch}/tmp"),
             *("--storage-driver=overlay", "--storage-opt=overlay.ignore_chown_errors=true"),
-            # Print only the error that ends Podman: the others mislead.
+            # Print only the error that ends Podman, because its other messages mislead.
             *("--log-level=fatal", "--cgroup-manager=cgroupfs", "--events-backend=none"),
             *("--runtime=crun", "--runtime-flag=cgroup-manager=disabled"),
         ]
@@ -154,11 +160,11 @@ def remove_image(run: Path, user: RankUser | None) -> None:
 
     Args:
         run: the run directory.
-        user: user of Podman; the worker's own when absent.
+        user: user who ran Podman; the worker's own user when absent.
     """
     store = run / STORE
-    # Containers bind storage roots below their mounts. No such mount is visible here, where they
-    # vanish with the processes; if one were, removal would delete storage.
+    # Containers bind storage roots below their mounts. These mounts are not visible here and vanish
+    # with the processes. If one were visible, the removal would delete storage.
     if _escaped(store) in Path("/proc/self/mountinfo").read_bytes():
         logger.error("%s is not removed: something is mounted there", store)
         return
@@ -167,7 +173,7 @@ def remove_image(run: Path, user: RankUser | None) -> None:
 
 
 def _escaped(path: Path) -> bytes:
-    """Return a path as `mountinfo` writes it (proc(5)): four bytes as octal numbers."""
+    """Return a path in the notation of `mountinfo`: four bytes as octal numbers (proc(5))."""
     found = os.fsencode(path).replace(b"\\", rb"\134")
     for byte, number in ((b" ", rb"\040"), (b"\t", rb"\011"), (b"\n", rb"\012")):
         found = found.replace(byte, number)
@@ -175,7 +181,7 @@ def _escaped(path: Path) -> bytes:
 
 
 def _scratch_folders(run: Path, user: RankUser | None) -> Iterator[Path]:
-    """Yield the attempt's short-path folders, without those made by another user."""
+    """Yield the attempt's folders with short paths, except folders that another user created."""
     owner = user.uid if user is not None else os.geteuid()
     for folder in SCRATCH.glob(f"{scratch_prefix(run)}*"):
         with suppress(FileNotFoundError):
@@ -184,5 +190,5 @@ def _scratch_folders(run: Path, user: RankUser | None) -> Iterator[Path]:
 
 
 def scratch_prefix(run: Path) -> str:
-    """Return the name prefix of an attempt's short-path folders."""
+    """Return the name prefix of an attempt's folders with short paths."""
     return f"trainyard-{hashlib.sha256(os.fsencode(run)).hexdigest()[:12]}-"

@@ -1,4 +1,4 @@
-"""The watch over the disk space that a program takes in its run directory."""
+"""Watches the disk space that a program takes in its run directory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from worker.node.folder_usage import FolderWatch, Limit
 from worker.node.node_store import WorkerRun
 
 MAX_RUN_FILES = 1_000_000
-"""Files and folders in the run directory of a program: scanning more would take minutes."""
+"""Maximum number of files and folders in the run directory of a program; scanning more would take
+minutes.
+"""
 
 
 def program_disk(run: WorkerRun, share: Share) -> FolderWatch | None:
-    """Return the watch over the run directory of a program; None for the built-in trainer."""
+    """Return the watch over a program's run directory; None for the built-in trainer."""
     if share.spec.program is None:
         return None
     user = share.launch.user

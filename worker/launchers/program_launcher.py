@@ -1,4 +1,4 @@
-"""Launches a program: torchrun of its own environment, or one process for the node."""
+"""Launches a program: by torchrun of the program's environment, or as one process on the node."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from worker.node.process_tree import WRAPPER
 logger = logging.getLogger(__name__)
 
 RUN = "TRAINYARD_RUN"
-"""Variable that names the run directory to the program."""
+"""Variable that names the run directory for the program."""
 EVENT_FOLDER = "TENSORBOARD_LOGGING_DIR"
-"""Variable of the folder of event files that become metrics; Hugging Face's Trainer reads it."""
+"""Variable for the folder of event files that become metrics; Hugging Face's Trainer reads it."""
 
 REMEDY = Remedy(
     text="Mend what the message names, then resume; code that was packed needs a new job."
 )
 NO_TORCH = "No module named 'torch'"
-"""Python's message when torchrun starts without torch."""
+"""Python's error message when torchrun starts in an environment without torch."""
 TORCH_REMEDY = Remedy(
     text="Install torch in the environment, name another one in program.environment, or submit a "
     'job with program.launcher="command", which needs no torchrun.',
@@ -56,23 +56,23 @@ def launcher_for(share: Share, *, why_cold: str = "") -> Launcher:
 
     Args:
         share: the node's share of the attempt.
-        why_cold: why the ranks of the trainer are not forked, for their provenance.
+        why_cold: reason why the trainer's ranks are not forked, for their provenance.
     """
     return ProgramLauncher(share) if share.runs_program else TorchrunLauncher(share, why=why_cold)
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python of a program, and the folder of its installed programs."""
+    """The Python interpreter of a program, and the folder of the programs installed with it."""
 
     python: str
     programs: Path
     variables: Mapping[str, str]
-    """Variables by which its programs find it."""
+    """Variables by which the installed programs find the interpreter."""
 
     @classmethod
     def own(cls) -> Interpreter:
-        """Return the worker's own."""
+        """Return the worker's own interpreter."""
         return cls(sys.executable, Path(sys.executable).parent, {})
 
     @classmethod
@@ -80,8 +80,8 @@ class Interpreter:
         """Return the interpreter of a venv or a conda environment.
 
         Args:
-            prefix: its folder.
-            named: the field that names it, and its value.
+            prefix: folder of the environment.
+            named: the spec field that names the environment, and its value.
 
         Raises:
             ValueError: there is no interpreter in the folder.
@@ -94,7 +94,7 @@ class Interpreter:
 
 
 class ProgramLauncher(TorchrunLauncher):
-    """Starts a program behind the rank wrapper, in its folder and its environment."""
+    """Starts a program behind the rank wrapper, in the program's folder and environment."""
 
     checks_alongside = False
     node_at_fault = False
@@ -112,7 +112,7 @@ class ProgramLauncher(TorchrunLauncher):
         self._built: UsedEnvironment | None = None
         self._container: Container | None = None
         self._refused: Failure | None = None
-        if program.launcher == "command":  # one process, which counts as the first rank
+        if program.launcher == "command":  # one process, which counts as the node's first rank
             self._watch = RankWatch(share.run, share.ranks[:1])
 
     def prepare(self) -> list[str] | Failure:
@@ -131,7 +131,7 @@ class ProgramLauncher(TorchrunLauncher):
             return self._unfit(error)
 
     def start(self, *, check: Sequence[str] = ()) -> None:
-        """Start torchrun, or the one process of the node; the check has run before."""
+        """Start torchrun, or the single process of the node; the check has already run."""
         assert not check, "an image is loaded before its ranks start"
         share, environment = self._share, self._environment
         if (container := self._container) is not None:
@@ -154,11 +154,11 @@ class ProgramLauncher(TorchrunLauncher):
             command,
             environment=environment,
             output=share.run.launcher_log,
-            ignored=[signal.SIGTERM],  # as in the trainer's torchrun
+            ignored=[signal.SIGTERM],  # as for the trainer's torchrun
         )
 
     def observe(self) -> Observation:
-        """Return the state of the ranks; update their environment's last use from time to time."""
+        """Return the ranks' state; periodically update the last use of their environment."""
         if self._built is not None:
             self._built.note()
         if self._refused is not None:
@@ -166,12 +166,12 @@ class ProgramLauncher(TorchrunLauncher):
         return super().observe()
 
     def stop(self) -> None:
-        """End every process, then remove the image loaded for them."""
+        """End every process, then remove the image that was loaded for them."""
         super().stop()
         if (self._program.environment.container or "").endswith(ARCHIVE):
             try:
                 remove_image(self._share.run.root, self._share.launch.user)
-            except OSError:  # the attempt is still to be reported
+            except OSError:  # the attempt must still be reported
                 logger.exception("the image of %s is not removed", self._share.run.root)
 
     def _unfit(self, error: Exception) -> Failure:
@@ -226,7 +226,7 @@ class ProgramLauncher(TorchrunLauncher):
         self._environment = variables | dict(interpreter.variables) | own
 
     def _variables(self) -> dict[str, str]:
-        """Return the variables of the ranks, with those of the program's modules.
+        """Return the variables of the ranks, including those that the program's modules set.
 
         Raises:
             ValueError: the modules cannot be loaded.
@@ -239,11 +239,11 @@ class ProgramLauncher(TorchrunLauncher):
         return with_modules(share.environment, loaded, kept=kept)
 
     def _code(self, roots: Mapping[str, str]) -> Path:
-        """Return the folder of the program's files; a pack is unpacked into it.
+        """Return the folder of the program's files; unpack a pack into it.
 
         Raises:
-            PutBackError: the pack is unavailable now.
-            ValueError: there is no such folder, or the pack is unfit.
+            PutBackError: the pack is unavailable at present.
+            ValueError: the folder does not exist, or the pack is unsuitable.
         """
         share, program = self._share, self._program
         if program.code is not None and program.code.folder is not None:
@@ -260,8 +260,8 @@ class ProgramLauncher(TorchrunLauncher):
         """Return the interpreter that the program names, or the worker's own.
 
         Raises:
-            MissingEnvironmentError: it is not built yet.
-            ValueError: there is no interpreter at that place.
+            MissingEnvironmentError: the environment is not built yet.
+            ValueError: the named place holds no interpreter.
         """
         section = self._program.environment
         if section.prefix is not None:
@@ -277,7 +277,7 @@ class ProgramLauncher(TorchrunLauncher):
         """Return the folder in which the ranks start.
 
         Raises:
-            ValueError: it is missing, or outside of the code.
+            ValueError: the folder is missing, or lies outside of the code.
         """
         program = self._program
         folder = (code / program.working_dir).resolve()
@@ -288,7 +288,7 @@ class ProgramLauncher(TorchrunLauncher):
         return folder
 
     def _meeting_point(self) -> dict[str, str]:
-        """Return the variables for the rendezvous of all nodes' processes."""
+        """Return the variables for the rendezvous of the processes of all nodes."""
         share = self._share
         host, _, port = share.launch.rendezvous.rpartition(":")
         return {
@@ -301,15 +301,16 @@ class ProgramLauncher(TorchrunLauncher):
 
 
 def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
-    """Return the folder of a place below a root of this node.
+    """Return the folder of a place below a storage root of this node.
 
     Args:
-        roots: the storage roots of the node by their names.
-        place: a root, and a folder below it.
-        field: the field of the spec that names the place.
+        roots: storage roots of the node, by name.
+        place: name of a root, and a folder below that root.
+        field: spec field that names the place.
 
     Raises:
-        ValueError: the root or the folder is missing here, or the folder lies outside its root.
+        ValueError: the root or the folder is missing on this node, or the folder lies outside of
+            its root.
     """
     name, relative = split_place(place)
     named = f"{field}={place!r}"
@@ -323,16 +324,16 @@ def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
 
 
 def command_of(word: str, interpreter: Interpreter, folder: Path, *, path: str) -> Sequence[str]:
-    """Return the command line that starts the first word of a command.
+    """Return the command-line words that replace the first word of a command.
 
     Args:
         word: a program of the environment, a file in the working folder, or a program on `path`.
-        interpreter: runs files that end with `.py`.
+        interpreter: interpreter for files that end with `.py`.
         folder: the working folder.
-        path: search path for programs of the node.
+        path: search path for programs on the node.
 
     Raises:
-        ValueError: the word is none of these.
+        ValueError: the word names no such program or file.
     """
     if word in ("python", "python3"):
         return [interpreter.python]

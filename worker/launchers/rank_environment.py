@@ -1,4 +1,4 @@
-"""Variables that a job's process receives from its node, and the limits on a job's code."""
+"""Variables that a job's process inherits from its node, and checks for code of a job."""
 
 from __future__ import annotations
 
@@ -26,26 +26,30 @@ os.stat(sys.argv[1])
 for folder in sys.argv[2:]:
     os.listdir(folder)
 """
-"""Checks what a rank's user needs; `find_spec` imports nothing of the package."""
+"""Script that checks whether a rank's user can read the packages; `find_spec` imports nothing of a
+package.
+"""
 HIDDEN_PREFIXES = (
-    # Celery sets the last ones only in its pool's processes.
+    # Celery sets the last ones only in the processes of its pool.
     *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT", "_MP_FORK_"),
-    # From an outer launch in which the worker may run: torchrun and programs would mistake the
-    # ranks for its ranks. torchrun, its defaults, and `accelerate launch`:
+    # Variables of an outer launch in which the worker may run; torchrun and programs would mistake
+    # the ranks for ranks of that launch. Set by torchrun, its defaults, and `accelerate launch`:
     *("LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "PET_", "ACCELERATE_", "FSDP_"),
-    # engines,
+    # by batch engines,
     *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "LSB_", "JSM_", "PBS_", "PALS_", "ALPS_", "FLUX_"),
-    # MPI,
+    # by MPI,
     *("PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MPI_LOCAL", "MV2_COMM_", "MPIRUN_"),
-    # and other libraries that start ranks.
+    # and by other libraries that start ranks.
     *("HOROVOD_", "DMLC_", "SM_", "AZ_BATCH_", "JAX_COORDINATOR_", "JAX_PROCESS_"),
 )
 OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""Variables of the worker's own interpreter that would lead another one to its packages."""
+"""Variables of the worker's interpreter that would lead another interpreter to the worker's
+packages.
+"""
 HIDDEN_NAMES = frozenset(
     {
         "REDIS_URL",
-        # As the prefixes above.
+        # Variables of an outer launch, as above, by their whole names.
         *("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "NUM_NODES", "NPROC_PER_NODE"),
         *("CROSS_RANK", "CROSS_SIZE", "TORCH_ELASTIC_WORKER_IDENTICAL", "NCCL_COMM_ID"),
         *("TF_CONFIG", "JAX_NUM_PROCESSES"),
@@ -54,11 +58,11 @@ HIDDEN_NAMES = frozenset(
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the variables of this process without the worker's own: no token, no password.
+    """Return the variables of this process without the worker's own, such as tokens and passwords.
 
-    Variables of an outer launch are removed too: the worker may run as a pilot in an engine's
-    allocation, or next to the ranks of an outer job. Whoever runs a node may set any other variable
-    for all of its jobs, so that no list of permitted names is possible.
+    Variables of an outer launch are removed too, because the worker may run as a pilot in an
+    engine's allocation, or next to the ranks of an outer job. A list of permitted names is
+    impossible: the operator of a node may set any other variable for all jobs of the node.
     """
     return {
         name: value
@@ -68,9 +72,10 @@ def inherited_environment() -> dict[str, str]:
 
 
 def rank_environment() -> dict[str, str]:
-    """Return the inherited variables for ranks: proxies without user and password.
+    """Return the variables that ranks inherit; their proxy URLs have no user and password.
 
-    The worker and its supervisors log in to a proxy with them; a job's code must not see them.
+    The worker and its supervisors need these credentials for the proxy; code of a job must not see
+    them.
     """
     environment = inherited_environment()
     for name, value in environment.items():
@@ -80,7 +85,7 @@ def rank_environment() -> dict[str, str]:
 
 
 def code_of(spec: JobSpec) -> str | None:
-    """Return why a spec runs, or could run, code of the job, as a refusal; None if it does not."""
+    """Return a refusal if a spec runs, or could run, code of the job; otherwise None."""
     refused = fields_with_code(spec)
     if not refused:
         return None
@@ -88,15 +93,15 @@ def code_of(spec: JobSpec) -> str | None:
         "this node runs no code that a job brings; TRAINYARD_ALLOW_CODE=true for its worker "
         f"allows it. Refused: {', '.join(refused)}"
     )
-    # All names precede the reasons: the reasons are long, and a message is cut.
+    # All names come before the reasons, because the reasons are long and a message is truncated.
     return "; ".join((message, *(p.detail for p in environment_problems(spec.env))))
 
 
 def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path]) -> None:
-    """Start the interpreter as a user of ranks, and check access to everything that ranks need.
+    """Check that a user of ranks can start the interpreter and access all that ranks need.
 
     Raises:
-        ValueError: the user cannot start it, or cannot read a package or a folder.
+        ValueError: the user cannot start the interpreter, or cannot read a package or a folder.
     """
     command = [sys.executable, "-c", REACH, str(run_directories), *map(str, folders)]
     words = [*WRAPPER, "tie", str(os.getpid()), user.word, "--", *command]
@@ -111,10 +116,11 @@ def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path
 
 
 def output_of(command: Sequence[str], *, seconds: float, folder: Path | None = None) -> str:
-    """Return the stdout of a command that runs in the ranks' environment.
+    """Return the standard output of a command that runs in the ranks' environment.
 
     Raises:
-        ValueError: it failed, with the last line of its stderr, or took longer than `seconds`.
+        ValueError: the command failed (the message has the last line of its stderr), or took longer
+            than `seconds`.
     """
     try:
         done = subprocess.run(

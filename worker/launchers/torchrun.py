@@ -30,20 +30,22 @@ from worker.node.rank_wrapper import signal_name
 logger = logging.getLogger(__name__)
 
 RENDEZVOUS_SECONDS = 300
-"""Time within which all nodes of an attempt must join."""
+"""Time limit, in seconds, for all nodes of an attempt to join the rendezvous."""
 LAUNCH = "TRAINYARD_LAUNCH"
-"""Variable that states how the ranks were started; the trainer records it."""
+"""Variable that records how the ranks were started; the trainer stores it as provenance."""
 WARM, COLD = "warm", "cold"
 RECORD_SECONDS = 2.0
-"""Time for a rank wrapper to record its rank's exit; afterwards the exit counts as unobserved."""
+"""Time, in seconds, for a rank wrapper to record the exit of its rank; afterwards the exit counts
+as unobserved.
+"""
 
 
 class TorchrunLauncher:
-    """One torchrun for the ranks of a node."""
+    """Launches the ranks of a node with one torchrun."""
 
     checks_alongside = True
     node_at_fault = True
-    """Whether the node is at fault when torchrun ends by itself."""
+    """Whether the node is at fault if torchrun ends without an order."""
 
     def __init__(self, share: Share, *, trainer: Sequence[str] = TRAINER, why: str = "") -> None:
         """Describe the launch; nothing starts.
@@ -51,17 +53,17 @@ class TorchrunLauncher:
         Args:
             share: the node's share of the attempt.
             trainer: command of a rank; the run directory is appended.
-            why: why the ranks are not forked, for their provenance.
+            why: reason why the ranks are not forked, for their provenance.
         """
         self._share = share
         self._trainer = trainer
         self._watch = RankWatch(share.run, share.ranks)
         self._pid: int | None = None
         self.manner = f"{COLD}: {why}" if why else COLD
-        """How the ranks are started, and why, for their provenance."""
+        """Start method of the ranks, with its reason, for their provenance."""
 
     def prepare(self) -> list[str] | Failure:
-        """Return the trainer's check of spec, storage and input, unless the port is taken."""
+        """Return the trainer's check of its input, or a failure if the port is taken."""
         check = [*self._trainer, "check", str(self._share.run.root), "--alongside"]
         return taken_port(self._share) or check
 
@@ -76,15 +78,15 @@ class TorchrunLauncher:
             torchrun_command(self._share, [*self._trainer, str(self._share.run.root)]),
             environment=environment,
             output=self._share.run.launcher_log,
-            # Slurm sends it to every process of a step, then waits for its KillWait. The supervisor
-            # orders the ranks to save; torchrun would end them first.
+            # Slurm sends SIGTERM to every process of a step, then waits for its KillWait. The
+            # supervisor orders the ranks to save; without this line, torchrun would end them first.
             ignored=[signal.SIGTERM],
         )
         return checking
 
     def observe(self) -> Observation:
-        """Return the state of the ranks, from torchrun's status and the rank wrappers' files."""
-        # The status first: no rank starts after torchrun has ended, so that a rank without a file
+        """Return the ranks' state, from torchrun's exit status and the wrappers' files."""
+        # Read the status first: no rank starts after torchrun has ended, so a rank without a file
         # never started.
         status = None if self._pid is None else self._share.processes.status(self._pid)
         seen = self._watch.poll()
@@ -93,18 +95,18 @@ class TorchrunLauncher:
         return replace(seen, ended=True, failure=self._failure(status, seen))
 
     def stop(self) -> None:
-        """End torchrun, the ranks and all their children."""
+        """End torchrun, the ranks and all their child processes."""
         self._share.processes.end()
 
     def _failure(self, status: int, seen: Observation) -> Failure | None:
         share, launch = self._share, self._share.launch
         name = None
         if not seen.started:
-            if (taken := taken_port(share)) is not None:  # since `prepare`
+            if (taken := taken_port(share)) is not None:  # taken since `prepare`
                 return replace(taken, traceback=self._output)
             message = f"torchrun ended (status {status}) before any rank began"
         elif status < 0 and not any(end.exit_code or end.signal for end in seen.exits):
-            # The ranks and their wrappers end with torchrun, so that no exit is recorded.
+            # The ranks and their wrappers end with torchrun, so no wrapper records an exit.
             name = signal_name(-status)
             message = (
                 f"torchrun itself (pid {self._pid}) was ended by {name}, and its ranks with it"
@@ -133,8 +135,8 @@ def torchrun_command(
     Args:
         share: the node's share of the attempt.
         command: command of a rank.
-        python: interpreter of the torchrun.
-        folder: working directory of the ranks; that of torchrun when `-`.
+        python: interpreter that runs torchrun.
+        folder: working directory of the ranks; `-` for the working directory of torchrun.
     """
     return [
         python,
@@ -143,7 +145,7 @@ def torchrun_command(
         f"--nnodes={share.nodes}",
         f"--nproc-per-node={len(share.ranks)}",
         *_rendezvous(share),
-        "--max-restarts=0",  # retries have one owner, the server
+        "--max-restarts=0",  # only the server decides on retries
         "--signals-to-handle=SIGINT,SIGHUP,SIGQUIT",  # SIGTERM stays ignored
         "--no-python",
         *WRAPPER,
@@ -153,12 +155,12 @@ def torchrun_command(
 
 
 def _rendezvous(share: Share) -> list[str]:
-    if share.nodes == 1:  # on a free port of its own, so that none can be taken
+    if share.nodes == 1:  # torchrun chooses a free port, so no port can be taken
         return ["--standalone", "--local-addr=127.0.0.1"]
     launch = share.launch
     host, _, port = launch.rendezvous.rpartition(":")
-    # Static: the group rank is the allocated node rank, whichever node joins first. Global ranks
-    # follow it: the first node adds up the rank counts that the nodes store.
+    # Static rendezvous: the group rank is the allocated node rank, whichever node joins first.
+    # Global ranks follow from it: the first node adds up the rank counts that the nodes store.
     return [
         "--rdzv-backend=static",
         f"--rdzv-id={launch.attempt_id}",
@@ -172,7 +174,7 @@ def _rendezvous(share: Share) -> list[str]:
 def taken_port(share: Share) -> Failure | None:
     """Return the failure of a launch if another process of this node holds its rendezvous port.
 
-    Only the first of several nodes binds the port; a single node takes a free one of its own.
+    Only the first of several nodes binds the port; a single node lets torchrun choose a free port.
     """
     launch = share.launch
     if share.nodes == 1 or launch.node_rank != 0:
@@ -187,8 +189,8 @@ def taken_port(share: Share) -> Failure | None:
 
 
 def _is_taken(port: int) -> bool:
-    # Bind as torch does: to all addresses, of both kinds where the host has IPv6, and also right
-    # after a former owner has ended.
+    # Bind as torch does: to all addresses, with IPv6 if the host has it, and also shortly after a
+    # former owner has ended.
     dual = socket.has_dualstack_ipv6()
     try:
         with socket.socket(socket.AF_INET6 if dual else socket.AF_INET) as probe:
@@ -217,13 +219,13 @@ class _Rank:
     rank: int
     pid: int | None = None
     pidfd: int | None = None
-    gone_at: float | None = None  # monotonic
+    gone_at: float | None = None  # monotonic time
     exit: RankExit | None = None
     refused: bool = False
 
 
 class RankWatch:
-    """The ranks that the rank wrapper starts on this node: their pidfds and records."""
+    """The ranks that the rank wrappers start on this node, with their pidfds and records."""
 
     def __init__(self, run: WorkerRun, ranks: Iterable[int]) -> None:
         self._folder = run.ranks
@@ -254,7 +256,8 @@ class RankWatch:
         if start is None or rank.refused:
             return
         pidfd = open_started_at(start.pid, start.start_time)
-        # A rank can write the record too, and the supervisor signals the process that it names.
+        # A rank can also write this record; the owner is verified because the supervisor signals
+        # the recorded process.
         if pidfd is not None and str(self._owner) not in status_field(start.pid, "Uid").split():
             os.close(pidfd)
             rank.refused = True

@@ -1,4 +1,4 @@
-"""Unpacks a pack in a separate process with limits: nothing else reads what a job brings."""
+"""Unpacks a pack in a separate process with limits; no other process reads the archive of a job."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from worker.launchers.rank_environment import inherited_environment
 from worker.node.users import RankUser
 
 PROCESSOR_SECONDS = 60
-"""Processor time in seconds: 20,000 files of 512 MiB take 12 s of a busy core."""
+"""Limit of processor time, in seconds; 20,000 files, 512 MiB in total, take 12 s of a busy core."""
 LONGEST_SECONDS = 300.0
-"""Wall time: a slow disk writes 512 MiB within it."""
+"""Limit of wall time, in seconds; even a slow disk writes 512 MiB within it."""
 
 
 def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
-    """Write the files of a pack into an empty folder.
+    """Write the files of a pack to an empty folder.
 
     Args:
         archive: a gzipped tar archive.
-        folder: an empty folder, which no rank can enter yet.
-        user: user who may read the files and create others in the folders.
+        folder: an empty folder that no rank can enter yet.
+        user: user who may read the files and create further files in the folders.
 
     Raises:
-        PutBackError: the disk is full, or the node did not let the process end.
-        ValueError: the archive is damaged, holds something illegal, or costs too much to read.
+        PutBackError: the disk is full, or another cause on the node ended the process.
+        ValueError: the archive is damaged, holds an illegal entry, or takes too long to read.
     """
     reader = [sys.executable, "-P", "-m", "worker.launchers.pack_reader", str(PROCESSOR_SECONDS)]
     group = [] if user is None else [str(user.uid)]
@@ -54,7 +54,7 @@ def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
         raise no_space(folder, OSError(reason))
     if done.returncode == -signal.SIGXCPU:
         reason = f"it takes more than {PROCESSOR_SECONDS} s of a processor to read"
-    elif done.returncode < 0:  # killed by the system, for example without memory
+    elif done.returncode < 0:  # killed by the system, for example without free memory
         raise _put_back(f"its reader was ended by signal {-done.returncode}")
     elif done.returncode != REFUSED:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

@@ -1,1 +1,1 @@
-"""The node itself: its files, hardware, users, processes and the lock that one worker holds."""
+"""The node itself: its files, hardware, users and processes, and the lock of its worker."""

@@ -1,7 +1,8 @@
-"""Cgroups: the limits of the worker's own, and one (version 2) for each attempt's processes.
+"""Cgroups: the limits on the worker itself, and one cgroup (version 2) for each attempt.
 
-Every process started in a cgroup stays in it, and the kernel ends all of them in one call. Without
-a cgroup, the subreaper, parent-death signals and the marks in the environment do the same.
+Every process started in a cgroup stays in it, and the kernel can end all of them in one call.
+Without cgroups, the subreaper, parent-death signals and the marks in the environment serve this
+purpose.
 """
 
 from __future__ import annotations
@@ -14,38 +15,40 @@ from pathlib import Path
 
 PROCESS = Path("/proc/self")
 UNLIMITED_BYTES = 1 << 62
-"""Memory limit from which on there is none: version 1 has no other notation for that."""
+"""Memory limit, in bytes, from which on none applies; version 1 has no other notation for that."""
 
 
 @dataclass(frozen=True)
 class CgroupLimits:
-    """The limits of this process' cgroups: the tightest of each kind."""
+    """Limits of this process' cgroups: for each resource the tightest one."""
 
     cores: int | None = None
-    """Whole cores of the CPU quota, at least one; None without a quota."""
+    """CPU quota in whole cores, at least one; None without a quota."""
     memory_bytes: int | None = None
-    """Limit of memory; None without one."""
+    """Memory limit in bytes; None without a limit."""
     memory_used_bytes: int | None = None
-    """Memory used in the cgroup of that limit, without file pages that the kernel can drop."""
+    """Memory in use, in bytes, in the cgroup of the memory limit, without file pages that the
+    kernel can drop.
+    """
 
     def with_quota(self, quota: str, period: str) -> CgroupLimits:
-        """Return these limits, tightened by a CPU quota if it is one."""
-        if not quota.isdigit() or not period.isdigit():  # `max`, or -1 in version 1
+        """Return these limits, lowered to a CPU quota if it is a number."""
+        if not quota.isdigit() or not period.isdigit():  # `max`, or -1 in version 1: no quota
             return self
         cores = max(1, int(quota) // int(period))
         return replace(self, cores=min(cores, self.cores or cores))
 
     def with_memory(self, limit: str, used: int) -> CgroupLimits:
-        """Return these limits, tightened by a memory limit if it is one."""
+        """Return these limits, lowered to a memory limit if it is a number."""
         if not limit.isdigit() or int(limit) >= (self.memory_bytes or UNLIMITED_BYTES):
             return self
         return replace(self, memory_bytes=int(limit), memory_used_bytes=max(0, used))
 
 
 def cgroup_limits(cgroup: Path | None = None, *, process: Path = PROCESS) -> CgroupLimits:
-    """Return the limits of a cgroup of version 2 and of its ancestors.
+    """Return the limits of a version 2 cgroup and its ancestors.
 
-    Without `cgroup`, return those of a process: its cgroups of version 2 and of version 1.
+    Without `cgroup`, return the limits of a process' cgroups of versions 1 and 2.
 
     Args:
         cgroup: folder of the cgroup.
@@ -70,9 +73,9 @@ def cgroup_limits(cgroup: Path | None = None, *, process: Path = PROCESS) -> Cgr
 
 
 def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
-    """Return the cgroup of an attempt on a node, below that of this process, or None.
+    """Return the attempt's cgroup on a node, below this process' cgroup; None if impossible.
 
-    Each call returns the same one, as long as the worker itself stays in its cgroup.
+    Each call returns the same cgroup, as long as the worker stays in its own cgroup.
     """
     parent = _own_cgroup()
     if parent is None:
@@ -87,21 +90,21 @@ def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
 
 
 def end_cgroup(cgroup: Path) -> None:
-    """End every process of a cgroup; does nothing on kernels before 5.14."""
+    """End every process of a cgroup; on kernels before 5.14, do nothing."""
     with contextlib.suppress(OSError):
         (cgroup / "cgroup.kill").write_text("1", encoding="ascii")
 
 
 def remove_cgroup(cgroup: Path) -> None:
-    """Remove a cgroup that holds no process."""
+    """Remove a cgroup that holds no process any more."""
     with contextlib.suppress(OSError):
         cgroup.rmdir()
 
 
 def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None:
-    """Return the folder of a process' cgroup in the hierarchy of a version 1 controller.
+    """Return the folder of a process' cgroup for a version 1 controller.
 
-    Without a controller, return its cgroup of version 2.
+    Without a controller, return the folder of its version 2 cgroup.
     """
     lines = (line.split(":", 2) for line in _lines(process / "cgroup"))
     own = next((path for _, names, path in lines if controller in names.split(",")), None)
@@ -119,14 +122,14 @@ def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None
 
 
 def _upwards(folder: Path | None, *, holding: str) -> Iterator[Path]:
-    """Yield a cgroup and its ancestors: the folders that hold the file of a cgroup."""
+    """Yield a cgroup and its ancestors, as far as their folders contain the file `holding`."""
     while folder is not None and (folder / holding).exists():
         yield folder
         folder = folder.parent
 
 
 def _droppable(cgroup: Path, name: str) -> int:
-    """Return the bytes of file pages that were not used recently."""
+    """Return the size of file pages that were not used recently, in bytes."""
     counts = (line.split() for line in _lines(cgroup / "memory.stat"))
     return next((int(count) for key, count in counts if key == name), 0)
 

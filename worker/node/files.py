@@ -1,4 +1,4 @@
-"""Reads small files and records written by other processes, such as the ranks of a job."""
+"""Reads small files and records that other processes wrote, such as the ranks of a job."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from trainyard.protocol.record_parser import parse_record
 Record = TypeVar("Record")
 
 TAIL_BYTES = 64 * 1024
-"""Bytes read from the end of a file: a progress bar rewrites itself many times."""
+"""Number of bytes read from the end of a file; a large number, because progress bars rewrite their
+line.
+"""
 LARGEST_RECORD = 16 * 1024 * 1024
 
 
 def read_record(path: Path, kind: type[Record], *, owner: int | None = None) -> Record | None:
-    """Return the record of a file, or None if it is missing or unreadable.
+    """Return the record in a file, or None if the file is missing or unreadable.
 
     Args:
-        path: the file.
+        path: path of the file.
         kind: class of the record.
-        owner: user who writes it; this process' own when absent.
+        owner: user id that must own the file; this process' own user when absent.
     """
     try:
         return parse_record(kind, read_small(path, owner=owner))
@@ -39,7 +41,7 @@ def read_small(path: Path, *, owner: int | None = None) -> bytes:
     """Return the content of a small file.
 
     Raises:
-        OSError: it is missing, not the owner's regular file, or larger than 16 MiB.
+        OSError: the file is missing, is not a regular file of the owner, or is larger than 16 MiB.
     """
     with open_regular(path, owner=owner) as file:
         content = file.read(LARGEST_RECORD + 1)
@@ -51,22 +53,22 @@ def read_small(path: Path, *, owner: int | None = None) -> bytes:
 def open_regular(
     path: Path, *, owner: int | None = None, writing: bool = False, parent: int | None = None
 ) -> BinaryIO:
-    """Open a file that other processes may have created, such as the ranks of a job.
+    """Open a regular file that another process may have created, such as a rank of a job.
 
-    A symbolic link would lead to another file, such as the node's token, and a pipe would block:
-    both are refused. The owner reveals a hard link.
+    A symbolic link could lead to another file, such as the node's token, and a pipe would block, so
+    both are refused. A hard link is detected by the owner of the file.
 
     Args:
-        path: the file; its folder is trusted.
-        owner: user who must own it; this process' own when absent.
-        writing: open it for writing as well; it must exist.
-        parent: an open folder that the path is relative to.
+        path: path of the file; its folder is trusted.
+        owner: user id that must own the file; this process' own user when absent.
+        writing: whether to open an existing file for writing as well.
+        parent: descriptor of the folder to which the path is relative.
 
     Raises:
-        OSError: it is missing, or not the owner's regular file.
+        OSError: the file is missing, or is not a regular file of the owner.
     """
     access = os.O_RDWR if writing else os.O_RDONLY
-    # Without O_NONBLOCK, opening a pipe waits for its other end.
+    # Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
     flags = access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(path, flags, dir_fd=parent)
     found = os.fstat(fd)
@@ -79,15 +81,15 @@ def open_regular(
 
 
 def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
-    """Return the content of a file that a job named, with any owner, without following links.
+    """Return the content of a file that a job named, of any owner, without following links.
 
     Args:
         base: a trusted folder.
-        parts: names below it; the last one is the file's.
-        limit: largest size.
+        parts: names that lead from `base` to the file.
+        limit: maximum size of the file, in bytes.
 
     Raises:
-        OSError: it is missing, not a regular file, behind a link, or larger than the limit.
+        OSError: the file is missing, not regular, behind a link, or larger than the limit.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -108,7 +110,7 @@ def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
 
 
 def tail(path: Path, *, limit: int = 2000) -> str:
-    """Return the last characters of an output file as a terminal shows them, for a message."""
+    """Return the last characters of an output file as a terminal displays them, for a message."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""Disk space of a folder: measured within limits, watched by a thread, and freed."""
+"""Disk space of a folder: measures it within limits, watches it in a thread, and frees it."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ from trainyard.run.artifacts.artifact_writer import reserve
 logger = logging.getLogger(__name__)
 
 BLOCK = 512
-"""Unit of `st_blocks`, whatever the file system."""
+"""Unit of `st_blocks`, in bytes, on every file system."""
 POLL_SECONDS = 5.0
-"""Shortest pause between two scans."""
+"""Minimum pause between two scans, in seconds."""
 PAUSE_FACTOR = 20
-"""Pause between two scans as a multiple of the last one's time: at most a twentieth of a core."""
+"""Ratio of the pause to the duration of the last scan; scans thus take at most 1/20 of a core."""
 SCARCE_SHARE = 10
-"""While a disk is nearly full, a folder may take this fraction of it: one part in ten."""
+"""Divisor of the disk's size: on a nearly full disk, a folder may take at most 1/10 of it."""
 NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
-"""Errors of a folder that cannot be counted; it then counts as exceeding its limit."""
+"""Errors for which a folder cannot be counted; such a folder counts as exceeding its limit."""
 DEEPEST = 1000
-"""Levels of folders up to which closed folders are opened."""
+"""Maximum depth of subfolders in which closed folders are opened."""
 DEEPEST_RECORD = 8
-"""Levels of folders below which no file is kept: a program may have created any number of them."""
+"""Maximum depth of subfolders in which files are kept; a program may have created any number of
+levels.
+"""
 SHOWN = 400
-"""Characters of a path in a message."""
+"""Maximum number of a path's characters in a message."""
 LARGEST_RECORD = 2**20
-"""Size limit of a record; a larger file at its path is not one."""
+"""Maximum size of a record, in bytes; a larger file at its path is no record."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The limits of a folder."""
+    """Limits on the content of a folder."""
 
     size: int
-    """Bytes on disk: holes of a file take none."""
+    """Maximum size on disk, in bytes; holes of a file count as 0."""
     entries: int
-    """Files and folders."""
+    """Maximum number of files and folders."""
 
 
 def is_low(folder: Path) -> bool:
-    """Return whether under half of the space that artifacts leave to metrics and logs is free."""
+    """Return whether less than half of the disk space reserved for metrics and logs is free."""
     try:
         free, reserved = reserve(folder)
     except OSError:
@@ -59,16 +61,16 @@ def is_low(folder: Path) -> bool:
 
 
 def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None:
-    """Return how a folder exceeds a limit, in words; None if it does not.
+    """Return a message if a folder exceeds a limit; otherwise None.
 
     The count stops at the limit and follows no link. A folder that its owner has closed is opened.
-    A folder that still cannot be counted, or is nested too deep, exceeds every limit: it may hold
-    anything.
+    A folder that still cannot be counted, or that is nested too deeply, counts as exceeding every
+    limit, because it may hold anything.
 
     Args:
-        folder: the folder; a missing one holds nothing.
-        limit: its limit.
-        user: owner of private folders in it, which are read with that user's rights.
+        folder: the folder; a missing folder counts as empty.
+        limit: limit on its content.
+        user: owner of private subfolders, which are read with that user's rights.
     """
     count = _Count(folder, limit)
     while count.folders and count.excess is None:
@@ -83,20 +85,20 @@ def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None
         except OSError as error:
             if error.errno in NOT_COUNTED:
                 return f"{path[:SHOWN]} cannot be counted: {os.strerror(error.errno or 0)}"
-            # Otherwise it may just have been removed.
+            # Without an excess, the folder may just have been removed.
     return count.excess
 
 
 def remove_all_but(
     folder: Path, kept: Container[Path], records: Container[Path], *, user: int | None = None
 ) -> None:
-    """Remove the files of a folder in which no process writes any more, without following links.
+    """Remove a folder's files without following links; no process may write to the folder any more.
 
     Args:
         folder: the folder.
-        kept: files that stay.
-        records: files that stay unless they are larger than a record.
-        user: removes the files with this user's rights, which cover no file of the worker.
+        kept: files to keep.
+        records: files to keep unless they are larger than a record.
+        user: user whose rights are used for the removal; they cover no file of the worker.
     """
     left, deep = [(str(folder), 0)], []
     with rights_of(user):
@@ -108,7 +110,7 @@ def remove_all_but(
             with suppress(OSError), os.scandir(place) as entries:
                 for entry in list(entries):
                     if entry.is_dir(follow_symlinks=False):
-                        with suppress(OSError):  # its owner may have removed the permission
+                        with suppress(OSError):  # the owner may have removed access
                             os.chmod(entry.path, 0o700)  # noqa: PTH101 - as of `_open`
                         left.append((entry.path, depth + 1))
                     else:
@@ -128,12 +130,12 @@ def remove_tree(folder: Path) -> bool:
     """Remove a folder and its content, without following a link or leaving the file system.
 
     Returns:
-        Whether it is gone.
+        Whether the folder is removed.
 
-    Folders of other users, and folders without permission, are made writable for this process if
-    it may do so.
+    Folders of other users, and folders without permission, are first made writable for this process
+    if possible.
     """
-    # A program may nest folders deeper than Python's functions can handle.
+    # `rm`, because a program may nest folders more deeply than Python's functions can handle.
     words = ["rm", "-rf", "--one-file-system", "--", str(folder)]
     for is_last in (False, True):
         ended = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True)
@@ -148,10 +150,10 @@ def remove_tree(folder: Path) -> bool:
 
 
 def _open_all(top: Path) -> None:
-    """Make folders writable for this process, in one file system and through no link.
+    """Make folders writable for this process, without leaving the file system or following a link.
 
-    A process of a later attempt may have this attempt's user id, and put links in their place
-    meanwhile: each folder is opened from its parent, and changed by its descriptor.
+    A later attempt's process may have the same user id as this attempt and replace folders by links
+    meanwhile. So each folder is opened from its parent, and changed by its descriptor.
     """
     device = top.lstat().st_dev
     left: list[tuple[str, ...]] = [()]
@@ -161,7 +163,7 @@ def _open_all(top: Path) -> None:
             found = os.fstat(fd)
             if found.st_dev != device:
                 continue
-            here = f"/proc/self/fd/{fd}"  # an O_PATH descriptor can only be changed this way
+            here = f"/proc/self/fd/{fd}"  # the only way to change the mode of an O_PATH descriptor
             if found.st_uid != os.geteuid():
                 os.chown(here, os.geteuid(), -1)
             if found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
@@ -177,10 +179,10 @@ def _open_all(top: Path) -> None:
 
 @contextmanager
 def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Open a folder below another one; neither it nor its ancestors may be links.
+    """Open a folder below another one; neither the folder nor its ancestors may be links.
 
     Raises:
-        OSError: there is no such folder.
+        OSError: the folder does not exist.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(top, flags)
@@ -195,7 +197,7 @@ def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
 
 
 def _open(path: str) -> None:
-    """Give the owner of a folder permission to list it."""
+    """Give the owner of a folder permission to list the folder."""
     mode = stat.S_IMODE(os.lstat(path).st_mode)
     if mode & 0o500 != 0o500:
         os.chmod(path, mode | 0o500)  # noqa: PTH101 - the paths of a count are no `Path`
@@ -203,13 +205,13 @@ def _open(path: str) -> None:
 
 @contextmanager
 def rights_of(user: int | None) -> Iterator[None]:
-    """Let this thread use files with a user's rights; for signals and the rest it keeps its own.
+    """Let this thread access files with a user's rights, but keep its own for signals.
 
-    If the worker may not change users, it keeps its own rights.
+    If the worker may not change users, the thread keeps its own rights.
     """
     libc = ctypes.CDLL(None)
     own = os.geteuid(), os.getegid()
-    # By definition these calls affect only the calling thread (setfsuid(2)).
+    # These calls affect only the calling thread, by definition (setfsuid(2)).
     ids = own if user is None else (user, user)
     libc.setfsgid(ids[1])
     libc.setfsuid(ids[0])
@@ -221,7 +223,7 @@ def rights_of(user: int | None) -> Iterator[None]:
 
 
 class _Count:
-    """Bytes and entries of a folder counted so far, and the folders still to list."""
+    """Bytes and entries counted so far in a folder, and the subfolders still to list."""
 
     def __init__(self, folder: Path, limit: Limit) -> None:
         self.folders = [str(folder)]
@@ -233,13 +235,13 @@ class _Count:
         """Count the entries of one folder, up to the limit.
 
         Raises:
-            OSError: it cannot be listed, or its entries cannot be read.
+            OSError: the folder cannot be listed, or its entries cannot be read.
         """
         with os.scandir(path) as listed:
             for entry in listed:
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # it may just have been removed
+                except FileNotFoundError:  # the folder may just have been removed
                     continue
                 self._size += status.st_blocks * BLOCK
                 self._entries += 1
@@ -258,7 +260,7 @@ class _Count:
 
 
 class FolderWatch:
-    """Scans a folder from time to time, in a thread, until it exceeds its limit."""
+    """Scans a folder periodically in a thread, until the folder exceeds its limit."""
 
     def __init__(
         self,
@@ -272,20 +274,21 @@ class FolderWatch:
 
         Args:
             folder: the folder.
-            limit: its limit; while its disk is nearly full, at most a part of the disk.
-            user: as in `excess`.
-            seconds: shortest pause between two scans.
+            limit: limit on the folder; while its disk is nearly full, a fraction of the disk if
+                that is less.
+            user: as for `excess`.
+            seconds: minimum pause between two scans.
         """
         self._folder, self._user = folder, user
         self._limit, self._seconds = limit, seconds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="folder-watch", daemon=True)
         self.excess: str | None = None
-        """How the folder exceeds its limit, once it does."""
+        """Message about the exceeded limit; None while the folder stays within it."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is still scanning."""
+        """Whether the thread still scans."""
         return self._thread.is_alive()
 
     def start(self) -> None:
@@ -293,17 +296,17 @@ class FolderWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop scanning; a scan under way ends by itself."""
+        """Stop scanning; a scan in progress ends by itself."""
         self._over.set()
 
     def make_room(self, kept: Container[Path], records: Container[Path]) -> None:
-        """Remove a folder's excess content from a disk that is nearly full.
+        """Remove the folder's excess content if its disk is nearly full.
 
-        Other attempts of the node write to the same disk.
+        The reason is that other attempts of the node write to the same disk.
 
         Args:
-            kept: as in `remove_all_but`.
-            records: as in `remove_all_but`.
+            kept: as for `remove_all_but`.
+            records: as for `remove_all_but`.
         """
         if self.excess is not None and is_low(self._folder):
             remove_all_but(self._folder, kept, records, user=self._user)
@@ -330,19 +333,19 @@ class FolderWatch:
 
 
 def evict(folder: Path, *, but: Path, suffix: str, most: int) -> None:
-    """Remove the least recently used files, until the others fit a limit.
+    """Remove the least recently used files until the remaining ones fit a limit.
 
     Args:
-        folder: all files in it count.
-        but: a file that stays.
-        suffix: end of the names of removable files; other files are still being written.
-        most: limit in bytes.
+        folder: the folder; the size of every file in it counts.
+        but: a file to keep.
+        suffix: suffix of removable files; a file without it is still being written.
+        most: maximum size of all files, in bytes.
     """
     found = []
     for path in folder.iterdir():
         try:
             found.append((path.stat().st_mtime, path.stat().st_size, path))
-        except FileNotFoundError:  # another process has removed it
+        except FileNotFoundError:  # another process has removed the file
             continue
     total = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):

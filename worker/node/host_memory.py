@@ -1,4 +1,4 @@
-"""Detects whether the kernel has just killed a process because memory ran out."""
+"""Detects whether the kernel has just killed a process for lack of memory."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 
 class MemoryWatch:
-    """Compares the kernel's count of such kills around the first abnormal end of a rank.
+    """Compares the kernel's count of such kills before and after a rank's first abnormal exit.
 
-    The count covers the machine: short intervals make it unlikely that another job's process was
-    killed. If the count cannot be read, memory never runs out.
+    The count covers the whole machine; the short interval makes it unlikely that a process of
+    another job was killed. If the count cannot be read, `ran_out` stays False.
     """
 
     def __init__(self, vmstat: Path = Path("/proc/vmstat")) -> None:
         self._vmstat = vmstat
         self._before = self._count()
         self.ran_out = False
-        """Whether the count rose just before or after the first abnormal end."""
+        """Whether the count rose just before or after the first abnormal exit."""
 
     def poll(self, *, failed: bool) -> None:
-        """Read the count; `failed` states whether a rank has ended abnormally so far."""
+        """Read the count; `failed` states whether a rank has already exited abnormally."""
         count = self._count()
         if failed:
             self.ran_out |= count > self._before

@@ -11,24 +11,25 @@ from collections.abc import Iterable, Mapping
 logger = logging.getLogger(__name__)
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""gloo, torch's RPC and NCCL. Without them gloo uses the address of the host's own name: on Debian
-that is 127.0.1.1, which no other node reaches."""
+"""Variables of gloo, torch's RPC and NCCL. Without them, gloo uses the address of the host's own
+name; on Debian that is 127.0.1.1, which no other node can reach.
+"""
 SECONDS = 5.0
 
-# linux/netlink.h and linux/rtnetlink.h
+# Constants of linux/netlink.h and linux/rtnetlink.h.
 _RTM_NEWROUTE, _RTM_GETROUTE, _NLM_F_REQUEST = 24, 26, 1
 _RTA_DST, _RTA_OIF = 1, 4
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
-_ROUTE = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, fields unused here
+_ROUTE = struct.Struct("=BBBBBBBBI")  # family, bits of the destination, seven fields unused here
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
 
 
 def interface_environment(hosts: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that name the interface towards other nodes.
+    """Return variables that set the network interface to other nodes.
 
     Args:
         hosts: names or addresses of the other nodes; empty for an attempt of one node.
-        given: the environment of the node and the job, which overrides the result.
+        given: variables of the node and the job; those that it sets are not returned.
     """
     missing = [name for name in INTERFACE_VARIABLES if not given.get(name)]
     interface = interface_towards(hosts) if missing else None
@@ -36,10 +37,10 @@ def interface_environment(hosts: Iterable[str], given: Mapping[str, str]) -> dic
 
 
 def interface_towards(hosts: Iterable[str]) -> str | None:
-    """Return the interface of the route to these hosts; None where no route is known.
+    """Return the interface of the route to `hosts`; None if no route is known.
 
-    The first host on another machine decides. A host on this machine has the loopback interface,
-    which counts only if all hosts are here.
+    The first host on another machine decides. If all hosts are on this machine, the result is the
+    loopback interface.
     """
     found = None
     for host in hosts:

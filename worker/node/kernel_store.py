@@ -1,9 +1,9 @@
-"""The node's archives of compiled kernels: one file per key, written by the worker alone.
+"""The node's archives of compiled kernels: one file per key, which only the worker writes.
 
 torch loads compiled kernels as code, so no job may write a file that another job loads. Ranks write
-an archive into their run directory. The supervisor copies it into the node's folder if only the
-trainer can have written it: the job brings no code, no person has run a command in the attempt, and
-no other job can write this one's files.
+an archive to their run directory. The supervisor copies the archive to the node's folder only if
+nothing except the trainer can have written it: the job brings no code, no person has run a command
+in the attempt, and no other job can write to this job's files.
 """
 
 from __future__ import annotations
@@ -33,42 +33,43 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 STORE_BYTES = 2 * 2**30
-"""Limit of all archives on a node; the least recently used are removed first."""
+"""Maximum size of all archives on a node, in bytes; the least recently used go first."""
 LEFT_SECONDS = 3600.0
-"""Age from which a half-written archive belongs to a killed supervisor."""
+"""Age, in seconds, from which a partial archive counts as left by a killed supervisor."""
 OF_TRAINING = {
     *("seq_len", "micro_batch_size", "param_dtype", "weight_dtype", "reduce_dtype"),
     "deterministic",
 }
 """Fields of `training` that affect compiled kernels."""
 SECTIONS = ("model", "parallelism", "activation_checkpoint", "compile", "quantization")
-"""Sections of the spec that affect them."""
+"""Sections of the spec that affect compiled kernels."""
 CPU_INFO = Path("/proc/cpuinfo")
 OF_CPU = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
-"""Fields of the CPU by which a compiler chooses instructions, on x86 and on ARM."""
+"""Fields of `/proc/cpuinfo` by which a compiler chooses instructions, on x86 and on ARM."""
 
 
 class KernelStore:
-    """The kernels of one attempt: its archive for the node, and the caches in its run directory."""
+    """The kernels of one attempt: the node's archive, and the caches in the run directory."""
 
     def __init__(self, run: WorkerRun, archive: str | None) -> None:
-        """Describe the store; nothing is read.
+        """Describe the store; nothing is read yet.
 
         Args:
             run: the run directory.
-            archive: the node's archive for such attempts; None if they share none.
+            archive: the node's archive for attempts with the same key; None if the attempt shares
+                no archive.
         """
         self._run = run
         self._kept = None if archive is None else Path(archive)
 
     def keep_none(self) -> None:
-        """Keep nothing from now on: a program besides the trainer has the ranks' rights."""
+        """Copy no archive from now on: another program runs with the rights of the ranks."""
         self._kept = None
 
     def poll(self) -> None:
-        """Copy the attempt's archive, once its ranks have written it after their first step.
+        """Copy the attempt's archive, once its ranks have written one after their first step.
 
-        A failure is logged: the next attempt compiles again.
+        A failure is only logged; then the next attempt compiles its kernels again.
         """
         if self._kept is None or not os.path.lexists(self._run.kernel_archive):
             return
@@ -79,7 +80,7 @@ class KernelStore:
             logger.warning("compiled kernels are not kept: %s", error)
 
     def close(self) -> None:
-        """Copy an archive that is new since the last poll, and remove the caches; no rank runs."""
+        """Copy an archive written since the last poll; remove the caches. No rank runs."""
         self.poll()
         if os.path.lexists(self._run.kernels):
             remove_tree(Path(self._run.kernels))
@@ -90,7 +91,7 @@ class KernelStore:
         folder = kept.parent
         with open_regular(self._run.kernel_archive, owner=self._run.writer) as archive:
             size = os.fstat(archive.fileno()).st_size
-            if not size:  # the ranks found all their kernels in the archive
+            if not size:  # the node's archive already had all kernels of the ranks
                 with suppress(FileNotFoundError):
                     os.utime(kept)
                 return
@@ -100,29 +101,29 @@ class KernelStore:
                 logger.info("compiled kernels of %d bytes are not kept: no room", size)
                 return
             with replacing(kept) as file:
-                os.fchmod(file.fileno(), 0o644)  # ranks of any user read it
+                os.fchmod(file.fileno(), 0o644)  # ranks of any user read the archive
                 shutil.copyfileobj(archive, file)
         evict(folder, but=kept, suffix=".zip", most=STORE_BYTES)
 
 
 def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*.part"):
-        with suppress(FileNotFoundError):  # its supervisor has just renamed it
+        with suppress(FileNotFoundError):  # the supervisor that wrote it has just renamed it
             if time.time() - path.lstat().st_mtime > LEFT_SECONDS:
                 path.unlink()
 
 
 def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
-    """Return the SHA-256 of all that affects an attempt's kernels, as hexadecimal digits.
+    """Return the SHA-256 of everything that affects an attempt's kernels, in hexadecimal.
 
-    It limits the content of one archive: torch compares graph, versions and GPU of each entry. It
-    does not compare the CPU, although kernels use its instructions, and a data folder may move to
-    another machine or be shared by several.
+    The key limits the content of one archive. torch itself compares graph, versions and GPU of each
+    entry. It does not compare the CPU, although kernels use its instructions, and although a data
+    folder may move to another machine or be shared by several machines.
 
     Args:
         spec: the effective spec.
         layout: layout of the attempt.
-        threads: `OMP_NUM_THREADS` of its ranks.
+        threads: `OMP_NUM_THREADS` of the attempt's ranks.
     """
     facts = {
         "torch": version("torch"),
@@ -139,7 +140,7 @@ def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
 
 
 def _cpu() -> list[str]:
-    """Return the fields of each kind of CPU here; empty if the system does not list them."""
+    """Return the CPU fields for each kind of CPU here; empty if the system does not list CPUs."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
@@ -149,8 +150,8 @@ def _cpu() -> list[str]:
 
 @lru_cache(maxsize=1)
 def _code() -> str:
-    """Return the digest of the trainer's own code."""
-    found = importlib.util.find_spec("trainer")  # imports nothing of it
+    """Return a digest of the trainer's own code."""
+    found = importlib.util.find_spec("trainer")  # imports nothing of the package
     assert found is not None, "its package is installed"
     assert found.origin is not None
     digest, folder = hashlib.sha256(), Path(found.origin).parent

@@ -1,4 +1,4 @@
-"""Which worker serves a node: the id of its data folder, and a lock that one worker holds.
+"""Ensures that one worker serves a node: the id of its data folder, and the worker's lock.
 
 ```
 <data_dir>/node.id      id of the folder, and the inode of this file: a copy has another inode
@@ -23,7 +23,7 @@ from worker.node.process_identity import boot_id
 ID_FILE, LOCK_FILE = "node.id", "worker.lock"
 ID_LINE = re.compile(rb"([0-9a-f]{32}) (\d+)\n")
 WAIT_SECONDS = 15.0
-"""Time that a former worker of the folder has to exit."""
+"""Time, in seconds, for an earlier worker of the data folder to exit."""
 POLL_SECONDS = 0.2
 
 
@@ -31,13 +31,12 @@ POLL_SECONDS = 0.2
 def lock_folder(data_dir: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[WorkerIdentity]:
     """Hold the data folder while the block runs; yield the identity of this worker.
 
-    The lock belongs to the process (`lockf`, not `flock`): a Celery worker's children do not
-    inherit it, so that it is free as soon as the worker has ended, however it ended. For the same
-    reason the file is opened nowhere else: a process loses the lock when it closes any descriptor
-    of the file.
+    The lock belongs to the process (`lockf`, not `flock`), so a Celery worker's children do not
+    inherit it, and it is free as soon as the worker has ended in any way. For the same reason no
+    other code opens the file: a process loses the lock when it closes any descriptor of the file.
 
     Raises:
-        ValueError: another worker holds the folder.
+        ValueError: another worker holds the data folder.
     """
     path = data_dir / LOCK_FILE
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,8 +62,8 @@ def worker_identity(data_dir: Path) -> WorkerIdentity:
     """Return the identity of the worker that serves a data folder.
 
     Raises:
-        FileNotFoundError: no worker ever served it.
-        ValueError: its id is damaged.
+        FileNotFoundError: no worker has ever served the data folder.
+        ValueError: the id of the folder is damaged.
     """
     path = data_dir / ID_FILE
     found = ID_LINE.fullmatch(path.read_bytes())
@@ -76,13 +75,13 @@ def worker_identity(data_dir: Path) -> WorkerIdentity:
 def _try_to_lock(fd: int) -> bool:
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # POSIX allows either
+    except (BlockingIOError, PermissionError):  # POSIX allows either error
         return False
     return True
 
 
 def _make_id(path: Path) -> None:
-    """Write the id of the folder unless it has one; replace a copied or torn one."""
+    """Write an id for the folder if it has none; replace a copied or incomplete id."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         inode = os.fstat(fd).st_ino
@@ -90,7 +89,7 @@ def _make_id(path: Path) -> None:
         if found is not None and int(found[2]) == inode:
             return
         os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{uuid4().hex} {inode}\n".encode(), 0)  # in place: the inode stays
+        os.pwrite(fd, f"{uuid4().hex} {inode}\n".encode(), 0)  # overwritten, so the inode stays
         os.fsync(fd)
     finally:
         os.close(fd)

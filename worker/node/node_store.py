@@ -1,4 +1,4 @@
-"""The node's own files: run directories, live attempts, its token, the server's URL.
+"""The node's own files: run directories, live attempts, the node's token, the server's URL.
 
 ```
 <data_dir>/node.token          the node's token (0600)
@@ -15,9 +15,9 @@
 <data_dir>/runs/<job>/<n>/     run directories
 ```
 
-The lock of an attempt excludes a second supervisor and proves the end of the first: the kernel
-releases it with the last process that holds it, however that process ended.
-`worker.launch` takes it before the claim and hands it down to the supervisor.
+The lock of an attempt excludes a second supervisor, and proves that the first one has ended: the
+kernel releases the lock with the last process that holds it, however that process ended.
+`worker.launch` takes the lock before the claim and passes it to the supervisor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from worker.node.process_identity import is_alive
 from worker.node.users import RankUser, RunAs
 
 RUN_BYTES = 64 * 2**30
-"""Disk space of a program's run directory, unless the node has another setting."""
+"""Maximum size of a program's run directory, in bytes, unless the node sets another limit."""
 RANK_RECORDS = ("start", "end")
 """Suffixes of a rank's records in `ranks`."""
 
@@ -55,49 +55,51 @@ class LaunchRecord(RecordModel):
     node: str
     """Name of this node."""
     node_rank: int
-    """Position of the node in the attempt."""
+    """Rank of this node in the attempt."""
     rendezvous: str
-    """`host:port` of the rendezvous of the attempt's nodes."""
+    """`host:port` at which the nodes of the attempt meet."""
     others: tuple[str, ...] = ()
     """Addresses of the other nodes of the attempt."""
     report_seconds: float
-    """Longest pause between two reports."""
+    """Maximum pause between two reports, in seconds."""
     data_dir: str
-    """The node's folder."""
+    """Data folder of the node."""
     environment: dict[str, str]
-    """Variables of the ranks set by the node: visible GPUs, number of threads."""
+    """Variables that the node sets for the ranks: visible GPUs, number of threads."""
     allow_code: bool = False
-    """Whether the node runs code that a job brings."""
+    """Whether the node allows code that jobs bring."""
     user: RankUser | None = None
-    """User of torchrun, its ranks and the check; the worker's own when absent."""
+    """User of torchrun, ranks and check; the worker's own user when absent."""
     run_bytes: int = RUN_BYTES
-    """Disk space that the run directory of a program may take."""
+    """Maximum disk space for the run directory of a program, in bytes."""
 
 
 @dataclass(frozen=True)
 class WorkerRun(RunDirectory):
-    """A run directory, with the files that only the worker uses."""
+    """A run directory, including the files that only the worker uses."""
 
     launch = Entry("launch.json")
-    """The `LaunchRecord`; written last: it completes the directory."""
+    """The `LaunchRecord`. It is written last, because it marks the directory as complete."""
     identity = Entry("supervisor.json")
-    """The `Identity` of the supervisor that runs, or ran, the attempt."""
+    """The `Identity` of the attempt's present or last supervisor."""
     ranks = Entry("ranks")
-    """Folder of the rank wrappers' records: `<rank>.start` and `<rank>.end`."""
+    """Folder of the records that rank wrappers write: `<rank>.start` and `<rank>.end`."""
     code = Entry("code")
     """The attempt's own copy of a pack, or the empty folder of a program without code."""
     artifact_lines = Entry("artifacts.jsonl")
-    """An `ArtifactLine` for each artifact with content that the server has."""
+    """An `ArtifactLine` for each artifact whose content the server has."""
     artifact_state = Entry("artifacts.json")
-    """Offsets up to which records were dropped, and so have no such line."""
+    """Offsets up to which records were dropped and therefore have no `ArtifactLine`."""
     event_records = Entry("event_files.jsonl")
     """A `MetricRecord` for each step of the event files that a program writes."""
     event_offsets = Entry("event_files.json")
-    """Bytes of each event file that these records cover."""
+    """Number of bytes of each event file that are already converted to records."""
     over = Entry("over")
-    """An empty file: since its change the attempt needs no process on this node."""
+    """Empty file, whose change time is the time since which the attempt needs no process on this
+    node.
+    """
     home = Entry("home")
-    """Home of the ranks' user, who has no account."""
+    """Home folder of the ranks' user, who has no account."""
     supervisor_log = Entry("logs/supervisor.log")
     """Output of the supervisor."""
     launcher_log = Entry("logs/launcher.log")
@@ -105,12 +107,12 @@ class WorkerRun(RunDirectory):
 
     @cached_property
     def writer(self) -> int:
-        """User id of the ranks: owner of the files that they write."""
+        """User id of the ranks, which owns the files that they write."""
         launch = read_record(self.launch, LaunchRecord)
         return launch.user.uid if launch is not None and launch.user else os.geteuid()
 
     def records(self, ranks: Iterable[int]) -> frozenset[Path]:
-        """Return every named path of this directory, and the records of these ranks."""
+        """Return every named path of this directory, and the record paths of `ranks`."""
         kinds = [vars(kind) for kind in type(self).__mro__]
         named = {
             self.root / e.name for kind in kinds for e in kind.values() if isinstance(e, Entry)
@@ -119,7 +121,7 @@ class WorkerRun(RunDirectory):
 
 
 class AttemptLock:
-    """The lock of one attempt; free once no process holds a copy of its descriptor."""
+    """The lock of one attempt; it is free once no process holds a copy of its descriptor."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
@@ -127,7 +129,7 @@ class AttemptLock:
 
     @classmethod
     def inherited(cls, fd: int) -> Self:
-        """Return the lock of an inherited descriptor."""
+        """Return the lock for an inherited descriptor."""
         return cls(Path(f"/proc/self/fd/{fd}").readlink(), fd)
 
     def __enter__(self) -> Self:
@@ -138,16 +140,16 @@ class AttemptLock:
 
     @property
     def run(self) -> WorkerRun | None:
-        """The run directory of the attempt, once it has one."""
+        """Run directory of the attempt; None until it is recorded."""
         return _read_run(self.path)
 
     def lead_to(self, run: WorkerRun) -> None:
-        """Record the run directory of the attempt."""
+        """Record the attempt's run directory in the lock file."""
         os.pwrite(self.fd, f"{run.root}\n".encode(), 0)
         os.fsync(self.fd)
 
     def forget(self) -> None:
-        """Remove the lock file: the attempt is over on this node."""
+        """Remove the lock file, because the attempt has ended on this node."""
         self.path.unlink(missing_ok=True)
 
 
@@ -159,12 +161,12 @@ class NodeStore:
 
     @property
     def token(self) -> Path:
-        """The node's token."""
+        """File of the node's token."""
         return self.data_dir / "node.token"
 
     @property
     def packs(self) -> Path:
-        """Folder of the fetched packs, which only the worker reads."""
+        """Folder of the fetched packs; only the worker reads them."""
         return self.data_dir / "packs"
 
     @property
@@ -174,31 +176,31 @@ class NodeStore:
 
     @property
     def kernels(self) -> Path:
-        """Folder of the archives of compiled kernels, which ranks only read."""
+        """Folder of the archives of compiled kernels; ranks only read them."""
         return self.data_dir / "kernels"
 
     @property
     def idle_log(self) -> Path:
-        """Output of the idle process and of the forkservers."""
+        """Output file of the idle process and of the forkservers."""
         return self.data_dir / "idle.log"
 
     @property
     def leaving(self) -> Path:
-        """Why this node is about to go away; present only when its container is being ended."""
+        """File with the reason of a drain; it exists only while the container is being ended."""
         return self.data_dir / "leaving"
 
     def deadline(self) -> float | None:
-        """Return the Unix time at which a notice ends the processes; None without one."""
+        """Return the Unix time at which a notice ends the node's processes; None without one."""
         try:
             return float((self.data_dir / "deadline").read_text(encoding="ascii"))
         except (OSError, ValueError):
             return None
 
     def set_deadline(self, deadline: float | None) -> None:
-        """Write this time for all supervisors of the node, before they receive their signal.
+        """Write this time for all supervisors of the node, before they receive the signal.
 
         Raises:
-            OSError: the system refuses.
+            OSError: the file cannot be written.
         """
         if deadline is None:
             (self.data_dir / "deadline").unlink(missing_ok=True)
@@ -207,12 +209,12 @@ class NodeStore:
 
     @property
     def attempts(self) -> Path:
-        """Folder of the locks."""
+        """Folder of the attempts' lock files."""
         return self.data_dir / "attempts"
 
     @property
     def runs(self) -> Path:
-        """Folder of the run directories, by job and attempt."""
+        """Folder of the run directories, by job and attempt number."""
         return self.data_dir / "runs"
 
     def run(self, job_id: str, attempt: int) -> WorkerRun:
@@ -221,7 +223,7 @@ class NodeStore:
 
     @property
     def server_url(self) -> str | None:
-        """URL of the server as last seen by the worker: supervisors outlive its changes."""
+        """URL of the server, as last seen by the worker: supervisors outlive changes to the URL."""
         try:
             return self._server_url_file.read_text(encoding="utf-8").strip() or None
         except OSError:
@@ -229,12 +231,12 @@ class NodeStore:
 
     @property
     def server_ca(self) -> Path | None:
-        """The only certificates trusted for the server; None for the usual ones."""
+        """File of the only certificates trusted for the server; None for the usual ones."""
         path = self.data_dir / "server.pem"
         return path if path.exists() else None
 
     def remember_server(self, url: str, *, ca_file: Path | None = None) -> None:
-        """Write the server's URL and a copy of its certificates for all supervisors of the node."""
+        """Write the server's URL and a copy of its certificates for all supervisors."""
         if ca_file is None:
             (self.data_dir / "server.pem").unlink(missing_ok=True)
         else:
@@ -247,14 +249,14 @@ class NodeStore:
         return self.data_dir / "server.url"
 
     def live(self) -> list[str]:
-        """Return the ids of the attempts that are not over here."""
+        """Return the ids of the attempts that have not ended on this node."""
         if not self.attempts.is_dir():
             return []
         return sorted(path.name for path in self.attempts.iterdir() if is_id(path.name))
 
     @contextmanager
     def users(self) -> Iterator[set[int]]:
-        """Keep other launches from taking a user id while the block runs; yield the taken ids."""
+        """Exclude other launches from the user ids while the block runs; yield the taken ids."""
         fd = os.open(self.data_dir / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -265,14 +267,15 @@ class NodeStore:
             os.close(fd)
 
     def lock(self, attempt_id: str, *, create: bool = False) -> AttemptLock | None:
-        """Take the lock of an attempt, or return None when another process holds it.
+        """Take the lock of an attempt; return None if another process holds it.
 
         Args:
             attempt_id: id of the attempt.
-            create: also take the lock of an attempt that is unknown here; otherwise return None.
+            create: whether to create a missing lock; otherwise the result is None if this node does
+                not know the attempt.
 
         Raises:
-            ValueError: `attempt_id` is no id (it becomes a file name).
+            ValueError: `attempt_id` is not a valid id (it becomes a file name).
         """
         if not is_id(attempt_id):
             raise ValueError(f"{attempt_id!r} is no id of an attempt")
@@ -288,25 +291,25 @@ class NodeStore:
         except BlockingIOError:
             os.close(fd)
             return None
-        # Its holder may have removed the file between open and flock: a lock on a file without a
-        # name excludes no other process.
+        # The holder may have removed the file between open and flock; a lock on a removed file
+        # excludes no other process.
         if not _is_at(path, fd):
             os.close(fd)
             return None
         return AttemptLock(path, fd)
 
     def run_of(self, attempt_id: str) -> WorkerRun | None:
-        """Return the run directory of an attempt that is not over here, once it has one."""
+        """Return the run directory of an attempt that has not ended here; None without one."""
         return _read_run(self.attempts / attempt_id)
 
     def supervisors(self) -> frozenset[int]:
-        """Return the pids of the supervisors of the attempts that are not over here."""
+        """Return the pids of the supervisors of attempts that have not ended on this node."""
         runs = filter(None, map(self.run_of, self.live()))
         identities = (identity_of(run) for run in runs)
         return frozenset(each.pid for each in identities if each is not None and is_alive(each))
 
     def is_held(self, attempt_id: str) -> bool:
-        """Return whether some process launches or supervises the attempt."""
+        """Return whether a process launches or supervises the attempt."""
         lock = self.lock(attempt_id)
         if lock is None:
             return (self.attempts / attempt_id).exists()
@@ -316,37 +319,37 @@ class NodeStore:
 
 @dataclass(frozen=True)
 class LocalNode:
-    """This node, as launches and operations use it."""
+    """This node, as used by launches and operations."""
 
     store: NodeStore
-    """Its files."""
+    """Files of the node."""
     name: str
-    """Its name."""
+    """Name of the node."""
     worker: WorkerIdentity
-    """The worker that serves it."""
+    """Identity of the worker that serves the node."""
     roots: Mapping[str, str]
-    """Folder or URL of each storage root."""
+    """Folder or URL of each storage root, by name."""
     devices: Devices
-    """Its slots."""
+    """Slots of the node."""
     allow_code: bool = False
-    """Whether it runs code of jobs."""
+    """Whether the node runs code of jobs."""
     run_as: RunAs | None = None
-    """Users of the ranks; the worker's own when absent."""
+    """Users of the ranks; the worker's own user when absent."""
     environment_days: float = 30.0
-    """Time since its last use after which an environment is removed."""
+    """Days since its last use after which an environment is removed."""
     run_bytes: int = RUN_BYTES
-    """Disk space that the run directory of a program may take."""
+    """Maximum disk space for the run directory of a program, in bytes."""
     warm: bool = True
-    """Whether it keeps an idle process for launches."""
+    """Whether the node keeps an idle process for launches."""
 
     @property
     def claim(self) -> Claim:
-        """The claim of an attempt or operation for this node."""
+        """This node's claim for an attempt or an operation."""
         return Claim(protocol=PROTOCOL, node=self.name, worker=self.worker)
 
 
 def identity_of(run: WorkerRun) -> Identity | None:
-    """Return the identity of the supervisor that runs, or ran, an attempt."""
+    """Return the identity of an attempt's present or last supervisor."""
     return read_record(run.identity, Identity)
 
 

@@ -11,7 +11,7 @@ from trainyard.protocol.worker_messages import Identity
 
 ZOMBIE_STATES = frozenset("ZXx")
 INITIAL_PID_NAMESPACE = "4026531836"
-"""Inode of the machine's initial PID namespace, a constant of Linux."""
+"""Inode of the machine's initial PID namespace, which is a constant in Linux."""
 
 
 @dataclass(frozen=True)
@@ -22,27 +22,27 @@ class ProcessStat:
     parent: int
     state: str
     start_time: int
-    """Clock ticks after boot."""
+    """Start time, in clock ticks after boot."""
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended; a zombie waits for its parent."""
+        """Whether the process has ended, including a zombie that waits for its parent."""
         return self.state in ZOMBIE_STATES
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Return the state of a process, or None when no process has that pid."""
+    """Return the state of a process; None if no process has that pid."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name is in parentheses, and may itself hold spaces and parentheses.
+    # The name is in parentheses, but may itself hold spaces and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
     return ProcessStat(pid, parent=int(fields[1]), state=fields[0], start_time=int(fields[19]))
 
 
 def status_field(pid: int | str, name: str) -> str:
-    """Return a field of `/proc/<pid>/status`; empty when no process has that pid."""
+    """Return a field of `/proc/<pid>/status`; empty if no process has that pid."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -57,7 +57,7 @@ def boot_id() -> str:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of a process of this PID namespace, or None when it has ended."""
+    """Return the identity of a process in this PID namespace; None if it has ended."""
     stat = process_stat(pid)
     if stat is None or stat.ended:
         return None
@@ -77,22 +77,23 @@ def own_identity() -> Identity:
 
 
 def open_process(identity: Identity) -> int | None:
-    """Return a pidfd of the process with an identity, or None when it has ended."""
+    """Return a pidfd of the process with an identity; None if it has ended."""
     if identity.boot_id != boot_id() or identity.pid_namespace != _pid_namespace():
         return None
     return open_started_at(identity.pid, identity.start_time)
 
 
 def open_started_at(pid: int, start_time: int) -> int | None:
-    """Return a pidfd of the process `pid` started at `start_time`, or None when it has ended."""
-    # First the pidfd, then the comparison: a pidfd always refers to one process, while the pid
-    # could pass to another process between a comparison and the open.
+    """Return a pidfd of process `pid`, started at `start_time`; None if it has ended."""
+    # Open the pidfd before the comparison: a pidfd always refers to the same process, while another
+    # process could get the pid between a comparison and the open.
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
     stat = process_stat(pid)
-    # A zombie keeps pid and start time until it is reaped, but its pidfd is readable.
+    # A zombie keeps pid and start time until it is reaped; its pidfd is readable, so it counts as
+    # ended.
     if stat is None or stat.start_time != start_time or has_ended(pidfd):
         os.close(pidfd)
         return None
@@ -116,7 +117,7 @@ def has_ended(pidfd: int) -> bool:
 
 
 def in_initial_pid_namespace() -> bool:
-    """Return whether pids here are also those of drivers; False in most containers."""
+    """Return whether drivers use the same pids as this process; False in most containers."""
     return _pid_namespace() == INITIAL_PID_NAMESPACE
 
 

@@ -1,4 +1,4 @@
-"""Starts, reaps and ends processes: descendants of a supervisor, and processes of an attempt."""
+"""Starts, reaps and ends processes: descendants of a supervisor, or all of an attempt."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ logger = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 WRAPPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_wrapper.py")))
-"""Command that starts the rank wrapper: `tie` or `rank`."""
+"""Command line that starts the rank wrapper; `tie` or `rank` follows."""
 MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
 """Environment variables of every process of an attempt on a node, except its supervisor."""
 STUBBORN_SECONDS = 10.0
 LOADER = "LD_LIBRARY_PATH"
-"""The one variable that the wrapper's interpreter may need to start; the worker's value."""
+"""The only variable that the wrapper's interpreter may need to start; set as in the worker."""
 VARIABLES = 3
-"""Descriptor from which the wrapper reads the variables of its command."""
+"""Descriptor from which the wrapper reads the variables for its command."""
 
 
 class NotEndedError(Exception):
-    """This process may not end a process of an attempt: the attempt is not gone."""
+    """A process of an attempt may not be ended by this process, so the attempt is not gone."""
 
 
 class ProcessTree:
-    """All processes of one attempt or operation on this node: started, reaped and ended together.
+    """All processes of one attempt or operation on this node; starts, reaps and ends them.
 
-    The process that uses it is a subreaper and starts nothing else: `end` ends all descendants.
+    The process that uses the tree is a subreaper and starts nothing else, because `end` ends all
+    its descendants.
     """
 
     def __init__(
         self, *, user: RankUser | None = None, attempt_id: str | None = None, node: str = ""
     ) -> None:
-        """Describe the processes; nothing starts.
+        """Describe the tree; nothing starts yet.
 
         Args:
-            user: user of the processes; this process' own when absent.
-            attempt_id: mark in each environment; absent for an operation.
-            node: second mark: several nodes of an attempt may share a machine.
+            user: user of the processes; this process' own user when absent.
+            attempt_id: id for the mark in the environment of each process; absent for an operation.
+            node: name for the second mark, because several nodes of an attempt may share a machine.
         """
         self._user = user
         self._attempt_id = attempt_id
@@ -70,14 +71,14 @@ class ProcessTree:
         output: Path,
         ignored: Sequence[signal.Signals] = (),
     ) -> int:
-        """Start a command in its own session, which ends when this process ends; return the pid.
+        """Start a command in its own session, which ends with this process; return the pid.
 
-        Call it from the main thread: the parent-death signal follows the end of the thread that
-        started the child.
+        Call this from the main thread: the kernel ends the child when the thread that started it
+        ends.
 
         Args:
-            command: the command, word by word.
-            environment: its variables, without the marks of the attempt.
+            command: the command and its arguments.
+            environment: variables of the command, without the marks of the attempt.
             output: file to which stdout and stderr are appended.
             ignored: signals that the command ignores unless it handles them.
         """
@@ -101,14 +102,14 @@ class ProcessTree:
         files: Sequence[tuple[Any, ...]],
         ignored: Sequence[signal.Signals] = (),
     ) -> int:
-        """Start a command as `spawn` does, with other standard streams; return the pid.
+        """Start a command like `spawn`, but with other standard streams; return the pid.
 
         Args:
-            command: the command, word by word.
-            environment: its variables, without the marks of the attempt.
-            files: `file_actions` of `os.posix_spawn`. The process already leads a session, so that
-                a terminal it opens becomes its controlling one.
-            ignored: as in `spawn`.
+            command: the command and its arguments.
+            environment: variables of the command, without the marks of the attempt.
+            files: `file_actions` of `os.posix_spawn`. The process already leads a session, so a
+                terminal that it opens becomes its controlling terminal.
+            ignored: as for `spawn`.
         """
         user = self._user.word if self._user else "-"
         names = [each.name for each in ignored]
@@ -121,8 +122,9 @@ class ProcessTree:
             marks = {MARKER: self._attempt_id, NODE_MARKER: self._node}
             if cgroup := make_cgroup(self._attempt_id, node=self._node):
                 wrapper[CGROUP] = str(cgroup)
-        # Not in the wrapper's own environment: until it has changed its user, the job's variables
-        # would act on it with the worker's rights, as GCONV_PATH does on the system's C library.
+        # The variables are not in the wrapper's own environment. Until the wrapper has changed its
+        # user, the job's variables would act on it with the worker's rights, as GCONV_PATH does on
+        # the system's C library.
         variables = _variables_file(dict(environment) | marks)
         try:
             return os.posix_spawn(
@@ -136,23 +138,23 @@ class ProcessTree:
             os.close(variables)
 
     def status(self, pid: int) -> int | None:
-        """Return the exit code of a child, negative for a signal; None while it runs."""
+        """Return the exit code of a child, negative for a signal; None while the child runs."""
         self._statuses |= reap()
         return self._statuses.get(pid)
 
     def end(self, *, descendants: bool = True) -> None:
-        """End every process; return when none is left.
+        """End every process of the tree; return when no process is left.
 
-        Each means finds processes that the others miss: the cgroup, forks that outrun the walks;
-        the subreaper, its descendants; the marks, processes left by a dead supervisor; the user,
-        processes that have removed the marks.
+        Each method finds processes that the other methods miss. The cgroup finds forks that outrun
+        the scans; the subreaper, its descendants; the marks, processes that a dead supervisor left;
+        the user, processes that have removed the marks.
 
         Args:
             descendants: whether this process' descendants belong to the tree. False in a worker,
-                where they are Celery's.
+                because its descendants are Celery's.
 
         Raises:
-            NotEndedError: a process may not be ended.
+            NotEndedError: this process may not end a process of the tree.
         """
         cgroup = self._attempt_id and make_cgroup(self._attempt_id, node=self._node)
         if cgroup:
@@ -164,11 +166,11 @@ class ProcessTree:
         if self._user is not None:
             end_user(self._user)
         if cgroup:
-            remove_cgroup(cgroup)  # the last step: the kernel removes only an empty one
+            remove_cgroup(cgroup)  # the last step, because the kernel removes only an empty cgroup
 
 
 def _variables_file(environment: Mapping[str, str]) -> int:
-    """Return the descriptor of a file in memory with the variables, for the wrapper."""
+    """Return the descriptor of an in-memory file with the variables for the wrapper."""
     content = b"".join(
         os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()
     )
@@ -176,22 +178,22 @@ def _variables_file(environment: Mapping[str, str]) -> int:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.seek(0)
-        # Above the numbers that `files` of `attach` may use, which could otherwise replace it
-        # before it is copied.
+        # Choose a number above those that `files` of `attach` may use; otherwise one of them could
+        # replace this descriptor before the child copies it.
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
 def become_subreaper() -> None:
     """Become the parent of every descendant that loses its own parent.
 
-    A daemon that forks twice then remains a descendant, and `descendants` finds it.
+    A daemon that forks twice then stays a descendant, so that `descendants` finds it.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def reap() -> dict[int, int]:
-    """Reap every child that has ended; return exit codes by pid, negative numbers for signals."""
+    """Reap every ended child; return exit codes by pid, negative numbers for signals."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -204,7 +206,7 @@ def reap() -> dict[int, int]:
 
 
 def descendants(of: int) -> list[ProcessStat]:
-    """Return the processes below `of` that still run."""
+    """Return the descendants of process `of` that still run."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in _all_processes():
         children.setdefault(stat.parent, []).append(stat)
@@ -218,10 +220,11 @@ def descendants(of: int) -> list[ProcessStat]:
 
 
 def _end_descendants() -> dict[int, int]:
-    """End all descendants of this subreaper; return the exit codes of its own children.
+    """End all descendants of this subreaper; return the exit codes of its direct children.
 
-    It repeats until none is left: one may start others during the count. It returns only then,
-    because a process that still holds a slot must remain visible as its holder.
+    The scan repeats until no descendant is left, because a descendant may fork during the scan. It
+    must not return earlier, because a process that still holds a slot must remain visible as the
+    holder of the slot.
     """
     reaped: dict[int, int] = {}
     for left in _until_none("descendants", lambda: descendants(os.getpid())):
@@ -232,23 +235,23 @@ def _end_descendants() -> dict[int, int]:
 
 
 def _end_marked(attempt_id: str, *, node: str) -> None:
-    """End each process with the marks of the attempt and the node."""
+    """End each process with the marks of the attempt and of the node."""
     marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
     _end_all(f"processes of attempt {attempt_id}", lambda pid: _is_marked(pid, marks))
 
 
 def end_user(user: RankUser) -> None:
-    """End each process of a user of ranks.
+    """End each process that runs as a given user of ranks.
 
-    Descendants of a rank keep its user, because they can gain no privileges. So an attempt is gone
-    when its user has no process.
+    Descendants of a rank keep its user, because they cannot gain privileges. So an attempt is gone
+    once its user has no process.
 
     Raises:
-        NotEndedError: a process may not be ended; the user is not gone then.
+        NotEndedError: this process may not end a process of the user.
     """
     _end_all(
         f"processes of user {user.uid}",
-        lambda pid: str(user.uid) in status_field(pid, "Uid").split(),  # readable for all users
+        lambda pid: str(user.uid) in status_field(pid, "Uid").split(),  # any user can read it
     )
 
 
@@ -263,9 +266,9 @@ def _end_all(what: str, matches: Callable[[int], bool]) -> None:
 
 
 def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[list[ProcessStat]]:
-    """Yield the remaining processes, with growing pauses, until there are none.
+    """Yield the remaining processes, with growing pauses, until none remains.
 
-    Logs one warning when that takes long.
+    Logs one warning if the wait takes long.
     """
     pause, started, warned = 0.005, time.monotonic(), False
     while left := find():
@@ -278,8 +281,8 @@ def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[li
 
 
 def _kill(stat: ProcessStat) -> bool:
-    """End a process; return whether this process may."""
-    pidfd = open_started_at(stat.pid, stat.start_time)  # the pid may belong to another by now
+    """End a process; return False if this process may not end it."""
+    pidfd = open_started_at(stat.pid, stat.start_time)  # another process may have the pid by now
     if pidfd is None:
         return True
     try:
@@ -303,5 +306,5 @@ def _all_processes() -> Iterator[ProcessStat]:
 def _is_marked(pid: int, marks: set[bytes]) -> bool:
     try:
         return marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-    except OSError:  # ended, or of another user
+    except OSError:  # the process has ended, or belongs to another user
         return False

@@ -1,18 +1,20 @@
-"""Ties processes to their parents, and observes each rank's exit; run as a file, alone.
+"""Ties processes to their parents, and records each rank's exit; this file runs as a script.
 
 `rank_wrapper.py tie PARENT USER [SIGNAL...] -- COMMAND` becomes COMMAND, which the kernel ends when
-its parent ends. USER is `uid:gid:gid...`, or `-` for the present one; COMMAND ignores the signals
-unless it handles them. A variable names the descriptor that holds COMMAND's variables.
-`rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` is what torchrun starts as a rank; without
-torchrun it is started directly, with RANK, as no variable names it (`-`: `RANK` does). It runs
-COMMAND as its child in FOLDER (`-`: where it is), appends both outputs to `logs/rank-<r>.log`, and
-writes `ranks/<r>.start` and `ranks/<r>.end`: torchrun reaps its ranks itself and does not report
-their exits, so that only a parent in between sees every exit code, signal and time. It ignores
-SIGTERM: when torchrun ends the other ranks after a failure, they keep the seconds that the
-supervisor grants them to write their errors.
+the process PARENT ends. USER is `uid:gid:gid...`, or `-` for the present user. COMMAND ignores the
+signals unless it handles them. A variable names the descriptor that holds COMMAND's variables.
+
+`rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` runs a rank. torchrun starts it as a rank.
+Without torchrun it is started directly, and RANK is given because no variable names the rank; with
+`-`, the variable `RANK` does. The wrapper runs COMMAND as its child in FOLDER (`-` for its present
+folder), appends stdout and stderr to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and
+`ranks/<r>.end`. torchrun reaps its ranks itself and does not report their exits, so only a parent
+in between sees every exit code, signal and time. The wrapper ignores SIGTERM: when torchrun ends
+the other ranks after a failure, these ranks keep the seconds that the supervisor grants for writing
+their errors.
 """
 
-# Imports only the standard library: one such process runs for each rank, without site-packages
+# Imports only the standard library: one wrapper process runs for each rank, without site-packages
 # (`python -I -S`), and stays in memory as long as the rank.
 
 import ctypes
@@ -30,11 +32,11 @@ CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 LAUNCHER_PID = "TRAINYARD_LAUNCHER_PID"
 CGROUP = "TRAINYARD_CGROUP"
 ENVIRONMENT = "TRAINYARD_ENVIRONMENT_FD"
-CANNOT_START, NOT_FOUND = 126, 127  # a shell's statuses for a program that it cannot start
+CANNOT_START, NOT_FOUND = 126, 127  # a shell's exit statuses if a program cannot start
 
 
 def main(words: list[str]) -> int:
-    """Run one of the two commands."""
+    """Run `tie` or `rank`."""
     end = words.index("--")
     (kind, subject, *more), command = words[:end], words[end + 1 :]
     if kind == "tie":
@@ -50,10 +52,10 @@ def main(words: list[str]) -> int:
 
 
 def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> int:
-    """Become `command`, in the cgroup of the attempt if it has one; return only on failure.
+    """Become `command`, in the attempt's cgroup if there is one; return only on failure.
 
-    The order matters. Only the worker's user may join the cgroup; a change of user resets the
-    parent-death signal; a check afterwards detects a parent that ended before it was set.
+    The order matters: only the worker's user may join the cgroup, and a change of user resets the
+    parent-death signal. A check afterwards detects a parent that ended before the signal was set.
     """
     if cgroup := os.environ.pop(CGROUP, None):
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")
@@ -67,20 +69,20 @@ def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> in
 
 
 def read_environment(descriptor: int) -> dict[str, str]:
-    """Return the variables of an open file, each `NAME=value` with a NUL, and close it."""
+    """Return the variables in an open file, `NAME=value` with a NUL each; close the file."""
     with os.fdopen(descriptor, "rb") as file:
         pairs = file.read().split(b"\0")[:-1]
     return dict(os.fsdecode(pair).split("=", 1) for pair in pairs)
 
 
 def become(uid: int, *groups: int) -> None:
-    """Become a user for good: without capabilities, and without programs that regain any."""
+    """Become a user for good, without capabilities and without the means to regain any."""
     os.setgroups(groups)
-    os.setresgid(uid, uid, uid)  # its own group
+    os.setresgid(uid, uid, uid)  # the attempt's own group
     os.setresuid(uid, uid, uid)
     libc = ctypes.CDLL(None, use_errno=True)
-    # A worker that is not root keeps its capabilities as ambient ones, and a change between users
-    # other than root keeps those; without them the next exec has none.
+    # A worker other than root holds its capabilities as ambient ones. A change between users other
+    # than root keeps ambient capabilities; once they are cleared, the next exec has no capability.
     # A forked rank has no next exec, so drop all of them immediately.
     header, sets = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, sets):
@@ -88,19 +90,19 @@ def become(uid: int, *groups: int) -> None:
     for words in ((PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL), (PR_SET_NO_NEW_PRIVS, 1)):
         if libc.prctl(*words, 0, 0, 0):
             raise OSError(ctypes.get_errno(), f"prctl{words}")
-    os.umask(0o007)  # its files on storage belong to the common group
+    os.umask(0o007)  # files on the storage belong to the group that attempts share
 
 
 def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | None = None) -> int:
-    """Run a rank to its end; return its exit code, or 128 plus the number of its signal.
+    """Run a rank to its end; return its exit code, or 128 plus its signal number.
 
-    `begin` turns a new process into the rank; if it returns, its result is the exit code. After the
-    order to stop this returns 0: the record has the true exit.
+    `begin` turns a new process into the rank; if `begin` returns, its result is the exit code.
+    After an order to stop, this function returns 0; the record has the true exit.
     """
     launcher = int(os.environ.pop(LAUNCHER_PID))
-    if launcher != os.getpid():  # without torchrun, `tie` became this same process
+    if launcher != os.getpid():  # without torchrun, this is the process that `tie` became
         die_with(launcher)
-    # Before the fork: torchrun may send SIGTERM at any time after it.
+    # Set before the fork, because torchrun may send SIGTERM at any time after the fork.
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -111,7 +113,7 @@ def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | No
     if pid == 0:
         become_rank(wrapper, log, may_start=may_start, begin=begin, folder=folder)
     write_record(run / "ranks" / f"{rank}.start", {"pid": pid, "start_time": start_time(pid)})
-    os.write(start, b"1")  # after the record: no rank runs unrecorded
+    os.write(start, b"1")  # after the record is written, so that no rank runs without a record
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     ended: dict[str, object] = {
@@ -121,12 +123,12 @@ def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | No
     }
     write_record(run / "ranks" / f"{rank}.end", ended)
     if (run / "stop").exists():
-        return 0  # torchrun would end the other ranks after 30 s, and they may be saving
+        return 0  # else torchrun ends the other ranks after 30 s, maybe during a save
     return code if code >= 0 else 128 - code
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, such as `SIGKILL`, or `SIGRTMIN+3` of a real-time one."""
+    """Return the name of a signal, such as `SIGKILL`, or `SIGRTMIN+3` if it is real-time."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -136,9 +138,9 @@ def signal_name(number: int) -> str:
 def become_rank(
     wrapper: int, log: int, *, may_start: int, begin: Callable[[], int], folder: str | None
 ) -> None:
-    """Become the rank, once the wrapper has recorded its pid."""
+    """Become the rank, once the wrapper has recorded the pid of this process."""
     try:
-        os.setsid()  # torchrun signals the wrapper's group
+        os.setsid()  # torchrun sends signals to the wrapper's process group
         die_with(wrapper)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -155,10 +157,11 @@ def become_rank(
 def execute(
     command: list[str], ignored: list[str] | None = None, environment: dict[str, str] | None = None
 ) -> int:
-    """Become `command`, with a new login's signals except some; on failure, write why.
+    """Become `command`, with default handling of all signals but some; on failure, print why.
 
-    Ignored or blocked signals are inherited: from a worker that a shell started in the background
-    (SIGINT, SIGQUIT), from `nohup` (SIGHUP), and from this interpreter (SIGPIPE, SIGXFSZ).
+    Otherwise the command would inherit ignored or blocked signals: from a worker that a shell
+    started in the background (SIGINT, SIGQUIT), from `nohup` (SIGHUP), and from this interpreter
+    (SIGPIPE, SIGXFSZ).
     """
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -173,8 +176,8 @@ def execute(
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, even if it just has."""
-    # First the signal, then the comparison: either notices a parent that ends in between.
+    """Have the kernel end this process when its parent ends, or now if the parent has ended."""
+    # Set the signal before the comparison: one of them then detects a parent that ends in between.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(CANNOT_START)
@@ -187,9 +190,9 @@ def start_time(pid: int) -> int:
 
 
 def write_record(path: Path, record: dict[str, object]) -> None:
-    """Write a file atomically: no reader sees half of it."""
+    """Write a file atomically, so that no reader sees an incomplete file."""
     # Not `trainyard.run.atomic`: without site-packages the library cannot be found, and its import
-    # takes the wrapper's start from 32 to 51 ms. Only this process writes the file.
+    # would slow the wrapper's start from 32 to 51 ms. No other process writes the file.
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(json.dumps(record), encoding="ascii")
     draft.rename(path)

@@ -1,4 +1,4 @@
-"""Unix users of ranks: one user id per attempt, so that a job's code reads nothing of the node."""
+"""Unix users of ranks: one user id per attempt, so that code of a job cannot read node files."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ logger = logging.getLogger(__name__)
 
 RUN_AS = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}):(?P<first>[0-9]{1,9})-(?P<count>[0-9]{1,4})")
 LEAST_ID = 1000
-"""Lowest user id of ranks: lower ones belong to the system."""
+"""Minimum user id of ranks; lower ids belong to the system."""
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
-"""Capabilities of a worker that starts ranks as other users; linux/capability.h."""
+"""Capabilities that a worker needs to start ranks as other users (linux/capability.h)."""
 
 
 class RankUser(RecordModel):
-    """The user of one attempt's processes."""
+    """The user that runs the processes of one attempt."""
 
     uid: int
-    """User id, and id of the attempt's own group."""
+    """User id, and equal group id of the attempt's own group."""
     groups: tuple[int, ...]
-    """Groups common to all attempts of the node; the first owns storage and caches."""
+    """Groups common to all attempts of the node; the first group owns storage and caches."""
 
     @property
     def word(self) -> str:
-        """Argument of `rank_wrapper.py tie`."""
+        """The user as an argument of `rank_wrapper.py tie`."""
         return ":".join(map(str, (self.uid, *self.groups)))
 
     @classmethod
     def of_run(cls, run_directory: Path) -> RankUser | None:
-        """Return the user of a run directory's attempt; None if it has no user of its own.
+        """Return the user of a run directory's attempt; None if the attempt has no user of its own.
 
-        A system id does not count: every process of the user is ended after the attempt.
+        A system id is not accepted, because every process of the user is ended after the attempt.
 
-        The folder's group names the user: a record in the folder may be damaged. Only `give` makes
-        a run directory sticky, and no rank can change a folder of the worker.
+        The group of the folder names the user, because a record in the folder may be damaged. Only
+        `give` makes a run directory sticky, and no rank can change a folder that the worker owns.
         """
         try:
             status = run_directory.stat()
@@ -56,14 +56,15 @@ class RankUser(RecordModel):
         return cls(uid=status.st_gid, groups=()) if has_own else None
 
     def give(self, path: Path, mode: int) -> None:
-        """Give the user's group access to a file or folder of the worker."""
+        """Give the user's group access to a file or a folder of the worker."""
         os.chown(path, -1, self.uid, follow_symlinks=False)
         path.chmod(mode)
 
     def join_group(self) -> None:
-        """Let this process read the user's files: a worker that is not root could not.
+        """Let this process read the user's files, which a worker other than root could not read.
 
-        A refusal of the kernel is logged. It ends no attempt: its end can still be reported.
+        If the kernel refuses, the refusal is only logged: the end of the attempt can still be
+        reported.
         """
         try:
             os.setgroups(sorted({*os.getgroups(), self.uid}))
@@ -74,21 +75,21 @@ class RankUser(RecordModel):
             )
 
     def close(self, folder: Path) -> None:
-        """Close the folder of an ended attempt to its user: a later attempt may get the same id.
+        """Close an ended attempt's folder to its user, because a later attempt may get the same id.
 
-        A run directory continues to name the user (`of_run`).
+        The group of a run directory still names the user (`of_run`).
         """
         folder.chmod(0o1700)
 
 
 @dataclass(frozen=True)
 class RunAs:
-    """`TRAINYARD_RUN_AS=user:first-count`."""
+    """The setting `TRAINYARD_RUN_AS=user:first-count`."""
 
     user: str
-    """Account that gives the ranks its groups; its first group owns storage and caches."""
+    """Account whose groups the ranks get; its first group owns storage and caches."""
     first: int
-    """First user id; operations use it, attempts the following ones."""
+    """First user id; operations use this id, and attempts use the following ids."""
     count: int
     """Number of user ids."""
 
@@ -97,7 +98,7 @@ class RunAs:
         """Parse the setting.
 
         Raises:
-            ValueError: it is not of that form, or has too few ids.
+            ValueError: the text does not have that form, or the setting has too few ids.
         """
         match = RUN_AS.fullmatch(text)
         if match is None:
@@ -109,10 +110,10 @@ class RunAs:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Groups of the account, its own first.
+        """Groups of the account, starting with its own group.
 
         Raises:
-            ValueError: there is no such account, or an account has an id of the range.
+            ValueError: the account does not exist, or another account has an id of the range.
         """
         try:
             account = pwd.getpwnam(self.user)
@@ -129,15 +130,15 @@ class RunAs:
 
     @property
     def ids(self) -> range:
-        """All user ids."""
+        """All user ids of the range."""
         return range(self.first, self.first + self.count)
 
     def for_operations(self) -> RankUser:
-        """Return the user of operations: a node runs one at a time."""
+        """Return the user for operations; a node runs one operation at a time."""
         return RankUser(uid=self.first, groups=self.groups)
 
     def free(self, taken: Iterable[int]) -> RankUser:
-        """Return a user that no attempt has.
+        """Return a user that no attempt uses.
 
         Raises:
             ValueError: every id is taken.
@@ -154,14 +155,15 @@ class RunAs:
         """Check that ranks can run as these users, and give their group access to shared folders.
 
         Args:
-            slots: number of slots of the node: as many attempts may run concurrently.
-            data_dir: the node's folder; ranks pass through it without reading it.
-            shared: folders of caches; those of other owners stay as they are.
-            roots: storage roots; likewise, but no user can rename or remove entries of another user
-                or of the worker there, such as its environments.
+            slots: number of slots of the node, which is also the maximum number of concurrent
+                attempts.
+            data_dir: data folder of the node; ranks may traverse it but not list it.
+            shared: folders of caches; folders of other owners are not changed.
+            roots: storage roots, treated like `shared`, except that no user can rename or remove an
+                entry of another user or of the worker there, such as an environment.
 
         Raises:
-            ValueError: an id, a capability or the account is missing, or ids are not mapped.
+            ValueError: an id, a capability or the account is missing, or the ids are not mapped.
         """
         if self.count <= slots:
             raise ValueError(
@@ -186,41 +188,42 @@ class RunAs:
         for folder, mode in modes:
             if folder.is_dir() and folder.stat().st_uid == os.geteuid():
                 os.chown(folder, -1, group)
-                folder.chmod(mode)  # files created in it get the group too
+                folder.chmod(mode)  # new files get the folder's group
 
 
 def isolation_of(run_as: RunAs | None) -> Isolation:
-    """Return how ranks are kept from the node's own files."""
+    """Return how ranks are isolated from the node's own files."""
     if run_as is None:
         return "none"
     return "namespace" if in_user_namespace() else "user"
 
 
 def in_user_namespace() -> bool:
-    """Return whether this process has the ids of a user namespace, not the machine's own."""
+    """Return whether this process runs in a user namespace, not with the machine's own ids."""
     return _mappings("uid") != [(0, 2**32 - 1)]
 
 
 def is_mapped(number: int, kind: Literal["uid", "gid"]) -> bool:
-    """Return whether this process' user namespace maps an id; otherwise no process can take it."""
+    """Return whether this process' user namespace maps an id; no process can use an unmapped id."""
     return any(first <= number < first + count for first, count in _mappings(kind))
 
 
 def _mappings(kind: Literal["uid", "gid"]) -> list[tuple[int, int]]:
-    """Return first id and number of each range; user_namespaces(7)."""
+    """Return first id and length of each mapped range; see user_namespaces(7)."""
     lines = Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines()
     return [(int(inside), int(count)) for inside, _, count in map(str.split, lines)]
 
 
 def capabilities() -> int:
-    """Return the effective capabilities of this process, as bits."""
+    """Return the effective capabilities of this process as a bit set."""
     return int(status_field("self", "CapEff"), 16)
 
 
 def user_environment(name: str, home: Path) -> Mapping[str, str]:
-    """Return the variables by which libraries find a user without an account.
+    """Return variables by which libraries find the name and home of a user without an account.
 
-    Caches below `/tmp` carry the name, and a later attempt may get the same id. One attempt's files
-    there must not become code of another, so the name is new each time.
+    Caches below `/tmp` contain the name in their path, and a later attempt may get the same user
+    id. The name is new for each attempt, so that files of one attempt cannot become code of
+    another.
     """
     return {"USER": name, "LOGNAME": name, "HOME": str(home)}

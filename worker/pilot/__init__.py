@@ -1,1 +1,1 @@
-"""The worker as a pilot: inside another engine's allocation (docs/sources.md)."""
+"""Runs the worker as a pilot, inside the allocation of another engine (docs/sources.md)."""

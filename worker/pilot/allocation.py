@@ -1,4 +1,4 @@
-"""The allocation of a pilot: its index, its instance, and its end."""
+"""The allocation of a pilot: the pilot's index, its instance, and the allocation's end."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from trainyard.protocol.node_sources.messages import (
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 60.0
-"""Interval between two checks of the allocation's end: people change limits."""
+"""Interval, in seconds, between two checks of the allocation's end: people change time limits."""
 ASK_SECONDS = 20.0
-"""Time limit of one check."""
+"""Time limit of one check, in seconds."""
 
 
 class PilotVariables(BaseSettings):
-    """The provisioner's variables for a pilot; every field is one environment variable."""
+    """Variables that the provisioner sets for a pilot; each field is one environment variable."""
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_PILOT_", frozen=True)
 
     kind: SourceKind
     """Kind of the engine."""
     source: SourceName
-    """Source."""
+    """Name of the source."""
     request: RequestId
-    """The request; it names the engine's job."""
+    """Id of the request, which also names the engine's job."""
     purpose: Purpose = "nodes"
-    """Whether the pilot serves a node, or checks the place and exits."""
+    """Whether the pilot serves a node, or only checks the allocation and exits."""
     ends_at: Annotated[float, Field(ge=0)] | None = None
-    """End of the allocation, Unix time, if it is known in advance and never changes."""
+    """End of the allocation, in Unix time, if it is known in advance and never changes."""
 
 
 class Allocation(Protocol):
-    """A place in an engine's allocation."""
+    """Place of a pilot in an engine's allocation."""
 
     @property
     def index(self) -> int:
@@ -56,39 +56,39 @@ class Allocation(Protocol):
 
     @property
     def instance(self) -> str:
-        """The engine's name of this run of the pilot."""
+        """The engine's name for this run of the pilot."""
 
     def end(self) -> float | None:
-        """Return the end of the allocation, Unix time; None without a limit.
+        """Return the end of the allocation, in Unix time; None without a time limit.
 
         Raises:
-            OSError: the engine does not answer.
+            OSError: the engine does not respond.
         """
 
 
 @dataclass(frozen=True)
 class GivenAllocation:
-    """A machine reached by ssh, or a pod: the facts were passed at the start."""
+    """A machine reached by ssh, or a pod; its facts are passed at the start of the pilot."""
 
     index: int
     instance: str
     ends_at: float | None
 
     def end(self) -> float | None:
-        """Return the end passed at the start."""
+        """Return the end that was passed at the start of the pilot."""
         return self.ends_at
 
 
 @dataclass(frozen=True)
 class SlurmAllocation:
-    """A task of a Slurm job, one on each node."""
+    """A task of a Slurm job, which has one task on each node."""
 
     index: int
     instance: str
     job_id: str
 
     def end(self) -> float | None:
-        """Return the end according to the job's present limit."""
+        """Return the end according to the job's present time limit."""
         command = ["squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%e"]
         try:
             done = subprocess.run(
@@ -105,7 +105,7 @@ class SlurmAllocation:
         words = done.stdout.split()
         if words and words[0].isdigit():
             return float(words[0])
-        return None  # N/A: without a limit
+        return None  # N/A: no time limit
 
 
 def find_allocation(settings: PilotVariables, environment: Mapping[str, str]) -> Allocation:
@@ -134,14 +134,14 @@ def _needed(environment: Mapping[str, str], name: str, giver: str) -> str:
 
 @dataclass(frozen=True)
 class OwnPilot:
-    """This process as a pilot."""
+    """This process as a pilot, with its settings and allocation."""
 
     settings: PilotVariables
     allocation: Allocation
 
     @property
     def identity(self) -> PilotIdentity:
-        """Identity of the pilot, to which its join secret is bound."""
+        """Identity of the pilot; its join secret is bound to this identity."""
         return PilotIdentity(
             request_id=self.settings.request,
             index=self.allocation.index,
@@ -150,17 +150,17 @@ class OwnPilot:
 
     @property
     def name(self) -> str:
-        """Name of the node that the pilot becomes."""
+        """Node name of the pilot."""
         return pilot_name(self.settings.source, self.settings.request, self.allocation.index)
 
     @property
     def folder(self) -> str:
-        """Name of its data folder."""
+        """Name of the pilot's data folder."""
         return f"trainyard-{self.settings.request}-{self.allocation.index}"
 
 
 def find_pilot() -> OwnPilot | None:
-    """Return this process as a pilot; None outside an allocation of a source.
+    """Return this process as a pilot; None outside of a source's allocation.
 
     Raises:
         ValueError: a variable is missing or malformed; the error names it.
@@ -177,7 +177,7 @@ def find_pilot() -> OwnPilot | None:
 
 
 class EndWatch(threading.Thread):
-    """Checks the end of an allocation every minute: a check may block, heartbeats may not."""
+    """Checks the allocation's end every minute, in a thread, so that heartbeats never block."""
 
     def __init__(self, allocation: Allocation, *, seconds: float = END_SECONDS) -> None:
         super().__init__(name="end", daemon=True)
@@ -186,10 +186,10 @@ class EndWatch(threading.Thread):
         self._stopping = threading.Event()
         self._answered = True
         self.ends_at: float | None = None
-        """The end of the allocation by the last answer; None if it is unknown."""
+        """End of the allocation, in Unix time, from the last successful check; None if unknown."""
 
     def poll(self) -> None:
-        """Check now; without an answer the last end stays."""
+        """Check now; if the engine does not respond, the last known end stays."""
         try:
             self.ends_at = self._allocation.end()
             self._answered = True

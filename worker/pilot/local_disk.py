@@ -1,4 +1,4 @@
-"""The file system of a pilot's data: locks and exclusive creation need a local one."""
+"""Finds a local file system for a pilot's data, which needs locks and exclusive creation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ SHARED = frozenset(
         *("smbfs", "coda", "virtiofs", "vboxsf", "autofs"),
     }
 )
-"""Types of file systems shared by machines, or placeholders for one: autofs mounts it."""
+"""Types of file systems that machines share, or that stand for one: autofs mounts a shared one."""
 LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuseblk"})
-"""The root of a rootless container, and a local disk in another system's format."""
+"""FUSE types that are local: the root of a rootless container, and a local disk in a foreign
+format.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,13 @@ class Mount:
     """A mounted file system."""
 
     path: str
-    """Where it is mounted."""
+    """Path of the mount point."""
     kind: str
-    """Its type."""
+    """Type of the file system."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is shared with other machines, or may be: FUSE can be anything."""
+        """Whether the file system is shared with other machines, or may be, as any FUSE type."""
         is_fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
         return self.kind in SHARED or (is_fuse and self.kind not in LOCAL_FUSE)
 
@@ -41,20 +43,20 @@ def mount_of(path: Path, *, mounts: str | None = None) -> Mount:
     """Return the mount that contains a path.
 
     Args:
-        path: a path, existing or not.
-        mounts: text in the form of `/proc/self/mountinfo`; that file's when absent.
+        path: a path, which need not exist.
+        mounts: text in the form of `/proc/self/mountinfo`; the content of that file when absent.
     """
     place = path.resolve()
     text = mounts
     if text is None:
         with suppress(OSError):
-            place.stat()  # an automounter mounts at the first access; only then read the list
+            place.stat()  # an automounter mounts at the first access: read the list after it
         text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     best = Mount("/", "unknown")
     for line in text.splitlines():
         words, _, rest = line.partition(" - ")
         point = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), words.split(" ")[4])
-        # Of several mounts at the same path the last one hides the others.
+        # Of several mounts at the same path, the last one hides the earlier ones.
         if place.is_relative_to(point) and len(point) >= len(best.path):
             best = Mount(point, rest.split(" ")[0])
     return best
@@ -64,14 +66,14 @@ def make_local_folder(base: Path, name: str, *, setting: str, mounts: str | None
     """Create a folder that only this user can enter, on a local file system.
 
     Args:
-        base: its parent folder.
-        name: its name.
-        setting: the setting of `base`, for errors.
-        mounts: as in `mount_of`.
+        base: parent folder.
+        name: name of the new folder.
+        setting: name of the setting that holds `base`, for error messages.
+        mounts: as for `mount_of`.
 
     Raises:
-        ValueError: `base` lies on a shared file system, the folder cannot be created, or another
-            user owns an entry of that name.
+        ValueError: `base` lies on a shared file system, the folder cannot be created, or an entry
+            with that name belongs to another user.
     """
     mount = mount_of(base, mounts=mounts)
     if mount.is_shared:
@@ -83,8 +85,9 @@ def make_local_folder(base: Path, name: str, *, setting: str, mounts: str | None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
-        # The engine's listings show its name: in a public /tmp another user may create it first,
-        # and a pilot that runs as root would use that user's folder or link.
+        # The engine's listings show the name of the folder. In a public /tmp, another user may
+        # create that name first, and a pilot that runs as root would then use that user's folder or
+        # link.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise ValueError(
                 f"{setting}={base}: {folder} is a link or belongs to user {found.st_uid}; a folder "

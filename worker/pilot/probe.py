@@ -1,4 +1,4 @@
-"""Checks the place of a source for all that a pilot needs, and reports within a minute."""
+"""Checks whether a source's allocation has all that a pilot needs; reports within a minute."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ PACKAGES = ("trainyard", "worker", "trainer", "torch")
 OLDEST_PYTHON = (3, 11)
 MAX_SKEW_SECONDS = 5.0
 LEAST_DISK_BYTES = 1024**3
-"""Space for run directories and token caches."""
+"""Minimum free disk space, in bytes, for run directories and token caches."""
 TRIAL_BYTES = 64 * 1024**2
-"""Bytes written to a storage root, to measure the speed of a save."""
+"""Number of bytes written to a storage root to measure the speed of a save."""
 REPORT_SECONDS = 90.0
-"""Time limit for sending the findings; the server lists its engines every minute."""
+"""Time limit for sending the findings, in seconds; the server lists its engines every minute."""
 NOT_NAMED = "/problems/pilot-not-named"
 
 
 def probe(pilot: OwnPilot, settings: Settings, *, base: Path) -> int:
-    """Check this place and report the findings; return the exit status.
+    """Check this allocation and report the findings; return the exit status.
 
     Args:
-        pilot: this process as the pilot of a check.
-        settings: settings of the worker that would run here.
-        base: the parent folder of pilots' data.
+        pilot: this process as the pilot that checks.
+        settings: settings that a worker would have here.
+        base: parent folder for the data of pilots.
 
     Raises:
-        ValueError: there is no join secret to report with.
-        ServerAway, ApiError: the findings were not accepted.
+        ValueError: the join secret, which the report needs, is missing.
+        ServerAway, ApiError: the server did not accept the findings.
     """
     secret = settings.join_secret(pilot.allocation.index)
     if secret is None:
@@ -77,7 +77,7 @@ def probe(pilot: OwnPilot, settings: Settings, *, base: Path) -> int:
 
 
 def _send(api: WorkerApi, report: CheckReport) -> None:
-    """Send the findings; the server accepts them once the engine has listed this pilot."""
+    """Send the findings; the server accepts them only once the engine has listed this pilot."""
 
     def may_pass(error: Exception) -> bool:
         is_unnamed = isinstance(error, ApiError) and error.problem.type == NOT_NAMED
@@ -91,7 +91,7 @@ def _send(api: WorkerApi, report: CheckReport) -> None:
 
 
 def _result(name: str, check: Callable[[], str]) -> CheckResult:
-    """Return one finding: the result of the check, or its error."""
+    """Return the result of one check, or its error, as a finding."""
     try:
         return CheckResult(name=name, passed=True, detail=check()[:2000])
     except Exception as error:  # noqa: BLE001 - any error is the finding
@@ -116,7 +116,7 @@ def _tls(settings: Settings) -> str:
 def _clock(api: WorkerApi) -> str:
     began = time.time()
     date = api.server_date()
-    # The header has a resolution of whole seconds.
+    # The `Date` header has a resolution of one second.
     skew, error = (began + time.time()) / 2 - (date + 0.5), (time.time() - began) / 2 + 0.5
     if abs(skew) - error > MAX_SKEW_SECONDS:
         raise ValueError(
@@ -168,7 +168,7 @@ def _ports(settings: Settings) -> str:
     except OSError as error:
         raise ValueError(f"TRAINYARD_ADDRESS={settings.address} has no address: {error}") from None
     addresses = {str(each[4][0]) for each in found}
-    with socket.create_server(("", 0), family=found[0][0]) as listener:  # IPv6 ports are separate
+    with socket.create_server(("", 0), family=found[0][0]) as listener:  # IPv6 has separate ports
         port = listener.getsockname()[1]
         with socket.create_connection((settings.address, port), timeout=10):
             pass
@@ -176,7 +176,7 @@ def _ports(settings: Settings) -> str:
 
 
 def _save(settings: Settings, pilot: OwnPilot) -> str:
-    """Return the size of a save that fits between a notice and the end."""
+    """Return the size of a save that fits between a preemption notice and the end."""
     places = [p for p in settings.root_paths().values() if not is_object_store(p)]
     if not places:
         return "the roots are object stores, whose speed a job finds by its first save"

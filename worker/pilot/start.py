@@ -1,4 +1,4 @@
-"""Starts a pilot: names the node, chooses its data folder, and runs the worker under an init."""
+"""Starts a pilot: names the node, chooses its data folder, and runs the worker under `init`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from worker.settings import Settings
 logger = logging.getLogger(__name__)
 
 LEFT = 128 + signal.SIGTERM
-"""Exit status of a pod's pilot that left in order."""
+"""Exit status of a pod's pilot after an orderly drain."""
 
 
 def run_pilot() -> int:
-    """Serve a node until its allocation ends or becomes unusable; return an exit status.
+    """Serve a node until its allocation ends or becomes unusable; return the exit status.
 
     Raises:
-        ValueError: this is no allocation of a source, or its disk is unusable.
+        ValueError: the process is in no allocation of a source, or the disk is unusable.
         ServerAway, ApiError: the server did not accept the findings of a check.
     """
     pilot = find_pilot()
@@ -42,9 +42,10 @@ def run_pilot() -> int:
     )
     logger.info("pilot %s (%s), data in %s", pilot.name, pilot.allocation.instance, folder)
     status = Init(most_refusals=5).run()
-    # A pod's data vanish with it; over ssh they are removed once the pilot has provably ended.
-    # Unreported data of an attempt stay for a successor on this machine.
+    # The data of a pod vanish with the pod; over ssh, the data are removed once the pilot has
+    # provably ended. If an attempt has unreported data, they stay for a successor on this machine.
     if pilot.settings.kind == "slurm" and not NodeStore(folder).live():
         shutil.rmtree(folder, ignore_errors=True)
-    # A pod that succeeds completes its index for good: an evicted one would get no successor.
+    # A pod that succeeds completes its index for good, so an evicted pod that succeeds would get no
+    # successor.
     return status or (LEFT if pilot.settings.kind == "kubernetes" else 0)

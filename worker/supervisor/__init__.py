@@ -1,1 +1,1 @@
-"""The detached process of one attempt: owns its ranks, and reports until the server has the end."""
+"""The detached process of one attempt: owns its ranks, and reports until the end is stored."""

@@ -1,7 +1,7 @@
-"""Converts scalars of a program's event files into records like those of metrics.
+"""Converts scalars in a program's event files to records in the form of metrics.
 
-The files are in `tensorboard/` of the run directory or its folders, which the ranks own: links are
-not followed, only regular files of the ranks' user are read, and every size is limited.
+The files are in `tensorboard/` of the run directory or in its subfolders, which the ranks own. So
+links are not followed, only regular files of the ranks' user are read, and every size is limited.
 """
 
 from __future__ import annotations
@@ -30,22 +30,29 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
-"""Bytes of event files converted per report: a fifth of a second, and 4,000 scalars."""
+"""Maximum number of bytes of event files converted per report; this takes 0.2 s and yields 4,000
+scalars.
+"""
 MAX_BYTES = 1024**3
-"""Limit of converted records in bytes."""
+"""Maximum size of the converted records, in bytes."""
 MAX_ENTRIES, MAX_FILES, DEEPEST = 5_000, 1_000, 6
-"""Limits of files and folders scanned, of files followed, and of levels of folders."""
+"""Maximum number of entries scanned, maximum number of files followed, and maximum depth of
+subfolders.
+"""
 MAX_RESTARTS = 1_000
 MAX_SERIES = 2_000
-"""Series with a stored last step for a restart: a server keeps no more for an attempt."""
+"""Maximum number of series whose last step is stored for a restart; a server keeps no more series
+per attempt.
+"""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class EventTail:
-    """Follows the event files of a program; used by one thread.
+    """Follows the event files of a program; only one thread may use it.
 
-    Each call continues at the last call's offsets, which a file keeps for a later process. A crash
-    between records and offsets duplicates records: the server stores a step of a series once.
+    Each call continues at the offsets of the last call, which are stored in a file for a later
+    process. A crash after writing records and before writing offsets duplicates records; this does
+    no harm, because the server stores each step of a series once.
     """
 
     def __init__(self, run: WorkerRun) -> None:
@@ -54,8 +61,8 @@ class EventTail:
         self._records = run.event_records
         self._state = run.event_offsets
         self._offsets, self._steps = _read_state(run.event_offsets)
-        # Before any rank starts, which could put something else there.
-        with contextlib.suppress(OSError):  # it exists, or `convert` fails as well
+        # Created before any rank starts; otherwise a rank could put another file there.
+        with contextlib.suppress(OSError):  # the file exists, or `convert` fails as well
             os.close(os.open(self._records, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         self._last: str | None = None
         self._restarts = 0
@@ -63,9 +70,10 @@ class EventTail:
         self._warned = WarnedNames()
 
     def convert(self) -> bool:
-        """Append records of new bytes, at most `TURN_BYTES`; return whether there were any.
+        """Append records for new bytes, up to `TURN_BYTES`; return whether there were any.
 
-        A full disk, or a file that cannot be read, is logged once; the next call tries again.
+        An error, such as a full disk or an unreadable file, is logged once; the next call tries
+        again.
         """
         try:
             return self._convert()
@@ -101,10 +109,10 @@ class EventTail:
         return True
 
     def _grown(self) -> Iterator[tuple[str, BinaryIO]]:
-        """Yield the event files with new bytes, open, with their paths below the folder."""
+        """Yield each event file with new bytes, open, with its path below the folder."""
         try:
             folder = os.open(self._folder, FOLDER)
-        except OSError:  # it is missing, or something else has its name
+        except OSError:  # the file is missing, or not a regular file
             return
         try:
             found = self._in_turn(sorted(_event_files(folder)))
@@ -125,10 +133,10 @@ class EventTail:
             os.close(folder)
 
     def _in_turn(self, files: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Return files by folder, starting after the last folder read.
+        """Return files grouped by folder, starting after the folder that was read last.
 
-        So a fast-growing folder does not block the others. Files of one folder stay in sequence: a
-        restart refers to everything written before it.
+        So a fast-growing folder does not delay the other folders. Files of one folder stay in
+        sequence, because a restart affects everything written before it.
         """
         folders = list(dict.fromkeys(_folder_of(name) for name, _ in files))
         first = folders.index(self._last) + 1 if self._last in folders else 0
@@ -138,12 +146,12 @@ class EventTail:
     def _with_restarts(
         self, name: str, scalars: Iterable[Scalar | Restart], steps: dict[str, dict[str, int]]
     ) -> Iterator[MetricRecord]:
-        """Yield records of a file, and of the points that a restarted session drops.
+        """Yield records for a file's scalars, and for the points that a restarted session drops.
 
         Args:
-            name: the file.
-            scalars: its new content.
-            steps: greatest step of each series, by folder; updated here.
+            name: name of the file.
+            scalars: new content of the file.
+            steps: last step of each series, by folder; updated by this function.
         """
         own = steps.setdefault(_folder_of(name), {})
         for restarts, some in groupby(scalars, lambda each: isinstance(each, Restart)):
@@ -157,7 +165,7 @@ class EventTail:
                 yield record
 
     def _taken_back(self, steps: dict[str, int], step: int) -> Iterator[SeriesRestart]:
-        """Yield the series that lose their points from a step on."""
+        """Yield the series whose points are dropped from a step on."""
         names = [name for name, last in steps.items() if last >= step]
         self._restarts += bool(names)
         if self._restarts > MAX_RESTARTS:
@@ -169,7 +177,7 @@ class EventTail:
             yield SeriesRestart(step=max(step, 0), time=now(), values={}, names=some)
 
     def _records_of(self, name: str, scalars: Iterable[Scalar]) -> Iterator[MetricRecord]:
-        """Yield a record for each run of scalars with the same step; folders precede the tag."""
+        """Yield a record for each run of scalars with one step; names start with the folder."""
         prefix, _, _ = name.rpartition("/")
         step, time, values = -1, 0.0, dict[str, float]()
         for scalar in scalars:
@@ -195,10 +203,10 @@ class EventTail:
         return legal
 
     def _append(self, records: Iterable[MetricRecord]) -> bool:
-        """Append records, all or none; return whether they fit below `MAX_BYTES`.
+        """Append all records, or none; return False if they would exceed `MAX_BYTES`.
 
         Raises:
-            OSError: the system refuses.
+            OSError: the file cannot be written.
         """
         content = b"".join(to_json(record).encode() + b"\n" for record in records)
         with open_regular(self._records, writing=True) as file:
@@ -216,9 +224,9 @@ class EventTail:
 
 
 def event_tail_of(share: Share) -> EventTail | None:
-    """Return the reader of a program's event files on the node of global rank 0.
+    """Return the reader of a program's event files on the node of global rank 0; otherwise None.
 
-    The built-in trainer writes the same values to its metrics.
+    The built-in trainer needs none, because it writes the same values to its metrics.
     """
     leads = share.launch.node_rank == 0
     return EventTail(share.run) if leads and share.runs_program else None
@@ -232,7 +240,7 @@ def _event_files(folder: int) -> Iterator[tuple[str, int]]:
         prefix = waiting.pop()
         try:
             opened = _folder_below(folder, prefix)
-        except OSError:  # it was removed meanwhile, or replaced by a link
+        except OSError:  # the folder was removed meanwhile, or replaced by a link
             continue
         try:
             with os.scandir(opened) as entries:
@@ -256,7 +264,7 @@ def _open_below(folder: int, name: str, *, owner: int) -> BinaryIO:
     """Open a file below a folder; no part of its path may be a link.
 
     Raises:
-        OSError: it is not a regular file of the ranks' user.
+        OSError: the path is not a regular file of the ranks' user.
     """
     prefix, _, last = name.rpartition("/")
     parent = _folder_below(folder, prefix)
@@ -267,10 +275,10 @@ def _open_below(folder: int, name: str, *, owner: int) -> BinaryIO:
 
 
 def _folder_below(folder: int, path: str) -> int:
-    """Open a folder below another one, part by part: a link on the way is refused.
+    """Open a folder below another one, part by part; refuse a link in the path.
 
     Raises:
-        OSError: a part is no folder.
+        OSError: a part of the path is no folder.
     """
     opened = os.open(".", FOLDER, dir_fd=folder)
     for part in filter(None, path.split("/")):
@@ -287,14 +295,14 @@ def _folder_of(name: str) -> str:
 
 
 def _read_state(path: Path) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """Return offsets and steps stored by a former process; empty if there are none."""
+    """Return the offsets and steps that an earlier process stored; empty if there are none."""
     try:
         found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
         return {}, {}
     if not isinstance(found, dict):
         return {}, {}
-    if "files" not in found:  # the format of an older worker
+    if "files" not in found:  # the file has the format of an older worker
         return _whole_numbers(found), {}
     steps = found.get("steps")
     folders = steps.items() if isinstance(steps, dict) else ()

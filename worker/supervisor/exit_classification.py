@@ -1,4 +1,4 @@
-"""Classifies the end of the node's share of an attempt from all observations."""
+"""Classifies how the node's share of an attempt ended, from all observations."""
 
 from __future__ import annotations
 
@@ -24,18 +24,22 @@ Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
 
 START_SECONDS = 300.0
-"""Time limit for the exit of a program that Python cannot load: slow storage delays imports."""
+"""Maximum run time, in seconds, of a program that counts as unloadable: slow storage delays
+imports.
+"""
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::.*)?$", re.MULTILINE)
 REASONS_OF_PROGRAMS = frozenset(
     {FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE, FailureReason.CHECKPOINT_ERROR}
 )
-"""Reasons set by `trainyard.run` in the ranks of a program."""
+"""Failure reasons that `trainyard.run` sets in the ranks of a program."""
 LOAD_ERRORS = frozenset(
     {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"}
 )
-"""Errors with which Python refuses a file or a module: it would refuse the same files again."""
+"""Errors that Python raises for an invalid file or module; a retry with the same files would fail
+too.
+"""
 MISSING_LIBRARY = "cannot open shared object file"
-"""Text of an ImportError that may not occur on another node, for example a missing driver."""
+"""Text of an ImportError that may not occur on another node, such as a missing driver library."""
 PASSED_ON = frozenset(
     {
         *(Signals.SIGHUP, Signals.SIGINT, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGKILL),
@@ -43,65 +47,69 @@ PASSED_ON = frozenset(
         *(Signals.SIGSEGV, Signals.SIGPIPE, Signals.SIGXCPU, Signals.SIGXFSZ),
     }
 )
-"""Signals for which exit code 128 plus the number counts as a child ended by the signal."""
+"""Signals for which exit code 128 plus the number counts as a child that the signal ended."""
 SAVED_BY_PROGRAM = "what the program did since its last checkpoint is lost"
-"""A program leaves no outcome: only the catalog shows what it saved before it left."""
+"""A program leaves no outcome, so only the catalog shows what it saved before it left."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The supervisor's observations after every process of the attempt has ended."""
+    """The supervisor's observations, once every process of the attempt has ended."""
 
     node: str
     """Name of the node."""
     desired: DesiredState = DesiredState.RUN
-    """The last state that the server ordered."""
+    """Last desired state that the server ordered."""
     preempted: bool = False
-    """Whether a notice of the node ended the attempt."""
+    """Whether a preemption notice on the node ended the attempt."""
     outrun: bool = False
     """Whether the server refused a report because another attempt is current."""
     fault: Failure | None = None
-    """The supervisor's own finding: a failed check, a hang, ranks that never started."""
+    """Failure that the supervisor found itself: a failed check, a hang, or ranks that never
+    started.
+    """
     ranks: tuple[RankExit, ...] = ()
-    """The ranks' exits, in order of time."""
+    """Exits of the ranks, ordered by time."""
     started: bool = False
     """Whether any rank started."""
     memory_ran_out: bool = False
-    """Whether the kernel killed processes for lack of memory when the first rank ended."""
+    """Whether the kernel killed processes for lack of memory around the first rank's exit."""
     outcome: Outcome | None = None
-    """The trainer's outcome."""
+    """Outcome that the trainer wrote."""
     error: Failure | None = None
-    """The error of the first failing rank of the node."""
+    """Error of the first rank of the node that failed."""
     positions: tuple[RankPosition, ...] = ()
-    """Positions of the ranks during the silence before the end, if any."""
+    """Positions of the ranks during a silence before the end; empty without one."""
     false_alarms: int = 0
-    """Silences that were followed by progress."""
+    """Number of silences after which the ranks made progress again."""
     unreported_commit: bool = False
-    """Whether global rank 0 ended, or may have, between a commit and its event."""
+    """Whether global rank 0 ended, or may have ended, between a commit and its event."""
     flight_record: str | None = None
-    """File that NCCL's watchdog wrote when a collective timed out."""
+    """Path of the file that NCCL's watchdog wrote after a collective timed out."""
     program_ranks: int | None = None
-    """Ranks of a program, judged by exit codes alone; None for the trainer."""
+    """Number of ranks of a program, which is judged by exit codes alone; None for the trainer."""
     stopped_in_time: bool = False
-    """Whether a program received the order to stop before any rank had failed or all had ended."""
+    """Whether a program got the order to stop before a rank failed and before all had ended."""
     output: str | None = None
-    """The last lines of the first failing rank of a program."""
+    """Last output lines of the program's rank that failed first."""
     seconds_unheard: float | None = None
-    """Run time of a program's ranks without any heartbeat or metric; None once there is one, or if
-    it is unknown."""
+    """Run time, in seconds, of a program's ranks without a heartbeat or a metric; None after the
+    first one, or if unknown.
+    """
 
 
 def last_words(
     run: WorkerRun, *, of_program: bool = False
 ) -> tuple[Outcome | None, Failure | None]:
-    """Return the outcome and the error that the ranks wrote, if any.
+    """Return the outcome and the error that the ranks wrote, each None if missing.
 
-    A job's code can write the error: it decides neither about the node nor about the budget of
-    retries. A program's error is a `program_error`, unless it has a reason of `trainyard.run`.
+    Code of a job can write the error, so the error decides neither about the node nor about the
+    budget of retries. A program's error becomes a `program_error`, unless it has a reason that
+    `trainyard.run` sets.
 
     Args:
-        run: the run directory.
-        of_program: whether the ranks are those of a program.
+        run: run directory.
+        of_program: whether the ranks run a program.
     """
     error = read_record(run.error, Failure, owner=run.writer)
     return (
@@ -111,7 +119,7 @@ def last_words(
 
 
 def without_claims(error: Failure, *, of_program: bool) -> Failure:
-    """Return a rank's error without fields that only the worker or the server determines."""
+    """Return a rank's error without the fields that only the worker or the server may set."""
     plain = replace(
         error, node=None, node_at_fault=False, free_retry=False, environment=None, signal=None
     )
@@ -127,12 +135,12 @@ def without_claims(error: Failure, *, of_program: bool) -> Failure:
 
 
 def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
-    """Classify the end of the share, and write `exit.json`.
+    """Classify the end of the share, and write the result to `exit.json`.
 
-    An existing record of a former supervisor of the share is kept.
+    If an earlier supervisor of the share has written a record, that record is kept.
 
     Returns:
-        The exit record, even if it could not be written: the report does not need the file.
+        The exit record, even if the file could not be written: the report does not need the file.
     """
     written = read_record(run.exit, ExitRecord)
     if written is not None:
@@ -147,10 +155,10 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
 
 
 def judge(findings: Findings, *, time: float) -> ExitRecord:
-    """Return the exit record.
+    """Return the exit record for the findings.
 
-    The trainer's outcome precedes the orders: after its save it has succeeded or stopped, whatever
-    its processes did later.
+    The trainer's outcome has priority over orders: after its save the trainer has succeeded or
+    stopped, whatever its processes did later.
     """
     of_program = findings.program_ranks is not None
     outcome, failure = _judge_program(findings) if of_program else _judge(findings)
@@ -175,14 +183,15 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
         return _stopped(found)
     ordered = found.preempted or found.desired is DesiredState.STOP
     if ordered and not found.started and found.fault is None:
-        return _stopped(found)  # no training to save
+        return _stopped(found)  # there is no training to save
     return "failed", found.fault or _failure_of_ranks(found)
 
 
 def _judge_program(found: Findings) -> tuple[Verdict, Failure | None]:
-    """Judge by orders and exit codes: a program need not leave an outcome.
+    """Judge a program by orders and exit codes, because it need not write an outcome.
 
-    After an order to stop it has stopped, however its ranks ended: most end by the signal.
+    After an order to stop, the verdict is `stopped` however the ranks ended; most ranks end by the
+    signal.
     """
     if found.outrun or found.desired is DesiredState.CANCEL:
         return "cancelled", None
@@ -234,8 +243,8 @@ def _failure_of_ranks(found: Findings) -> Failure:
     signal = signal_of(first, of_program=found.program_ranks is not None)
     if found.preempted and signal == "SIGTERM":
         return _preempted(found)
-    # If a rank was killed, that is the cause, not the errors that the others wrote about it. If
-    # ranks raised, the first one wrote the error.
+    # If a rank was killed, the kill is the cause, not the errors that other ranks wrote about it.
+    # If ranks raised errors, the first rank to fail wrote the error.
     if signal is None and first.exit_code is not None and found.error is not None:
         exit_code = first.exit_code if found.error.rank == first.rank else None
         return replace(found.error, node=found.node, exit_code=exit_code)
@@ -243,14 +252,14 @@ def _failure_of_ranks(found: Findings) -> Failure:
 
 
 def first_failure(ranks: Iterable[RankExit]) -> RankExit | None:
-    """Return the first exit that is no success; `ranks` are in order of time."""
+    """Return the first exit that is no success; `ranks` must be ordered by time."""
     return next((end for end in ranks if end.exit_code != 0), None)
 
 
 def signal_of(end: RankExit, *, of_program: bool) -> str | None:
-    """Return the signal that ended a rank, or its child if a program passes that exit on.
+    """Return the signal that ended a rank, or its child if a program passes the exit code on.
 
-    Shells and containers return 128 plus the number of the signal that ended their command.
+    Shells and containers return 128 plus the signal number if a signal ended their command.
     """
     passed_on = (end.exit_code or 0) - 128
     if of_program and passed_on in PASSED_ON:
@@ -301,7 +310,7 @@ def _usual_reason(found: Findings) -> FailureReason:
 
 
 def _load_error(found: Findings) -> str | None:
-    """Return Python's error in loading a program, if it ended the program's start."""
+    """Return the error by which Python failed to load a program, if it ended the start."""
     seconds = found.seconds_unheard
     if found.program_ranks is None or seconds is None or seconds > START_SECONDS:
         return None

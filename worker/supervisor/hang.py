@@ -1,6 +1,6 @@
-"""Detects hanging ranks: each phase has its own limit for the time between two heartbeats.
+"""Detects hanging ranks: each phase limits the time between two heartbeats.
 
-Before the limit, while all ranks live, it collects their positions.
+Before the limit, the watch collects the positions of the ranks, while all of them live.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ PHASE_SECONDS = {
     Phase.LOADING: 1800.0,
     Phase.COMPILING: 3600.0,
     Phase.TRAINING: 0.0,  # only the job's own limit
-    Phase.VALIDATING: 3600.0,  # a heartbeat for each batch, but the first may be compiled
+    Phase.VALIDATING: 3600.0,  # a heartbeat for each batch, but the first batch may be compiled
     Phase.SAVING: 3600.0,
     Phase.ENDING: 3600.0,
 }
 SUSPECTED_SHARE = 0.75
-"""Share of the limit after which positions are requested: collectives time out after 0.9 of it, and
-ranks that have failed by then do not answer."""
+"""Fraction of the limit after which positions are requested. Collectives time out after 0.9 of the
+limit, and ranks that have failed by then do not respond.
+"""
 STACKS_SECONDS = 1.0
-"""Time for ranks to write stacks and positions."""
+"""Time, in seconds, for ranks to write stacks and positions."""
 POSITIONS_BYTES = 1024 * 1024
-"""Limit of a node's positions in its exit record, in bytes; the size of a report is limited."""
+"""Maximum size of a node's positions in its exit record, in bytes, because the size of a report is
+limited.
+"""
 
 
 class HangWatch:
-    """Measures on a monotonic clock how long `heartbeat.json` has not changed.
+    """Measures, on a monotonic clock, the time since `heartbeat.json` last changed.
 
-    With `needs_heartbeat` it starts at the first heartbeat: a program need not write any.
+    With `needs_heartbeat`, the measurement starts at the first heartbeat, because a program need
+    not write any.
     """
 
     def __init__(
@@ -62,16 +66,16 @@ class HangWatch:
         self.heartbeat: Heartbeat | None = None
         """The last observed heartbeat."""
         self.suspected = False
-        """Whether the present silence has lasted for most of its limit."""
+        """Whether the present silence has exceeded `SUSPECTED_SHARE` of its limit."""
         self.false_alarms = 0
-        """Number of suspected silences that a heartbeat ended."""
+        """Number of suspected silences that a heartbeat then ended."""
 
     def restart(self) -> None:
-        """Start again: the ranks start now."""
+        """Restart the measurement, because the ranks start now."""
         self._changed_at = self._clock()
 
     def silence(self) -> str | None:
-        """Return a message about the missing heartbeat, or None within the limit."""
+        """Return a message if the heartbeat is overdue; None within the limit."""
         beat = read_record(self._path, Heartbeat, owner=self._owner)
         now = self._clock()
         if beat is not None and beat != self.heartbeat:
@@ -93,17 +97,17 @@ class HangWatch:
 
 
 class PositionWatch:
-    """Positions of this node's ranks during a silence that may become a hang."""
+    """Collects positions of this node's ranks during a silence that may become a hang."""
 
     def __init__(self, run: WorkerRun) -> None:
         self._run = run
         self._requested_at: float | None = None  # Unix time
         self._signalled: list[int] = []
         self.positions: tuple[RankPosition, ...] = ()
-        """Positions in the present silence, once they are read."""
+        """Positions during the present silence, once they are read."""
 
     def follow(self, seen: Observation, *, suspected: bool) -> None:
-        """Request positions once a silence is suspected, read them later, drop them after it."""
+        """Request positions in a suspected silence, read them later, drop them at its end."""
         if not suspected:
             self._requested_at, self.positions = None, ()
         elif self._requested_at is None:
@@ -129,7 +133,7 @@ class PositionWatch:
         return tuple(_bounded(self._position(seen, rank) for rank in sorted(seen.pidfds)))
 
     def _position(self, seen: Observation, rank: int) -> RankPosition:
-        """Return a rank's answer, or the state of its process."""
+        """Return the position that a rank wrote, or else the state of its process."""
         found = read_record(self._run.position(rank), RankPosition, owner=self._run.writer)
         assert self._requested_at is not None
         if found is not None and found.rank == rank and found.time >= self._requested_at:
@@ -151,7 +155,7 @@ def _bounded(positions: Iterator[RankPosition]) -> Iterator[RankPosition]:
 
 
 def request_stacks(seen: Observation) -> list[int]:
-    """Signal each rank that can write its stacks to its log; return those ranks."""
+    """Signal each rank that can write its stacks to its log; return the signalled ranks."""
     signalled = []
     for rank, pidfd in seen.pidfds.items():
         if _catches(seen.pids[rank]):
@@ -164,5 +168,5 @@ def request_stacks(seen: Observation) -> list[int]:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether a process handles the signal, which would otherwise end it."""
+    """Return whether a process handles the signal; otherwise the signal would end the process."""
     return bool(int(status_field(pid, "SigCgt") or "0", 16) >> (STACKS_SIGNAL - 1) & 1)

@@ -1,4 +1,4 @@
-"""The checks of a launch: its devices are present and free, and the launcher accepts the input."""
+"""Checks of a launch: its devices are present and free, and the launcher accepts its input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from worker.supervisor.orders import Orders
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30.0
-"""Time limit for the driver's answer; the worker keeps the driver open, so that it is not cold."""
+"""Time limit, in seconds, for the driver to respond; the driver is not cold, because the worker
+keeps it open.
+"""
 CHECK_SECONDS = 600.0
 REMEDY = (
     "None is needed: the slots are withheld until their devices can be used, and the next attempt "
@@ -33,9 +35,9 @@ REMEDY = (
 
 
 def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
-    """Return why devices of a share cannot take its ranks, by UUID; empty if all can.
+    """Return why devices of a share cannot run its ranks, by UUID; empty if all can.
 
-    The server places by the last heartbeat, which is some seconds old.
+    The check is needed because the server places by the last heartbeat, which is some seconds old.
     """
     given = [uuid for uuid in launch.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
     if not given:
@@ -44,7 +46,7 @@ def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
     try:
         samples = without_own(sample_once(seconds=ANSWER_SECONDS), supervisors)
     except Exception:
-        # Values that no sample can hold are a fault of the driver too, not of the ranks.
+        # Values that no sample can hold are also a fault of the driver, not of the ranks.
         logger.exception("%s", DRIVER_SILENT)
         return dict.fromkeys(given, DRIVER_SILENT)
     found = {sample.uuid: sample.why_unusable for sample in samples}
@@ -53,25 +55,25 @@ def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
 
 
 def without_devices(node: str, unusable: Mapping[str, str]) -> Failure:
-    """Return the failure of a launch on devices that cannot take its ranks."""
+    """Return the failure of a launch whose devices cannot run its ranks."""
     named = "; ".join(f"{uuid}: {reason}" for uuid, reason in unusable.items())
     return put_back(node, f"ranks cannot start on {node}: {named}", remedy=REMEDY)
 
 
 class InputCheck:
-    """The process of one launch that checks spec and input, or loads an image."""
+    """The process that checks spec and input of one launch, or loads an image."""
 
     def __init__(self, share: Share, pid: int) -> None:
-        """Watch a child of this process."""
+        """Watch a child of this process that runs the check."""
         self._share = share
         self._pid = pid
         self._began_at = time.monotonic()
         self.pidfd = os.pidfd_open(pid)
-        """Readable when it has ended; valid until `close`."""
+        """Pidfd, readable once the check has ended; valid until `close`."""
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or takes too long."""
+        """Whether the check has ended, or has exceeded its time limit."""
         return self._status is not None or self._is_late
 
     def refusal(self, orders: Orders) -> Failure | None:
@@ -81,9 +83,10 @@ class InputCheck:
         return self._failure()
 
     def _failure(self) -> Failure | None:
-        """Return why the ranks cannot run; None while nothing is wrong.
+        """Return why the ranks cannot run; None if the check found no failure.
 
-        A check that a signal ended, for example for lack of memory, has found nothing in the input.
+        A check that a signal ended, for example for lack of memory, has found no failure in the
+        input.
         """
         reason, what = FailureReason.DATA_ERROR, "check of spec and input"
         if self._share.runs_program:
@@ -108,7 +111,7 @@ class InputCheck:
         )
 
     def close(self) -> None:
-        """Forget the process; the process tree reaps and ends it."""
+        """Close the pidfd; the process tree reaps and ends the process."""
         os.close(self.pidfd)
 
     @property

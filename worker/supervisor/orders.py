@@ -1,4 +1,4 @@
-"""Orders to an attempt, from the server and by signals; the main thread carries them out."""
+"""Orders to an attempt, received from the server and by signals; the main thread acts on them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 SIGNAL_SECONDS = 3.0
-"""Time within which a SIGTERM to every process of a node reaches the last of them."""
+"""Maximum time, in seconds, until a SIGTERM to every process of a node reaches the last one."""
 GRACE_SECONDS = 3.0
-"""Time for the other ranks to write their errors after the first abnormal end."""
+"""Time, in seconds, for the other ranks to write their errors after the first abnormal exit."""
 LEAVING_SECONDS = 10.0
-"""Time for the launcher to exit after its ranks."""
+"""Time, in seconds, for the launcher to exit after its ranks have ended."""
 LAST_REPORT_SECONDS = 2.0
-"""Time before the end of the machine reserved for the report of the exit."""
+"""Time, in seconds, reserved before the end of the machine to report the exit."""
 
 
 class Orders:
@@ -42,25 +42,28 @@ class Orders:
         self._deadline = deadline
         self._leads = leads
         self.shells: tuple[ShellOrder, ...] = ()
-        """People's commands in the last reply; a supervisor ignores those that it has started."""
+        """People's commands in the last reply; the supervisor ignores commands that it has already
+        started.
+        """
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when an order has changed."""
+        """Eventfd that is readable once an order has changed."""
         self.desired = DesiredState.RUN
-        """The last state that the server ordered."""
+        """Last desired state that the server ordered."""
         self.preempted = False
         """Whether a SIGTERM to the supervisor ended the attempt on this node."""
         self.outrun = False
         """Whether the server refused a report because another attempt is current."""
         self._hurried_at: float | None = None
-        self._leaves_by: float | None = None  # monotonic
+        self._leaves_by: float | None = None  # monotonic time
 
     def uploads_until(self, grace_seconds: float) -> float | None:
         """Return the Unix time until which the end may wait for uploads; None without a limit.
 
-        A cancel and a notice limit it: the slots, or the machine, are needed elsewhere.
+        A cancel and a preemption notice set a limit, because other work needs the slots, or the
+        machine ends.
 
         Args:
-            grace_seconds: longest time after the first such order.
+            grace_seconds: maximum time, in seconds, after the first such order.
         """
         if self._hurried_at is None:
             return None
@@ -79,10 +82,11 @@ class Orders:
         return self.leave_now or self.preempted or self.desired is DesiredState.STOP
 
     def leaves_soon(self) -> bool:
-        """Return whether the ranks must end, after waiting for a signal that may be on its way.
+        """Return whether the ranks must end, after a wait for a signal that may be under way.
 
-        Slurm sends SIGTERM to every process of a step. A process that it ended is no fault if this
-        process receives the signal a moment later. All calls together wait only once.
+        Slurm sends SIGTERM to every process of a step. If SIGTERM ended a process, that is no
+        failure if this process receives the signal shortly afterwards. All calls together wait only
+        once.
         """
         if self._leaves_by is None:
             self._leaves_by = time.monotonic() + SIGNAL_SECONDS
@@ -91,13 +95,13 @@ class Orders:
         return self.leave
 
     def obey(self, reply: ReportReply) -> None:
-        """Apply the orders of a reply. They are levels, so that a repeated order changes nothing.
+        """Apply the orders in a reply; a repeated order changes nothing, because orders are levels.
 
         Raises:
-            OSError: an order could not be written into the run directory; the next reply repeats
-                it.
+            OSError: an order could not be written to the run directory; the next reply repeats the
+                order.
         """
-        # A cancel is final: the ranks are being ended.
+        # A cancel is final, because the ranks are already being ended.
         if self.desired is not DesiredState.CANCEL and reply.desired is not self.desired:
             self.desired = reply.desired
             if reply.desired is DesiredState.CANCEL:
@@ -113,7 +117,7 @@ class Orders:
                 post_request(self._run, pending.id, pending.request)
 
     def preempt(self) -> None:
-        """Order the trainer to save and leave, as this node ends. A signal handler calls it."""
+        """Order the trainer to save and leave, as this node ends; called by a signal handler."""
         self.preempted = True
         self._hurry()
         try:
@@ -123,7 +127,7 @@ class Orders:
         self.wake()
 
     def give_way(self) -> None:
-        """End the ranks without a save: another attempt is current."""
+        """End the ranks without a save, because another attempt is current."""
         self.outrun = True
         self.wake()
 
@@ -137,10 +141,11 @@ class Orders:
 
 
 class StopOfProgram:
-    """Carries out an order to stop for a program that does not read the run directory.
+    """Carries out an order to stop for a program, which may not read the run directory.
 
-    Each of its ranks gets SIGTERM, but not torchrun, which would end all of them immediately. A
-    program with `stop` in its heartbeat reads that file in the run directory, and gets no signal.
+    Each rank of the program gets SIGTERM, but torchrun does not, because torchrun would end all
+    ranks immediately. A program with `stop` in its heartbeat reads the file `stop` in the run
+    directory, and gets no signal.
     """
 
     def __init__(
@@ -152,13 +157,14 @@ class StopOfProgram:
         self._ends_at: float | None = None
         self._signalled: set[int] = set()
         self.in_time = False
-        """Whether the order came before any rank had failed and before all had ended."""
+        """Whether the order arrived before any rank had failed and before all ranks had ended."""
 
     def is_over(self, seen: Observation) -> bool | None:
-        """Signal the ranks once, and return whether their time is over.
+        """Signal the ranks once; return whether their time to end has passed.
 
         Returns:
-            None if they end as without an order: they failed or ended before it, or read `stop`.
+            None if the ranks end without an order: they failed or ended before it, or they read the
+                file `stop`.
         """
         now = self._clock()
         if self._ends_at is None:
@@ -179,14 +185,14 @@ class StopOfProgram:
         return beat is not None and "stop" in beat.answers
 
     def _seconds(self) -> float:
-        """Return the time until all ranks must have ended, never beyond the end of the node."""
+        """Return the time until all ranks must have ended, at most until the end of the node."""
         deadline = stop_deadline(self._run)
         left = math.inf if deadline is None else max(0.0, deadline - time.time())
         return min(self._grace_seconds, left)
 
 
 class Leaving:
-    """Grants time: to other ranks after a failure, to the launcher after its ranks have ended."""
+    """Grants time to other ranks after a failure, and to the launcher after its ranks' end."""
 
     def __init__(self) -> None:
         self._failed_at: float | None = None
@@ -194,7 +200,7 @@ class Leaving:
         self._ended_at: float | None = None
 
     def is_over(self, seen: Observation) -> bool:
-        """Return whether the wait is over; call it with each observation."""
+        """Return whether the granted time has passed; call this with each observation."""
         now = time.monotonic()
         if seen.failed and self._failed_at is None:
             self._failed_at = now

@@ -1,4 +1,4 @@
-"""Reports the end of an attempt with a dead supervisor, and the data that it had not sent."""
+"""Reports the end of an attempt whose supervisor died, and the data that it had not sent."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 def report_orphan(
     run: WorkerRun, launch: LaunchRecord, *, predecessor: Identity, launcher: LauncherFactory
 ) -> bool:
-    """End what the former supervisor left behind, and report its attempt to the end.
+    """End the processes that the dead supervisor left, and report its attempt to the end.
 
-    So the server receives checkpoints that were committed but not reported, and how the attempt
-    ended. Returns whether the attempt no longer needs a process on this node.
+    The server thus receives checkpoints that were committed but not reported, and the exit of the
+    attempt. Returns whether the attempt no longer needs a process on this node.
 
     Raises:
-        ValueError: a record of the run directory is missing or damaged.
+        ValueError: a record in the run directory is missing or damaged.
         NotEndedError: a process of the attempt may not be ended.
     """
-    output = tail(run.supervisor_log)  # before this process writes to it
+    output = tail(run.supervisor_log)  # read before this process writes to the log
     processes_of(launch).end()  # before reading the other records, which may be damaged
     share = Share.read(run)
     ranks = launcher(share)
@@ -54,7 +54,7 @@ def report_orphan(
             processes=share.processes_of_program,
             event_tail=event_tail_of(share),
             artifacts=artifacts,
-            log_held_bytes=sys.maxsize,  # the logs no longer grow, and the server may have them
+            log_held_bytes=sys.maxsize,  # logs no longer grow; the server may have them
         ),
     )
     uploading = threading.Thread(target=artifacts.upload_until_over, name="uploader")
@@ -68,7 +68,7 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, *, predecessor: Identity, output: str) -> Findings:
-    """Return the findings of the attempt; without a supervisor, also the reason for that."""
+    """Return the findings on the attempt; if its supervisor died, also the reason."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:
@@ -82,7 +82,8 @@ def _findings(share: Share, seen: Observation, *, predecessor: Identity, output:
     return Findings(
         node=node,
         program_ranks=seen.ranks if share.runs_program else None,
-        # In a shutdown the ranks end one after another, and write errors about each other.
+        # During a shutdown the ranks end one after another, so their errors only report each
+        # other's end.
         fault=fault if restarted or error is None else None,
         ranks=seen.exits,
         started=seen.started,
@@ -94,7 +95,7 @@ def _findings(share: Share, seen: Observation, *, predecessor: Identity, output:
 
 
 def _what_was_restarted(predecessor: Identity) -> str | None:
-    """Return what was restarted and so ended all processes together, if that happened."""
+    """Return what was restarted and thus ended all processes together; None if nothing was."""
     own = own_identity()
     if predecessor.boot_id != own.boot_id:
         return "machine"

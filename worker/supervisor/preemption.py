@@ -1,4 +1,4 @@
-"""Reads notices that this machine goes away, and signals its supervisors to save and leave."""
+"""Reads notices that announce the end of this machine, and signals its supervisors to leave."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from worker.node.node_store import NodeStore, identity_of
 from worker.node.process_identity import open_process
 
 LONGEST = 200
-"""Length limit of a reported notice."""
+"""Maximum length of a notice in reports, in characters."""
 END = "end"
-"""Second line of a notice after which processes may run until the end of the allocation."""
+"""Second line of a notice that lets processes run until the end of the allocation."""
 
 
 def read_notice(files: Sequence[Path]) -> str | None:
-    """Return the first line of the first file that exists; None when none does.
+    """Return the first line of the first file that exists; None if no file exists.
 
-    Only people read the content: an empty file is a notice too.
+    The content is only for people, so an empty file is a notice too.
     """
     for path in files:
         try:
@@ -30,7 +30,7 @@ def read_notice(files: Sequence[Path]) -> str | None:
                 line = file.readline(LONGEST)
         except FileNotFoundError:
             continue
-        except OSError:  # it exists but cannot be read: a notice
+        except OSError:  # an existing but unreadable file counts as a notice
             line = ""
         said = "".join(character for character in line if character.isprintable()).strip()
         return said or f"{path.name} appeared"
@@ -40,15 +40,15 @@ def read_notice(files: Sequence[Path]) -> str | None:
 def read_deadline(
     files: Sequence[Path], *, usual_seconds: float | None, end: float | None
 ) -> float | None:
-    """Return the Unix time until which processes may run after the first existing notice.
+    """Return the Unix time until which processes may run under the first existing notice.
 
-    The second line holds that time, or the word `end` for the end of the allocation. Without such
-    a line the usual time from now applies.
+    The second line of the notice holds that time, or the word `end` for the end of the allocation.
+    Without a valid second line, the result is `usual_seconds` from now.
 
     Args:
-        files: as in `read_notice`.
-        usual_seconds: time after a notice without a second line; unlimited when absent.
-        end: end of the node's allocation, if it is known.
+        files: as for `read_notice`.
+        usual_seconds: time after a notice without a second line, in seconds; unlimited when absent.
+        end: end of the node's allocation in Unix time; None if unknown.
     """
     for path in files:
         try:
@@ -69,9 +69,9 @@ def read_deadline(
 
 
 def signal_supervisors(node: NodeStore) -> int:
-    """Send SIGTERM to every supervisor of the node, which then saves and leaves; return how many.
+    """Send SIGTERM to every supervisor, which then saves and leaves; return their number.
 
-    Call it until it returns 0: a launch under way may start one more.
+    Call this until it returns 0, because a launch in progress may start another supervisor.
     """
     signalled = 0
     for attempt_id in node.live():

@@ -26,21 +26,26 @@ logger = logging.getLogger(__name__)
 
 NOT_CURRENT, UNKNOWN = 409, 401
 UNKNOWN_SECONDS = 600.0
-"""Time for which a server must deny the attempt before that counts: it may be another program on
-the port of our server, which is away."""
+"""Time, in seconds, for which a server must deny that the attempt exists before the denial counts:
+while the server is down, another program may respond on its port.
+"""
 MAX_ANSWERS = 1000
-"""Limit of the answers in a report; the next one has the rest."""
+"""Maximum number of request answers per report; the next report has the rest."""
 FACTS_SECONDS = 10.0
-"""Shortest time between two reports of the facts of a run; the last facts are sent at its end."""
+"""Minimum time, in seconds, between two reports of a run's facts; the last facts are sent at its
+end.
+"""
 DRAIN_SECONDS = 600.0
-"""Time for which the rest of the files may delay the exit while the server takes it: as long as the
-server takes output of an ended attempt. A rank can make a log of any size by a hole."""
+"""Maximum time, in seconds, for which unsent files delay the exit while the server accepts them. It
+equals the time for which the server accepts output of an ended attempt. Without it, a rank could
+delay the exit with a sparse log of any size.
+"""
 
 
 class Reporter:
-    """Sends news of an attempt from its own thread, until the server has its exit.
+    """Reports an attempt from its own thread until the server has the exit of the attempt.
 
-    `report_until_over` is the thread; other threads call the other methods.
+    The thread runs `report_until_over`; other threads call the other methods.
     """
 
     def __init__(
@@ -67,19 +72,19 @@ class Reporter:
         self._pending: set[str] = set()
         self._answered: set[str] = set()
         self._provenance_over = False  # sent, or refused
-        self._facts_file: tuple[int, ...] | None = None  # as last read
-        self._facts_sent: tuple[int, ...] | None = None  # as sent to the server
-        self._facts_at = float("-inf")  # monotonic
+        self._facts_file: tuple[int, ...] | None = None  # state of the file as last read
+        self._facts_sent: tuple[int, ...] | None = None  # state of the file as last sent
+        self._facts_at = float("-inf")  # monotonic time
         self._facts_over = False  # refused
         self._refused = False
         self._stuck = False
-        self._unknown_since: float | None = None  # monotonic
-        self._draining_since: float | None = None  # monotonic
+        self._unknown_since: float | None = None  # monotonic time
+        self._draining_since: float | None = None  # monotonic time
         self.delivered = False
         """Whether the server has the exit record."""
 
     def withhold(self, unusable: Mapping[str, str]) -> None:
-        """Add unusable devices, by UUID with the reason, to all further reports."""
+        """Add unusable devices to all further reports: for each UUID, the reason."""
         self._unusable = unusable
 
     def finish(self, findings: Findings) -> ExitRecord:
@@ -105,7 +110,7 @@ class Reporter:
                     waits = BACKOFF.pauses()
                 except ServerAway as error:
                     pause = self._note_outage(api, error, waits)
-                except Exception:  # a full disk or an unreadable file: the lease must be renewed
+                except Exception:  # for example a full disk: the lease must still be renewed
                     logger.exception("a report could not be made")
                     pause = next(waits)
                 if not self.delivered and not self._orders.outrun:
@@ -113,13 +118,13 @@ class Reporter:
                     self._nudge.clear()
 
     def _note_outage(self, api: WorkerApi, error: ServerAway, waits: Iterator[float]) -> float:
-        """Return the pause; read the server's URL again, which may have changed meanwhile."""
+        """Return the pause; read the server's URL again, because it may have changed."""
         logger.info("spooling: %s", error)
         api.url = NodeStore(Path(self._launch.data_dir)).server_url or api.url
         return next(waits)
 
     def _report(self, api: WorkerApi) -> bool:
-        """Report once; return whether more must be reported immediately."""
+        """Send one report; return whether another must follow immediately."""
         report = self._make()
         try:
             reply = api.report(self._launch.attempt_id, report)
@@ -144,7 +149,7 @@ class Reporter:
         return progress and not self._spool.drained
 
     def _is_outrun(self, refusal: ApiError) -> bool:
-        """Return whether a refusal shows that the server counts this attempt as over."""
+        """Return whether a refusal shows that the server counts this attempt as ended."""
         if refusal.status != UNKNOWN:
             self._unknown_since = None
             return refusal.status == NOT_CURRENT
@@ -156,25 +161,25 @@ class Reporter:
     def _send_less(self, report: Report, refusal: ApiError) -> None:
         """Omit the part of a report that the server may have refused.
 
-        The refusal concerns the content: the next report omits it, so that the lease is renewed.
-        The following ones send less and less, down to the line at fault. If that does not help
-        either, the exit still gets through.
+        The refusal concerns the content, so the next report omits it and renews the lease. The
+        following reports send shorter chunks, down to the invalid line. If that does not help
+        either, the exit is still sent.
         """
         logger.error("the server refused a report: %s", refusal)
         if report.provenance is not None:
-            self._provenance_over = True  # no later report would pass: the file does not change
+            self._provenance_over = True  # the file never changes: later reports would fail
         self._facts_over |= report.facts is not None
         if report.chunks:
             self._stuck = not self._spool.narrow()
         self._refused = not self._refused
 
     def _make(self) -> Report:
-        over = self._exit  # read first: a drain after it is complete
-        self._spool.make_room()  # also if no report arrives, or the next one has no chunks
+        over = self._exit  # read first, so that a drain seen afterwards is complete
+        self._spool.make_room()  # needed even if no report arrives or has chunks
         provenance = self._provenance()
         facts = None if provenance is not None else self._facts(is_last=over is not None)
-        # Alone: with chunks it may be too large, and a refusal would not show which part is at
-        # fault.
+        # Sent without chunks: with them the report may be too large, and a refusal would not show
+        # which part is invalid.
         alone = provenance is not None or facts is not None
         chunks = () if self._refused or alone else self._spool.chunks()
         drained = not chunks and self._spool.drained
@@ -225,7 +230,7 @@ class Reporter:
         return None if found is None else to_plain(found)
 
     def _facts(self, *, is_last: bool) -> RunFacts | None:
-        """Return the facts of the run if they have changed and a report of them is due."""
+        """Return the facts of the run if they have changed and a report is due; otherwise None."""
         waits = time.monotonic() - self._facts_at < FACTS_SECONDS and not is_last
         if self._refused or self._facts_over or waits or self._launch.node_rank != 0:
             return None
@@ -238,7 +243,7 @@ class Reporter:
             return None
         self._facts_file, self._facts_at = file, time.monotonic()
         facts = None
-        if found.st_size <= 12 * MAX_FACTS_BYTES:  # two sections; an escaped byte takes six
+        if found.st_size <= 12 * MAX_FACTS_BYTES:  # two sections; an escaped byte takes six bytes
             facts = read_record(self._run.facts, RunFacts, owner=self._run.writer)
         if facts is None:
             logger.warning("%s is not reported: no facts within their limits", self._run.facts)
@@ -246,7 +251,7 @@ class Reporter:
         return facts
 
     def _answers(self) -> dict[str, RequestAnswer]:
-        """Return answers that the server does not have yet, as many as fit a report."""
+        """Return request answers that the server lacks, as many as one report can hold."""
         answers: dict[str, RequestAnswer] = {}
         for request_id, path in islice(answer_files(self._run), MAX_ANSWERS):
             answer = None

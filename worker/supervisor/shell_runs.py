@@ -1,4 +1,4 @@
-"""People's commands in a running attempt: the supervisor starts, watches and ends them."""
+"""People's commands in a running attempt; the supervisor starts, watches and ends them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NOT_ALLOWED = (
     "this node runs no code that people bring; TRAINYARD_ALLOW_CODE=true for its worker allows it"
 )
 HANGUP_SECONDS = 2.0
-"""Time between SIGHUP and SIGKILL."""
+"""Time, in seconds, between SIGHUP and SIGKILL."""
 LAST_SECONDS = 10.0
-"""Time limit, after the end of the attempt, for sending the exits of its commands."""
+"""Maximum time, in seconds, for sending the exits of commands after the end of the attempt."""
 SHELLS = ("/bin/bash", "/bin/sh")
-"""Default commands: the first that exists runs if none is named."""
+"""Default commands; the first one that exists runs if a person names no command."""
 
 
 @dataclass
@@ -44,13 +44,13 @@ class _Running:
 
 
 class ShellRuns:
-    """All commands of a share. The supervisor's main thread calls its methods.
+    """All commands of a share; only the supervisor's main thread calls its methods.
 
-    The processes have the attempt's marks and user, so that they end with it.
+    The processes have the marks and the user of the attempt, so that they end with the attempt.
     """
 
     def __init__(self, share: Share, *, before_start: Callable[[], None]) -> None:
-        """Describe the commands; nothing starts. `before_start` is called before each starts."""
+        """Describe the commands; nothing starts. `before_start` is called before each start."""
         self._share = share
         self._before_start = before_start
         self._running: list[_Running] = []
@@ -58,11 +58,11 @@ class ShellRuns:
 
     @property
     def pidfds(self) -> Sequence[int]:
-        """Pidfds of the processes, readable when one ends."""
+        """Pidfds of the processes; each becomes readable when its process ends."""
         return [each.pidfd for each in self._running if not each.exited]
 
     def poll(self, orders: Sequence[ShellOrder]) -> None:
-        """Start new commands of the orders, and check which processes have ended or must end."""
+        """Start new commands in the orders; check which processes have ended or must end."""
         for order in orders:
             if order.id not in self._seen:
                 self._seen.add(order.id)
@@ -76,7 +76,7 @@ class ShellRuns:
             self._running.remove(each)
 
     def close(self) -> None:
-        """Send the exits of all commands; their processes have ended with the attempt."""
+        """Send the exits of all commands; the processes have ended with the attempt."""
         for each in self._running:
             if not each.exited:
                 status = self._share.processes.status(each.pid)
@@ -103,7 +103,7 @@ class ShellRuns:
             output, other = pty.openpty()
             resize(output, terminal)
             if (user := self._share.launch.user) is not None:
-                os.fchown(other, user.uid, -1)  # programs reopen it by its name
+                os.fchown(other, user.uid, -1)  # programs reopen the terminal by its path
             given, files = os.dup(output), _terminal_files(os.ttyname(other))
             theirs = [other]
         else:
@@ -146,7 +146,7 @@ class ShellRuns:
             self._end(each)
 
     def _end(self, each: _Running) -> None:
-        """Hang up, then kill. The process is not reaped yet, so that its pid is not reused."""
+        """Send SIGHUP, later SIGKILL; the process is not reaped yet, so its pid is not reused."""
         now = time.monotonic()
         if each.hung_up_at is None:
             each.hung_up_at = now
@@ -155,7 +155,7 @@ class ShellRuns:
             _signal_session(each.pid, signal.SIGKILL)
 
     def _refuse(self, shell_id: str, reason: str) -> None:
-        """Send a refusal from a thread: the main thread watches the ranks."""
+        """Send a refusal from a thread, because the main thread watches the ranks."""
         message = ShellOutputMessage(
             protocol=PROTOCOL, start=0, exit=ShellExit(failure=reason[:2000])
         )

@@ -1,4 +1,4 @@
-"""Connects the streams of one command's process with the server, in two threads."""
+"""Connects the streams of one command's process to the server, in two threads."""
 
 from __future__ import annotations
 
@@ -31,38 +31,42 @@ from worker.node.node_store import NodeStore
 logger = logging.getLogger(__name__)
 
 CONTACT_SECONDS = 5.0
-"""Longest pause between two output messages: each reply states whether the command is wanted."""
+"""Maximum pause between two output messages, in seconds; each reply states whether to end the
+command.
+"""
 AWAY_SECONDS = 60.0
-"""Time without the server after which the command is ended: its output cannot be delivered."""
+"""Time, in seconds, without the server after which the command is ended, because its output cannot
+be delivered.
+"""
 GATHER_SECONDS = 0.01
-"""Time for which output is collected into one message."""
+"""Time, in seconds, for which output is collected into one message."""
 FULL_SECONDS = 0.1
-"""Pause while the server's buffer of output is full."""
+"""Pause, in seconds, while the server's buffer for output is full."""
 LAST_SECONDS = 0.5
-"""Time after the end of the process for reading output that its children left."""
+"""Time, in seconds, to read output that children left after the end of the process."""
 POLL_SECONDS = 10.0
-"""Longest wait of a poll for input; shorter than the time limit of a call."""
+"""Maximum duration of a poll for input, in seconds; it is below the time limit of a call."""
 PIECE_BYTES = 64 * 1024
 END_OF_INPUT = b"\x04"
-"""A terminal's character for the end of input."""
+"""Terminal character that ends the input."""
 
 Reply = TypeVar("Reply")
 
 
 class ShellStreams:
-    """The threads of one command; the main thread reports the end of its process by `ended`."""
+    """The threads of one command; the main thread reports the process' end by `ended`."""
 
     def __init__(
         self, share: Share, shell_id: str, *, output: int, given: int, terminal: Terminal | None
     ) -> None:
-        """Describe the threads; nothing starts.
+        """Describe the threads; nothing starts yet.
 
         Args:
             share: the share in which the command runs.
-            shell_id: its id.
-            output: descriptor of its output, for reading.
-            given: another descriptor, for writing its input.
-            terminal: the terminal, if it has one.
+            shell_id: id of the command.
+            output: descriptor from which the command's output is read.
+            given: another descriptor, to which the command's input is written.
+            terminal: terminal of the command; None without one.
         """
         self._share = share
         self._id = shell_id
@@ -82,7 +86,7 @@ class ShellStreams:
 
     @property
     def unwanted(self) -> bool:
-        """Whether the server, or its absence, orders the end of the command."""
+        """Whether the command must end, by order or because the server is unreachable."""
         return self._unwanted.is_set()
 
     def start(self) -> None:
@@ -97,12 +101,12 @@ class ShellStreams:
         self._exited.set()
 
     def join(self, seconds: float) -> None:
-        """Wait until the exit was sent, at most `seconds`."""
+        """Wait until the exit is sent, for at most `seconds`."""
         self._threads[0].join(seconds)
 
     @property
     def over(self) -> bool:
-        """Whether everything that can be sent was sent."""
+        """Whether everything that can be sent has been sent."""
         return not self._threads[0].is_alive()
 
     # ---- output ---------------------------------------------------------------------------------
@@ -119,9 +123,9 @@ class ShellStreams:
             os.close(self._output)
 
     def _send_output(self, api: WorkerApi) -> int:
-        """Send output until the process and its output have ended; return the offset after it.
+        """Send output until the process and its output have ended; return the end offset.
 
-        Output of an unwanted command is read too: it must not block while it is being ended.
+        Output of a command that must end is read too, so that the command does not block meanwhile.
         """
         held, stored, contact_at, is_open = b"", 0, 0.0, True
         while is_open or held or not self._exited.is_set():
@@ -140,7 +144,7 @@ class ShellStreams:
         return stored
 
     def _send(self, api: WorkerApi, start: int, content: bytes) -> int:
-        """Send output; return how many bytes the server accepted."""
+        """Send output; return the number of bytes that the server accepted."""
         reply = self._call(api, lambda: self._tell(api, start, content=content, ended=None))
         if reply is None or not reply.wanted:
             self._unwanted.set()
@@ -151,20 +155,20 @@ class ShellStreams:
         return taken
 
     def _read(self, seconds: float) -> bytes | None:
-        """Return output that arrives within `seconds`; None after its end."""
+        """Return output that arrives within `seconds`; None after the end of the output."""
         if not select.select([self._output], [], [], seconds)[0]:
             return b""
         time.sleep(GATHER_SECONDS)
         try:
             return os.read(self._output, PIECE_BYTES) or None
         except OSError as error:
-            if error.errno == errno.EIO:  # no process has the other side of the terminal open
+            if error.errno == errno.EIO:  # no process has the terminal open any more
                 return None
             raise
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the process ended so long ago that no output of it can still arrive."""
+        """Whether the process ended so long ago that no more output can arrive."""
         return self._exited.is_set() and time.monotonic() - self._exited_at > LAST_SECONDS
 
     def _tell(
@@ -222,7 +226,7 @@ class ShellStreams:
         return WorkerApi(node.server_url or "", self._token, ca_file=node.server_ca)
 
     def _call(self, api: WorkerApi, call: Callable[[], Reply]) -> Reply | None:
-        """Return the server's reply; None if it refuses, or is away for too long."""
+        """Return the server's reply; None if it refuses, or is unreachable for too long."""
         deadline, pauses = time.monotonic() + AWAY_SECONDS, BACKOFF.pauses()
         while True:
             try:

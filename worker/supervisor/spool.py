@@ -1,11 +1,10 @@
-"""The files of a run directory as a spool: the acknowledged bytes, and the next ones.
+"""The files of a run directory as a spool: the acknowledged bytes, and the bytes to send next.
 
-A log keeps its offsets for ever, but not its disk space: when it has grown by `LOG_KEPT_BYTES` and
-the server has its beginning, that beginning becomes a hole in the file. Bytes that the server lacks
-keep their space up to `LOG_HELD_BYTES`; older ones are given up, which is recorded as an event, and
-read as zeros.
-While the disk is nearly full, artifacts are removed first, then all of the logs except
-`LOG_SPARE_BYTES`; metrics and events never.
+A log keeps its offsets for ever, but not its disk space. When a log has grown by `LOG_KEPT_BYTES`
+and the server has the beginning of the log, that beginning becomes a hole in the file. Bytes that
+the server lacks keep their space up to `LOG_HELD_BYTES`. Older bytes are dropped; an event records
+the loss, and the bytes read as zeros. While the disk is nearly full, artifacts are removed first,
+then the logs except for `LOG_SPARE_BYTES`; metrics and events are never removed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
 REPORT_BYTES = 2 * 1024 * 1024
-"""Raw bytes of one report: in base64, with everything else, it stays below the server's limit."""
+"""Maximum number of raw bytes in one report; in base64 and with all other content, the report stays
+below the server's limit.
+"""
 REPORT_CHUNKS = 256
 LOG_KEPT_BYTES = 64 * 1024 * 1024
 LOG_HELD_BYTES = 1024 * 1024 * 1024
@@ -41,7 +42,7 @@ PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 
 
 class SpoolFile:
-    """One append-only file."""
+    """One append-only file of the spool."""
 
     def __init__(self, name: str, path: Path, *, owner: int, whole_lines: bool) -> None:
         self.name = name
@@ -49,26 +50,27 @@ class SpoolFile:
         self._owner = owner
         self._refused = False
         self.whole_lines = whole_lines
-        """Whether it consists of lines that must not be cut."""
+        """Whether the file consists of lines that must not be cut."""
         self._freed = 0
         self.is_at_end = True
-        """Whether the last chunk reached the end of the file at that time."""
+        """Whether the last chunk reached the end that the file had at that time."""
         self.acknowledged = 0
         """Offset of the first byte that the server lacks."""
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """Number of bytes written so far."""
         try:
             return self.path.lstat().st_size
         except FileNotFoundError:
             return 0
 
     def next_chunk(self, limit: int) -> Chunk | None:
-        """Return the bytes after the acknowledged ones, at most `limit`, or None without any.
+        """Return at most `limit` bytes after the acknowledged ones; None if there are none.
 
-        Metrics and events are cut after a line; a line longer than the limit is sent whole. A line
-        that fits into no chunk is not a trainer's record: from there on the file is not reported.
+        Chunks of metrics and events end after a line; a line longer than the limit is sent whole. A
+        line too long for any chunk was not written by a trainer; the file is not reported from that
+        line on.
         """
         start = self.acknowledged
         self.is_at_end = True
@@ -81,7 +83,7 @@ class SpoolFile:
                     content += file.readline(MAX_CHUNK_BYTES + 1 - limit)
         except FileNotFoundError:
             return None
-        except OSError as error:  # a link, a pipe, or of another user
+        except OSError as error:  # a link, a pipe, or a file of another user
             self._refuse(str(error))
             return None
         if len(content) > MAX_CHUNK_BYTES:
@@ -99,20 +101,20 @@ class SpoolFile:
         )
 
     def _refuse(self, why: str) -> None:
-        """Log once that the rest of the file is not reported."""
+        """Log once that the rest of the file will not be reported."""
         if not self._refused:
             logger.warning("%s is not reported: %s", self.path, why)
         self._refused = True
 
     @property
     def drained(self) -> bool:
-        """Whether the server has everything that it can get: an unfinished line is never sent."""
+        """Whether the server has all that can be sent; an unfinished line is never sent."""
         return self.acknowledged >= self.size or self.next_chunk(CHUNK_BYTES) is None
 
     def free(self, *, kept: int, held: int) -> bool:
-        """Free the disk space of the file's beginning.
+        """Free the disk space at the beginning of the file.
 
-        Returns whether any freed bytes are missing at the server.
+        Returns whether the server lacks any of the freed bytes.
         """
         end = max(min(self.acknowledged, self.size - kept), self.size - held) // 4096 * 4096
         if self.whole_lines or end - self._freed < kept:
@@ -120,7 +122,7 @@ class SpoolFile:
         try:
             with open_regular(self.path, owner=self._owner, writing=True) as file:
                 _punch_hole(file.fileno(), self._freed, end - self._freed)
-        except OSError:  # a file system without holes: the bytes stay
+        except OSError:  # the file system has no holes: the bytes stay
             return False
         lost = end > max(self._freed, self.acknowledged)
         self._freed = end
@@ -129,14 +131,14 @@ class SpoolFile:
 
 @dataclass
 class _Barrier:
-    """The bytes that the server must have before it gets some events."""
+    """The metrics bytes that the server must have before it gets some events."""
 
     events_end: int
     """Offset after these events."""
     sizes: Mapping[SpoolFile, int]
     """Sizes of the metrics files when the events were read."""
     read: dict[SpoolFile, int | None] = field(default_factory=dict)
-    """End of each file's chunk in this report; None if it has no further line."""
+    """End of each file's chunk in this report; None if the file has no further line."""
 
     def note(self, file: SpoolFile, chunk: Chunk | None) -> None:
         self.read[file] = None if chunk is None or file.is_at_end else chunk.end
@@ -172,7 +174,7 @@ class Spool:
             SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True),
             SpoolFile("events", run.events, owner=run.writer, whole_lines=True),
         ]
-        # Files of one process each, in turn: none of them delays events.
+        # One file per process; they take turns, and none delays events.
         self._rank_metrics = deque(
             SpoolFile(f"metrics:{r}", run.metrics_of(r), owner=run.writer, whole_lines=True)
             for r in processes
@@ -197,16 +199,16 @@ class Spool:
 
     @property
     def paths(self) -> frozenset[Path]:
-        """The files that are sent to the server."""
+        """Paths of the files that are sent to the server."""
         return frozenset(file.path for file in self._all())
 
     def chunks(self) -> tuple[Chunk, ...]:
-        """Return the next bytes of every file, as many as one report holds.
+        """Return the next bytes of every file, up to the limit of one report.
 
-        Metrics and events come first, logs last, and files of ranks in turn: a rank that logs or
-        prints without end delays no other. An event follows the metrics that all ranks of this node
-        had written when the event was read: when the server takes a commit, it has their points up
-        to the commit's step.
+        Metrics and events come first and logs last. Files of ranks take turns, so that a rank that
+        logs or prints without end delays no other rank. An event follows the metrics that all ranks
+        of this node had written when the event was read. So when the server receives a commit, it
+        has the points up to the commit's step.
         """
         if self._event_tail is not None:
             self._event_tail.convert()
@@ -214,7 +216,7 @@ class Spool:
         barrier = self._next_barrier()
         of_ranks = [metrics, *self._rank_metrics]
         ordered = [*of_ranks, events]
-        if barrier is not None and barrier.is_passed():  # before metrics that fill the report
+        if barrier is not None and barrier.is_passed():  # first: metrics could fill the report
             ordered = [events, *of_ranks]
         files = [*ordered, *self._made_files, *self._logs]
         self._rank_metrics.rotate(-1)
@@ -227,8 +229,8 @@ class Spool:
                 break
             is_record = file.whole_lines
             limit = min(left, self._record_limit if is_record else CHUNK_BYTES)
-            # With narrowed chunks the order is given up: a line that the server refuses must be
-            # sent alone, however many lines the other files have.
+            # With narrowed chunks the order is given up, because a line that the server refuses
+            # must be sent alone, however many lines the other files have.
             if file is events and self._record_limit == CHUNK_BYTES:
                 passed = barrier is not None and barrier.is_passed()
                 end = barrier.events_end if barrier is not None and passed else 0
@@ -246,7 +248,7 @@ class Spool:
         return tuple(chunks)
 
     def _next_barrier(self) -> _Barrier | None:
-        """Return the barrier of the next events: the waiting one, or a new one."""
+        """Return the barrier for the next events: the pending one, or a new one."""
         metrics, events = self._records
         if self._barrier is not None and events.acknowledged < self._barrier.events_end:
             self._barrier.read.clear()
@@ -254,13 +256,13 @@ class Spool:
         end = events.size
         if end <= events.acknowledged:
             self._barrier = None
-        else:  # measured after the events, which were written after their metrics
+        else:  # measure after reading the events, which were written after their metrics
             sizes = {file: file.size for file in (metrics, *self._rank_metrics)}
             self._barrier = _Barrier(end, sizes)
         return self._barrier
 
     def make_room(self) -> None:
-        """Free excess space of logs; on a nearly full disk give up artifacts, then logs."""
+        """Free excess space of logs; on a nearly full disk, drop artifacts first, then logs."""
         self._free_logs(self._kept, self._held, reason="spool_full")
         if self._artifacts is None or not is_low(self._root):
             return
@@ -269,16 +271,16 @@ class Spool:
         self._free_logs(LOG_SPARE_BYTES, LOG_SPARE_BYTES, reason="disk_full")
 
     def _free_logs(self, kept: int, held: int, *, reason: DropReason) -> None:
-        """Free disk space of the logs, and report the reason if output is lost."""
+        """Free disk space of the logs; if output is lost, report the reason."""
         lost = [log.free(kept=kept, held=held) for log in self._logs]
         if any(lost) and self._artifacts is not None:
             self._artifacts.note_lost_output(reason)
 
     def narrow(self) -> bool:
-        """Send shorter chunks of metrics and events, eventually single lines.
+        """Send shorter chunks of metrics and events, in the end single lines.
 
-        The server refuses a report with an unreadable line, and skips that line when it comes
-        alone. Returns whether the next report is shorter than the last one.
+        The server refuses a report with an invalid line, but skips that line if it is sent alone.
+        Returns whether the next report is shorter than the last one.
         """
         if self._record_limit == 1 or self._largest_record == 0:
             return False
@@ -286,7 +288,7 @@ class Spool:
         return True
 
     def widen(self) -> None:
-        """Send longer chunks again: the server accepted the last ones."""
+        """Send longer chunks again, because the server accepted the last ones."""
         self._record_limit = min(2 * self._record_limit, CHUNK_BYTES)
 
     def acknowledge(self, offsets: Mapping[str, int]) -> bool:
@@ -302,7 +304,7 @@ class Spool:
 
     @property
     def drained(self) -> bool:
-        """Whether the server has everything, artifacts included; also reads more of event files."""
+        """Whether the server has all data, with artifacts; also converts more event files."""
         if self._event_tail is not None and self._event_tail.convert():
             return False
         if self._artifacts is not None and not self._artifacts.done:

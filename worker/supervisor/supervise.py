@@ -50,17 +50,17 @@ LONG_POLL_SECONDS, SHORT_POLL_SECONDS = 0.25, 0.02
 
 
 class Supervisor:
-    """The parent of one node's share of one attempt.
+    """The supervisor of one node's share of an attempt, and the parent of its processes.
 
-    Use it in its own process, from the main thread: it becomes a subreaper, reaps every child and
-    ends every descendant.
+    Use it in its own process, from the main thread, because it becomes a subreaper, reaps every
+    child and ends every descendant.
     """
 
     def __init__(self, run: WorkerRun, launcher: LauncherFactory) -> None:
-        """Read the run directory; nothing starts.
+        """Read the run directory; nothing starts yet.
 
         Raises:
-            OSError, ValueError: a file of the run directory is missing or damaged.
+            OSError, ValueError: a file in the run directory is missing or damaged.
         """
         identity = own_identity()
         self._run = run
@@ -76,7 +76,7 @@ class Supervisor:
             needs_heartbeat=share.runs_program,
         )
         program = self._spec.program
-        self._began_at: float | None = None  # monotonic
+        self._began_at: float | None = None  # monotonic time
         self._stop = None if program is None else StopOfProgram(run, program.stop_grace_seconds)
         self._positions = PositionWatch(run)
         self._disk = program_disk(run, share)
@@ -108,8 +108,8 @@ class Supervisor:
         replace_file(run.identity, identity.model_dump_json() + "\n")
 
     def supervise(self) -> ExitRecord:
-        """Run the node's share to its end, and report until the server has its exit."""
-        become_subreaper()  # before the first child: its daemons could otherwise escape
+        """Run the node's share to its end, and report until the server has the exit."""
+        become_subreaper()  # before the first child, whose daemons could otherwise escape
         raise_file_limit()
         signal.signal(signal.SIGTERM, lambda *_: self._orders.preempt())
         reporting = threading.Thread(target=self._reporter.report_until_over, name="reporter")
@@ -126,7 +126,8 @@ class Supervisor:
         except Exception as error:
             logger.exception("supervising failed")
             fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
-            # This also reads files of the job: an error in them does not count against the node.
+            # The preparation also reads files of the job, so an error does not count against the
+            # node.
             fault = replace(fault, node_at_fault=not self._share.runs_program)
         finally:
             self._launcher.stop()
@@ -146,7 +147,7 @@ class Supervisor:
         return self._reporter.delivered or self._orders.outrun
 
     def _sign_of_program(self) -> Heartbeat | None:
-        """Return a substitute for the heartbeats that a program need not write: its ranks run."""
+        """Return a heartbeat while ranks run, because a program need not write any."""
         seen = self._seen
         if self._stop is None or not seen.pidfds or len(seen.pids) < seen.ranks:
             return None
@@ -182,7 +183,7 @@ class Supervisor:
         )
 
     def _seconds_unheard(self) -> float | None:
-        """Return the ranks' run time, or None once one has written a heartbeat or metric."""
+        """Return the ranks' run time; None once a rank has written a heartbeat or a metric."""
         of_ranks = self._run.rank_metrics.glob("*.jsonl")
         records = (self._run.heartbeat, self._run.metrics, *of_ranks)
         if self._began_at is None or any(path.exists() for path in records):
@@ -190,10 +191,10 @@ class Supervisor:
         return time.monotonic() - self._began_at
 
     def _make_logs(self) -> None:
-        """Create the logs of another user's ranks, who then cannot put anything in their place."""
+        """Create the logs if ranks run as another user, who then cannot replace the files."""
         if (user := self._launch.user) is None:
             return
-        end_user(user)  # an earlier attempt with this id may have left a process
+        end_user(user)  # an earlier attempt with this user id may have left a process
         for rank in self._share.ranks:
             log = self._run.log(rank)
             log.touch(exist_ok=False)
@@ -204,7 +205,7 @@ class Supervisor:
         return None if excess is None else self._fault(FailureReason.DISK_LIMIT, excess)
 
     def _make_room(self) -> None:
-        """End the watch; on a nearly full disk, remove the excess of the run directory."""
+        """End the folder watch; on a nearly full disk, remove the excess of the run directory."""
         if self._disk is not None:
             self._disk.stop()
             self._disk.make_room(self._spool.paths, self._run.records(self._share.ranks))
@@ -213,18 +214,18 @@ class Supervisor:
 
     def _prepare(self) -> Sequence[str] | Failure:
         """Check the launch; return the command that checks the input, or the failure."""
-        # Here, not in a launcher: no launcher can omit it.
+        # Checked here and not in a launcher, so that no launcher can omit it.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
         if unusable := unusable_devices(self._launch):
             self._reporter.withhold(unusable)
             return without_devices(self._launch.node, unusable)
         checked = self._launcher.prepare()
-        # The signal that ends this node may also have ended a child that prepares the launch.
+        # The signal that ends this node may also have ended a child process of the check.
         return () if isinstance(checked, Failure) and self._orders.leave else checked
 
     def _launch_ranks(self, command: Sequence[str]) -> Failure | None:
-        """Run check and ranks, in sequence or concurrently; return the supervisor's findings."""
+        """Run check and ranks, in sequence or concurrently; return the supervisor's own finding."""
         alongside = self._launcher.checks_alongside
         if command and not alongside and (wrong := self._check_before(command)):
             return wrong
@@ -237,7 +238,7 @@ class Supervisor:
         check = InputCheck(self._share, pid)
         try:
             fault = self._train(check)
-            # Its refusal is the cause, even if the ranks met the error first.
+            # A refusal by the check is the cause, even if the ranks met the error first.
             while not (check.over or self._orders.leave):
                 _sleep(LONG_POLL_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[check.pidfd])
             return check.refusal(self._orders) or fault
@@ -245,7 +246,7 @@ class Supervisor:
             check.close()
 
     def _check_before(self, command: Sequence[str]) -> Failure | None:
-        """Run the check to its end; return its failure, unless the attempt leaves."""
+        """Run the check to its end; return its failure, or None if the attempt must leave."""
         log, processes = self._run.log(self._share.ranks[0]), self._share.processes
         pid = processes.spawn(command, environment=self._share.environment, output=log)
         check = InputCheck(self._share, pid)
@@ -261,7 +262,7 @@ class Supervisor:
     # ---- the ranks ------------------------------------------------------------------------------
 
     def _train(self, check: InputCheck | None) -> Failure | None:
-        """Watch the ranks until they end or must end; return the supervisor's own findings."""
+        """Watch the ranks until they end or must end; return the supervisor's own finding."""
         self._hang_watch.restart()
         leaving, stacks_requested = Leaving(), False
         while not self._orders.leave_now:
@@ -291,12 +292,12 @@ class Supervisor:
         return self._launch_failure()
 
     def _launch_failure(self) -> Failure | None:
-        """Return the launcher's own failure, unless the ranks had to end anyway."""
+        """Return the launcher's own failure, or None if the ranks had to end anyway."""
         ordered = self._orders.leave_now or (self._orders.leave and not self._seen.started)
         return None if ordered else self._seen.failure
 
     def _hang(self, silence: str, seen: Observation) -> Failure:
-        """Let the ranks write their positions before they are ended."""
+        """Let the ranks write their positions before they are ended; return the failure."""
         if not (signalled := self._positions.complete(seen)):
             return self._fault(FailureReason.HANG, silence)
         message = f"{silence}; the logs of ranks {signalled} end with what their threads were doing"
@@ -304,7 +305,7 @@ class Supervisor:
         return replace(fault, path=str(self._run.logs))
 
     def _locate_waiting_ranks(self, seen: Observation) -> None:
-        """Let the other ranks write their stacks when a rank failed while waiting for them."""
+        """If a rank failed while it waited for other ranks, let the others write their stacks."""
         _, error = last_words(self._run, of_program=self._share.runs_program)
         if error is not None and error.reason == FailureReason.HANG:
             request_stacks(seen)
@@ -314,16 +315,17 @@ class Supervisor:
 
 
 def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
-    """Supervise or report the attempt of a run directory.
+    """Supervise the attempt of a run directory, or report its end.
 
-    An attempt has one supervisor: if a former one left its identity, this process only reports.
+    An attempt has one supervisor, so if an earlier one left its identity, this process only
+    reports.
 
     Args:
-        folder: the run directory.
-        lock_fd: the lock of the attempt, already taken.
-        launcher: makes the launcher of the ranks.
+        folder: run directory.
+        lock_fd: descriptor of the attempt's lock, already taken.
+        launcher: creates the launcher of the ranks.
     """
-    os.set_inheritable(lock_fd, False)  # no rank may keep a dead supervisor's lock
+    os.set_inheritable(lock_fd, False)  # so that no rank keeps the lock of a dead supervisor
     run = WorkerRun(folder)
     with AttemptLock.inherited(lock_fd) as lock:
         try:
@@ -331,17 +333,18 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
                 user.join_group()
             over = _supervise_or_report(run, launcher)
         except NotEndedError:
-            # Neither reported as gone nor forgotten: the process still holds the slots.
+            # The attempt is neither reported as gone nor forgotten, because the process still holds
+            # the slots.
             logger.exception("the attempt is not over")
             over = False
         except Exception:
-            # A later process would fail too: the worker reports that the attempt is gone.
+            # A later process would fail too, so the worker reports that the attempt is gone.
             logger.exception("the attempt cannot be reported")
             over = True
         if over:
-            with suppress(OSError):  # from now on its run directory may be removed after a while
+            with suppress(OSError):  # its run directory may be removed after `run_days`
                 replace_file(run.over, "", durable=False)  # a rank may have put a link there
-            with suppress(OSError):  # without a recorded exit it is still open
+            with suppress(OSError):  # without a recorded exit the attempt is still open
                 if (user := RankUser.of_run(run.root)) is not None:
                     user.close(run.root)
             lock.forget()
@@ -351,7 +354,8 @@ def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
     """Return whether the attempt no longer needs a process on this node."""
     launch = read_record(run.launch, LaunchRecord)
     if launch is None:
-        # No process can report it: the worker ends processes with its marks and reports it as gone.
+        # No process can report the attempt: the worker ends processes with its marks and reports it
+        # as gone.
         logger.error("%s is missing or no launch record", run.launch)
         if (user := RankUser.of_run(run.root)) is not None:
             end_user(user)
@@ -369,7 +373,7 @@ def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
 
 
 def _sleep(seconds: float, *, wake_fd: int, pidfds: Iterable[int]) -> None:
-    """Sleep until an order arrives or a process ends, at most `seconds`."""
+    """Sleep until an order arrives or a process ends, for at most `seconds`."""
     poll = select.poll()
     for fd in (wake_fd, *pidfds):
         poll.register(fd, select.POLLIN)

@@ -1,1 +1,1 @@
-"""Work of a worker between jobs: its roots, and run directories of ended jobs."""
+"""Work of a worker between jobs: storage roots, run directories of ended jobs, idle process."""

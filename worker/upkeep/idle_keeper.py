@@ -21,13 +21,13 @@ from worker.warm.hand_over import CHANGED, READY
 logger = logging.getLogger(__name__)
 
 AGAIN = Backoff(first=5.0, longest=600.0)
-"""Pauses after the idle process ended by itself."""
+"""Pauses before a restart after the idle process ended unexpectedly."""
 
 
 class IdleKeeper(threading.Thread):
-    """The thread that starts an idle process, and a new one when that ends.
+    """The thread that starts an idle process, and starts a new one when it ends.
 
-    The imports run at normal priority: without privileges a process could not raise its priority
+    The imports run at normal priority, because an unprivileged process could not raise its priority
     again for training.
     """
 
@@ -39,8 +39,8 @@ class IdleKeeper(threading.Thread):
         self._status: socket.socket | None = None
         self._ready_at = math.inf
         self._pair: tuple[socket.socket, ...] = ()
-        # Celery may fork a long-lived process of its pool at any time. With a copy of the idle
-        # process' end of the pipe it would hide that the idle process has ended.
+        # Celery may fork a long-lived pool process at any time. If that process had a copy of the
+        # idle process' end of the pipe, the end of the idle process would go unnoticed.
         self._no_fork = threading.Lock()
         os.register_at_fork(
             before=self._no_fork.acquire,
@@ -61,7 +61,7 @@ class IdleKeeper(threading.Thread):
             self._status.close()
 
     def stop(self) -> None:
-        """Start no more. The idle process ends with its worker."""
+        """Start no more idle processes; the present one ends with its worker."""
         os.eventfd_write(self._ended, 1)
 
     def _close_copies(self) -> None:
@@ -70,7 +70,7 @@ class IdleKeeper(threading.Thread):
         self._no_fork.release()
 
     def _watch(self, status: socket.socket) -> None:
-        """Wait until the idle process is ready, or has ended."""
+        """Wait until the idle process is ready or has ended."""
         poll = select.poll()
         for descriptor in (status.fileno(), self._ended):
             poll.register(descriptor, select.POLLIN)
@@ -89,7 +89,7 @@ class IdleKeeper(threading.Thread):
         self.ready.clear()
         if word == CHANGED or time.monotonic() > self._ready_at + AGAIN.longest:
             self._failures.succeeded()
-        if word != CHANGED:  # even if it was ready: memory may not suffice for another process
+        if word != CHANGED:  # even if it was ready: memory may not suffice for a new one
             self._failed()
 
     def _failed(self) -> None:
@@ -98,7 +98,7 @@ class IdleKeeper(threading.Thread):
         logger.warning("no idle process for %.0f s; the reason is in %s", pause, log)
 
     def _start(self) -> None:
-        """Start an idle process; after a failure a later call tries again."""
+        """Start an idle process; after a failure, a later call tries again."""
         identity, store = own_identity(), self._node.store
         try:
             with self._no_fork:

@@ -1,4 +1,4 @@
-"""Storage roots: each holds a UUID, which proves that nodes see the same root."""
+"""Storage roots: each contains a UUID, which proves that nodes see the same root."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
 from worker.launchers.rank_environment import TRAINER, output_of
 
 IDENTIFY_SECONDS = 600.0
-"""Time limit for an object store's answer; the trainer gives up sooner."""
+"""Time limit, in seconds, for an object store to respond; the trainer gives up sooner."""
 
 
 def identify_roots(roots: Mapping[str, str]) -> dict[str, str]:
-    """Return the UUID of each root; a root without one gets one.
+    """Return the UUID of each root; create the UUID if a root has none.
 
     Raises:
-        ValueError: a root cannot be created, read or written, or holds no UUID.
+        ValueError: a root cannot be created, read or written, or its UUID is invalid.
     """
     return {name: _identify(name, place) for name, place in roots.items()}
 
 
 def _identify(name: str, place: str) -> str:
     if is_object_store(place):
-        try:  # the trainer knows object stores, and runs here in the environment of ranks
+        try:  # the trainer accesses object stores; it runs here in the environment of ranks
             found = output_of([*TRAINER, "identify", place], seconds=IDENTIFY_SECONDS)
         except ValueError as error:
             raise ValueError(f"root {name}={place}: {error}") from None
@@ -35,7 +35,7 @@ def _identify(name: str, place: str) -> str:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            # Of several concurrent nodes one creates the file, and all read it.
+            # If several nodes do this concurrently, one of them creates the file, and all read it.
             create_file(file, f"{uuid.uuid4()}\n")
         text = file.read_text(encoding="utf-8").strip()
     except OSError as error:

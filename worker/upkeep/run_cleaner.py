@@ -1,6 +1,6 @@
-"""Removes run directories of attempts that are over here and belong to ended jobs.
+"""Removes run directories of attempts that have ended on this node and belong to ended jobs.
 
-It removes folders of operations too; those of failed tries stay for the same number of days.
+It also removes folders of operations; folders of failed tries stay for the same number of days.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 600.0
 MAX_REMOVED = 50
-"""Limit of the run directories removed per round."""
+"""Maximum number of run directories removed per round."""
 REMOVED = ".removed-"
 """Name prefix of a run directory during its removal."""
 DAY_SECONDS = 86_400.0
 
 
 class RunCleaner(threading.Thread):
-    """The thread that removes run directories, some per round.
+    """The thread that removes run directories, a limited number per round.
 
-    A directory stays while its attempt's lock exists: until then a supervisor or a reporter has
-    data to deliver. It also stays until its job has ended, and for `days` after its own end. A
-    resume does not need it: checkpoints are in a storage root.
+    A directory stays while the lock of its attempt exists, because a supervisor or a reporter still
+    has data to deliver. It also stays until its job has ended, and for `days` after the end of its
+    attempt. A resume does not need the directory, because checkpoints are in a storage root.
 
     Args:
-        store: the files of the node.
-        node: its name.
+        store: files of the node.
+        node: name of the node.
         days: days for which a run directory stays after the end of its attempt.
-        connect: returns a connection to the server with the token of the node.
+        connect: returns a connection to the server that uses the token of the node.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RunCleaner(threading.Thread):
         while not self._stopping.wait(PAUSE_SECONDS):
             try:
                 self.clean()
-            except (ApiError, ServerAway) as error:  # also a server without the call
+            except (ApiError, ServerAway) as error:  # also raised if the server lacks this call
                 logger.info("no run directory is removed: %s", error)
             except Exception:
                 logger.exception("run directories could not be removed")
@@ -79,11 +79,11 @@ class RunCleaner(threading.Thread):
         """Remove what is due; return the number of removed run directories.
 
         Raises:
-            ServerAway, ApiError: the server does not answer which jobs have ended.
-            OSError: the system refuses.
+            ServerAway, ApiError: the server does not return which jobs have ended.
+            OSError: a folder cannot be listed or renamed.
         """
         for path in _entries(self._store.runs):
-            # From a round that was interrupted, or that failed.
+            # Left by a round that was interrupted or that failed.
             if path.name.startswith(REMOVED) and not remove_tree(path):
                 logger.warning("%s is not removed; tried again in %g s", path, PAUSE_SECONDS)
         self._remove_operations()
@@ -98,21 +98,22 @@ class RunCleaner(threading.Thread):
         return removed
 
     def _remove_operations(self) -> None:
-        """Remove folders of operations that were not written to for `days`.
+        """Remove folders of operations to which nothing was written for `days`.
 
-        A command writes its progress, and a supervisor without a server gives up much sooner.
+        A running command writes its progress, and a supervisor without a server gives up much
+        sooner.
         """
         for operation in _entries(self._store.data_dir / "operations"):
             for path in _entries(operation):
                 written = [_changed_at(each) for each in (path, *path.glob("*"))]
                 if time.time() - max(written) >= self._seconds and remove_tree(path):
                     logger.info("%s is removed", path)
-            with suppress(OSError):  # it has folders of other tries
+            with suppress(OSError):  # the folder holds other tries
                 operation.rmdir()
 
     def _runs(self) -> Iterator[WorkerRun]:
         for job in _entries(self._store.runs):
-            if is_id(job.name):  # the server counts other names as unknown, or refuses the request
+            if is_id(job.name):  # other names: the server counts them as unknown, or refuses
                 for path in _entries(job):
                     if path.name.isdecimal():
                         yield WorkerRun(path)
@@ -133,9 +134,9 @@ class RunCleaner(threading.Thread):
         return ended
 
     def _remove(self, run: WorkerRun) -> bool:
-        """Remove a run directory, unless its attempt is being launched or is not over."""
+        """Remove a run directory, unless its attempt is being launched or has not ended."""
         away = self._store.runs / f"{REMOVED}{secrets.token_hex(8)}"
-        with self._store.users():  # no launch is between creating its run directory and its lock
+        with self._store.users():  # excludes a launch between run directory and lock
             held = [each.root for each in map(self._store.run_of, self._store.live()) if each]
             if run.root in held:
                 return False
@@ -144,7 +145,7 @@ class RunCleaner(threading.Thread):
             except OSError as error:
                 logger.warning("%s is not removed: %s", run.root, error)
                 return False
-            with suppress(OSError):  # it has other run directories
+            with suppress(OSError):  # the folder holds other run directories
                 run.root.parent.rmdir()
         if gone := remove_tree(away):
             logger.info("%s is removed", run.root)
@@ -166,7 +167,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _changed_at(path: Path) -> float:
-    """Return the change time of a file of this process' user; users of ranks may set any time."""
+    """Return a file's modification time; 0 if another user, who may set any time, owns it."""
     try:
         found = path.lstat()
     except OSError:

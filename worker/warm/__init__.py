@@ -1,1 +1,1 @@
-"""A supervisor that waits for the node's next launch, and the hand-over of that launch."""
+"""The idle process, which waits for the node's next launch, and the hand-over of the launch."""

@@ -1,11 +1,12 @@
 """Hands a claimed launch to a supervisor that the node's idle process forks.
 
-The launch connects to the idle process' socket; the idle process forks a supervisor, which offers
-itself or refuses. The launch answers with the run directory, the variables of a supervisor and the
-descriptor of the attempt's lock; the supervisor accepts. It touches nothing of the attempt before
-the answer, and holds the lock from then on. If either side ends in between, the lock is free or
-held by the other. A supervisor that never wrote its identity launched nothing: a launch that is not
-accepted starts a supervisor itself.
+The launching process connects to the idle process' socket. The idle process forks a supervisor,
+which offers itself or refuses. The launching process then sends the run directory, the variables
+for a supervisor and the descriptor of the attempt's lock, and the supervisor accepts. The
+supervisor touches nothing of the attempt before it receives them, and holds the lock from then on.
+If either side ends in between, the lock is free or held by the other side. A supervisor that never
+wrote its identity has launched nothing. If no supervisor accepts, the launching process starts one
+itself.
 """
 
 from __future__ import annotations
@@ -31,31 +32,35 @@ logger = logging.getLogger(__name__)
 SOCKET = "idle.sock"
 """Name of the socket in the data folder."""
 READY, CHANGED = b"r", b"c"
-"""An idle process' messages to its worker: it waits; it ends because the code has changed."""
+"""Messages of an idle process to its worker: ready for launches; ends as the code changed."""
 MESSAGE_BYTES = 1024 * 1024
 OFFER_SECONDS = 2.0
-"""Time for an offer: comparing digests of the code and two forks take some 50 ms."""
+"""Time limit for an offer, in seconds; comparing digests of the code and two forks take about 50
+ms.
+"""
 ACCEPT_SECONDS = 5.0
 END_SECONDS = 10.0
-"""Time for a killed supervisor to end: the kernel may still be writing to a disk for it."""
+"""Time limit, in seconds, for a killed supervisor to end; the kernel may still be writing its data
+to a disk.
+"""
 
 
 @dataclass(frozen=True)
 class GivenLaunch:
-    """The data that a supervisor receives for a launch."""
+    """The data that a supervisor receives when it takes a launch."""
 
     folder: Path
-    """The run directory."""
+    """Run directory of the attempt."""
     lock: int
-    """A descriptor of the attempt's lock."""
+    """Descriptor of the attempt's lock."""
     environment: dict[str, str]
-    """Variables of a supervisor of the worker."""
+    """Environment variables for a supervisor, from the worker."""
 
 
 def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None:
     """Hand a launch to a supervisor; return why none accepted it, or None if one did.
 
-    The caller keeps the lock: a supervisor that accepted the launch holds it too.
+    The caller keeps the lock; a supervisor that accepted the launch holds the lock too.
 
     Raises:
         TimeoutError: a supervisor that may have accepted the launch does not end.
@@ -80,7 +85,7 @@ def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None
 
 
 def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> GivenLaunch | None:
-    """Offer a launch this process as its supervisor; return the launch's data, or None."""
+    """Offer this process as the supervisor of a launch; return the launch's data, or None."""
     try:
         _send(connection, identity)
         given = _receive_with_lock(connection)
@@ -89,22 +94,22 @@ def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> GivenL
     except (OSError, ValueError) as error:
         logger.warning("a launch left: %r", error)
         return None
-    # Accepted in any case: a launch that has ended meanwhile starts no supervisor, and one
-    # that does not receive this message ends this process.
+    # The launch counts as accepted in any case: a launching process that has ended meanwhile starts
+    # no other supervisor, and one that does not receive this message ends this supervisor.
     with contextlib.suppress(OSError):
         _send(connection, {"taken": True})
     return given
 
 
 def refuse(connection: socket.socket, why: str) -> None:
-    """Refuse the launch of a connection."""
+    """Refuse the launch on a connection."""
     with contextlib.suppress(OSError):
         _send(connection, {"refusal": why})
 
 
 @contextlib.contextmanager
 def in_folder(store: NodeStore) -> Iterator[str]:
-    """Yield a path of the socket short enough for an address, however deep the folder."""
+    """Yield a path to the socket that is short enough for an address in any folder."""
     folder = os.open(store.data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{SOCKET}"
@@ -117,7 +122,7 @@ def connected(store: NodeStore) -> Iterator[socket.socket]:
     """Connect to the idle process of the node.
 
     Raises:
-        OSError: no process listens; a former one's socket may still exist.
+        OSError: no process listens; the socket of an earlier process may still exist.
     """
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
@@ -157,10 +162,10 @@ def _receive_with_lock(connection: socket.socket) -> GivenLaunch | None:
 
 
 def _end(offer: Mapping[str, Any]) -> None:
-    """End a supervisor that may still accept the launch; return when it has ended.
+    """End a supervisor that might still accept the launch; return when it has ended.
 
     Raises:
-        TimeoutError: the supervisor does not end in time.
+        TimeoutError: the supervisor does not end within the time limit.
     """
     pidfd = open_started_at(int(offer["pid"]), int(offer["start_time"]))
     if pidfd is None:

@@ -1,8 +1,9 @@
-"""The idle process of a node: it has imported torch, the trainer and a supervisor's modules.
+"""The node's idle process, which has imported torch, the trainer and a supervisor's modules.
 
 For each launch it forks a supervisor, which forks its own forkserver before it takes the launch;
-from then on it is like any other supervisor. So launches may follow each other immediately, and no
-process of one attempt is the parent of another attempt's processes. It ends with its worker.
+from then on the supervisor is like any other. So launches can follow each other immediately, and no
+process of one attempt is the parent of another attempt's processes. The idle process ends with its
+worker.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ logger = logging.getLogger(__name__)
 BACKLOG = 16
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid; unix(7)
 IMPORT_SECONDS = 300.0
-"""Time limit of the imports; usually 3 s, more from a network disk. The stacks at the limit show
-where they hang."""
+"""Time limit for the imports, in seconds; usually they take 3 s, from a network disk longer. At the
+limit, the printed stacks show where the imports hang.
+"""
 CACHES = "TORCHINDUCTOR_CACHE_DIR"
-"""Variable of a folder that torch creates when it is imported; by default it is below `/tmp`, where
-any user can put something else in its place. A rank has its own value."""
+"""Variable for a folder that torch creates when it is imported; by default it is below `/tmp`,
+where any user can put another entry in its place. Each rank has its own value.
+"""
 
 
 class UnfitError(Exception):
@@ -54,23 +57,25 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class IdleSettings:
-    """Settings that an idle process gets from its worker on the command line."""
+    """Settings that a worker passes to its idle process on the command line."""
 
     worker_pid: int
-    """The worker; the idle process ends with it."""
+    """Pid of the worker; the idle process ends with the worker."""
     worker_start: int
     """Start time of the worker, in clock ticks after boot."""
     status: int
-    """Descriptor for messages: `READY` when it waits, `CHANGED` when it ends because the code has
-    changed. It is closed at the process' end."""
+    """Descriptor for messages to the worker: `READY` when the process waits, `CHANGED` when it ends
+    because the code has changed. It is closed when the process ends.
+    """
     module: str = PRELOADED
-    """Module of the ranks."""
+    """Module that the ranks run."""
 
 
 def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
     """Wait for launches and fork their supervisors; end this process and each supervisor.
 
-    The exit status is 3 if the imports left state that no rank may have; the log has the reason.
+    The exit status is 3 if the imports left state that a rank must not inherit; the log has the
+    reason.
     """
     code = 1
     try:
@@ -78,15 +83,15 @@ def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
     except Exception:
         logger.exception("the idle process failed")
     finally:
-        # Without finalizers, which would write to every page shared with other processes, and
-        # without waiting for threads that an import left.
+        # Without finalizers, because these would write to every page that other processes share,
+        # and without waiting for threads that an import left.
         os._exit(code)
 
 
 def _run(store: NodeStore, settings: IdleSettings) -> int:
-    """Return the exit code, in each process."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, children could not be awaited
-    raise_file_limit()  # inherited by its ranks, as by those of torchrun's supervisor
+    """Run the idle process; return the exit code, in this process and in each supervisor."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, no child could be awaited
+    raise_file_limit()  # ranks inherit it, as from a supervisor that starts torchrun
     worker = open_started_at(settings.worker_pid, settings.worker_start)
     if worker is None:
         return 0
@@ -99,7 +104,7 @@ def _run(store: NodeStore, settings: IdleSettings) -> int:
         logger.error("no idle process: %s", error)
         return 3
     if has_ended(worker):
-        return 0  # if another worker serves the node, its idle process may already listen
+        return 0  # another worker may serve the node, and its idle process may already listen
     connection = _in_supervisor(store, worker, digest=digest, status=settings.status)
     if connection is None:
         return 0
@@ -107,27 +112,28 @@ def _run(store: NodeStore, settings: IdleSettings) -> int:
         os.close(descriptor)
     with connection:
         code = _supervise(connection, module, seen)
-    for thread in threading.enumerate():  # as the interpreter does at exit
+    for thread in threading.enumerate():  # as an interpreter does at its exit
         if not (thread.daemon or thread is threading.current_thread()):
             thread.join()
     return code
 
 
 def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -> Any:
-    """Import a module and its ranks' dependencies; return the module.
+    """Import a module and the dependencies of its ranks; return the module.
 
     Args:
-        name: the module; it has `preload` and `enter`.
-        caches: folder for compilers' caches, which the imports leave empty.
-        kept: descriptors that were open before.
+        name: name of the module, which defines `preload` and `enter`.
+        caches: folder for the caches of compilers; the imports leave it empty.
+        kept: descriptors that were open before the imports.
 
     Raises:
-        UnfitError: the imports left state that must not pass to a rank.
+        UnfitError: the imports left state that a rank must not inherit.
     """
-    # numpy's BLAS, unused by the trainer, would start threads when it is imported.
+    # numpy's BLAS, which the trainer does not use, would start threads when it is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ[CACHES] = str(caches)  # it exists: nothing is created
-    # An import may hang. A timer of `faulthandler` would be a thread, and may end too late.
+    os.environ[CACHES] = str(caches)  # the folder exists, so torch creates nothing
+    # Limits an import that hangs. A timer of `faulthandler` would be a thread, and could end too
+    # late.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, chain=True)
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
@@ -141,7 +147,7 @@ def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -
 
 
 def _further_descriptors(kept: Set[int]) -> str | None:
-    """Return which descriptors imports left open, as an error: a rank's code could use them."""
+    """Return an error naming descriptors that imports left open: a rank could use them."""
     known = {*STANDARD, *kept}
     left = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) not in known]
     named = [str(path.readlink()) for path in left if path.is_symlink()]  # not the listing's own
@@ -149,7 +155,7 @@ def _further_descriptors(kept: Set[int]) -> str | None:
 
 
 def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) -> int:
-    """Supervise the launch of a connection to its end; return the exit code."""
+    """Supervise the launch on a connection to its end; return the exit code."""
     become_subreaper()
     try:
         server = Forkserver.start(module, seen)  # before the launch: it holds none of its data
@@ -166,7 +172,7 @@ def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) 
     try:
         os.chdir(given.folder)
         _redirect_output(given.folder)
-    except OSError:  # a full disk, for example: the launch is taken, and only this process reports
+    except OSError:  # for example a full disk: the launch is taken, so only this process can report
         logger.exception("the log of the supervisor cannot be written")
     run_detached(given.folder, given.lock, _launcher_with(server))
     return 0
@@ -185,7 +191,7 @@ def _launcher_with(server: Forkserver) -> LauncherFactory:
 def _in_supervisor(
     store: NodeStore, worker: int, *, digest: str, status: int
 ) -> socket.socket | None:
-    """Serve launches; return the connection in each supervisor, and None when this process ends."""
+    """Serve launches; return the connection in each supervisor, None when this process ends."""
     with _listening(store) as listener:
         logger.info("ready for launches")
         os.write(status, READY)
@@ -211,12 +217,12 @@ def _in_supervisor(
 
 
 def _fork_detached() -> bool:
-    """Fork a process that is no child of this one; return True in that process.
+    """Fork a process that is not a child of this one; return True in the new process.
 
-    It is a child of the machine's first process, which reaps it.
+    The new process is a child of the machine's first process, which reaps it.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the process cannot be forked.
     """
     child = os.fork()
     if child == 0:
@@ -228,15 +234,15 @@ def _fork_detached() -> bool:
         os.setsid()  # a signal to the worker's process group must not reach training
         return True
     _, status = os.waitpid(child, 0)
-    # A killed intermediate process may have forked before: then that process answers the launch, or
-    # none does. An additional refusal could be mistaken for the process' acceptance.
+    # A killed intermediate process may already have forked: then the new process responds to the
+    # launch, or none does. A second refusal could be mistaken for the new process' acceptance.
     if (code := os.waitstatus_to_exitcode(status)) > 0:
         raise OSError(code, os.strerror(code))
     return False
 
 
 def _await(descriptor: int, *enders: int) -> bool:
-    """Wait until a descriptor is readable; return False if one of the others is readable first."""
+    """Wait until `descriptor` is readable; return False if one of `enders` is readable first."""
     poll = select.poll()
     for each in (descriptor, *enders):
         poll.register(each, select.POLLIN)
@@ -246,10 +252,10 @@ def _await(descriptor: int, *enders: int) -> bool:
 
 @contextlib.contextmanager
 def _listening(store: NodeStore) -> Iterator[socket.socket]:
-    """Listen on the node's socket, replacing a former idle process' socket.
+    """Listen on the node's socket; replace the socket of an earlier idle process.
 
-    The file stays: the next idle process may have replaced it meanwhile. The kernel refuses a
-    launch that connects to the socket of a dead process.
+    The socket file is not removed at the end, because the next idle process may already have
+    replaced it. The kernel refuses a launch that connects to the socket of a dead process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         with in_folder(store) as path:
@@ -264,13 +270,13 @@ def _listening(store: NodeStore) -> Iterator[socket.socket]:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Return whether the peer is a process of this user, as the worker is."""
+    """Return whether the peer runs as this process' user, as the worker does."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return bool(CREDENTIALS.unpack(found)[1] == os.geteuid())
 
 
 def _redirect_output(folder: Path) -> None:
-    """Redirect the output to the supervisor's log in a run directory."""
+    """Redirect this process' output to the supervisor's log in a run directory."""
     log = os.open(
         WorkerRun(folder).supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     )

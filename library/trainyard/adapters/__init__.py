@@ -1,4 +1,5 @@
-"""Exact data and a job's calls for training libraries; each module imports its library.
+"""Adapters that give training libraries exact data and a job's calls.
 
-No other module of `trainyard` imports this package. The contract: docs/adapters.md.
+Each module imports the library that it adapts. No other module of `trainyard` imports this package.
+The contract is in docs/adapters.md.
 """

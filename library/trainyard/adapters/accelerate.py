@@ -1,4 +1,4 @@
-"""Exact data for Hugging Face Accelerate: a loader that `prepare` does not shard again."""
+"""Exact data for Hugging Face Accelerate, with a loader that `prepare` does not shard again."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from trainyard.data import ExactStream
 
 
 class ExactLoader:
-    """A loader of this rank's micro-batches, on the device of an accelerator, with their weights.
+    """A loader of this rank's micro-batches with their weights, on an accelerator's device.
 
-    `Accelerator.prepare` shards the batches of a loader over the ranks, even if its sampler has
-    already divided them. It leaves this class unchanged, so preparing it has no effect. A step has
-    `len(sampler.weights)` micro-batches; the loader sets this number as
-    `accelerator.gradient_accumulation_steps`, so that `accelerator.accumulate` and
-    `sync_gradients` match.
+    `Accelerator.prepare` shards the batches of a loader over the ranks even if the loader's sampler
+    has already divided them. `prepare` leaves this class unchanged, so preparing the loader has no
+    effect. A step has `len(sampler.weights)` micro-batches. The loader sets this number as
+    `accelerator.gradient_accumulation_steps`, so that `accelerator.accumulate` and `sync_gradients`
+    match.
 
     Iteration yields `(weight, batch)` for `accelerator.backward(weight * loss)`, where `loss` is
-    the mean over the samples of the micro-batch. `backward` divides by the number of micro-batches;
-    the weight compensates. Add 1 to `sampler.step` after each optimizer step.
+    the mean over the samples of the micro-batch. `backward` divides by the number of micro-batches,
+    and the weight compensates for this division. Add 1 to `sampler.step` after each optimizer step.
 
     Args:
-        accelerator: its `split_batches` and `dispatch_batches` have no effect here.
-        loader: `DataLoader(..., batch_sampler=sampler)`, or one with a data set that yields
+        accelerator: the accelerator; its `split_batches` and `dispatch_batches` have no effect
+        here.
+        loader: `DataLoader(..., batch_sampler=sampler)`, or a loader with a data set that yields
             `sampler.deal(...)`.
         sampler: the sampler of this rank, created after the accelerator.
 
@@ -46,7 +47,8 @@ class ExactLoader:
                 f"rank={found[0]}, world_size={found[1]} of the sampler: those of the accelerator "
                 f"are {expected[0]} and {expected[1]}; create the sampler after the accelerator"
             )
-        # A loader with `batch_size=None` has none: its data set forms the batches.
+        # A loader with `batch_size=None` has no batch sampler, because its data set forms the
+        # batches.
         other = loader.batch_sampler
         if other is not None and other is not sampler:
             raise ValueError(

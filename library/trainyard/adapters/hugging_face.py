@@ -1,4 +1,4 @@
-"""Exact data for Hugging Face's `Trainer`: the same steps at any world size, and after a resume."""
+"""Exact data for Hugging Face's `Trainer`: the same steps at any world size and after a resume."""
 
 from __future__ import annotations
 
@@ -25,36 +25,37 @@ from trainyard.data import ExactSampler
 from trainyard.run.session import Run, init
 
 UNCOUNTED = -100
-"""The label that does not count for the loss."""
+"""Label that does not count towards the loss."""
 SAMPLER_FILE = "exact_sampler.json"
-"""The sampler's state in a checkpoint of the trainer."""
+"""File with the sampler's state in a checkpoint of the trainer."""
 
 
 class ExactTrainer(Trainer):
     """A `transformers.Trainer` with the same steps at any world size.
 
     Each step consumes `global_batch_size` samples over all ranks, in the order of `ExactSampler`.
-    If the trainer counts labels (its `num_items_in_batch`: labels are whole numbers, and the model
-    or `compute_loss_func` takes the count), the loss is the mean over the labels of the global
-    batch, else the mean over its samples. A resume starts at its position without skipping through
-    the data.
+    The trainer counts labels (`num_items_in_batch`) if the labels are integers and the model or
+    `compute_loss_func` takes the count. The loss is then the mean over the labels of the global
+    batch; otherwise it is the mean over the samples. A resume starts at its position without
+    iterating over the skipped data.
 
-    To combine it with your own `Trainer`: `class Mine(ExactTrainer, YourTrainer)`.
+    To combine it with your own `Trainer`, write `class Mine(ExactTrainer, YourTrainer)`.
 
-    The trainer sets these fields of `args`: `gradient_accumulation_steps` (for this world size,
-    with at most `per_device_train_batch_size` samples in a micro-batch), `max_steps` (by default
+    The trainer sets three fields of `args`: `gradient_accumulation_steps` (for this world size,
+    with at most `per_device_train_batch_size` samples per micro-batch), `max_steps` (by default
     from `num_train_epochs`) and `ignore_data_skip`.
 
     Args:
-        args: arguments of `Trainer`, like the other keywords.
-        global_batch_size: samples in one optimizer step over all ranks.
-        run: receives metrics, progress and digests of samples, and decides about stops; default:
-            that of `trainyard.init`. In a job, checkpoints lie with the job's own, the job's
-            retention deletes them, and training resumes from the one that the server chose.
+        args: arguments of `Trainer`, as are the other keywords.
+        global_batch_size: number of samples per optimizer step over all ranks.
+        run: receives metrics, progress and digests of samples, and decides about stops; by default
+            the run of `trainyard.init`. In a job, checkpoints are saved with the job's own
+            checkpoints and deleted by the job's retention, and training resumes from the checkpoint
+            that the server chose.
 
     Raises:
-        ValueError: a field of `args`, or the data set, does not allow exact steps; the message
-            names the legal values.
+        ValueError: a field of `args` or the data set does not allow exact steps; the message lists
+            the legal values.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ExactTrainer(Trainer):
         )
         self.args.gradient_accumulation_steps = len(self.sampler.weights)
         self.args.ignore_data_skip = True
-        # With a mean for each rank, labels on ranks with few of them would count too much.
+        # A mean per rank would give labels too much weight on ranks with few labels.
         self.args.average_tokens_across_devices = True
         if self.args.max_steps < 1:
             samples = self.args.num_train_epochs * len(self.train_dataset)
@@ -99,7 +100,7 @@ class ExactTrainer(Trainer):
         self.add_callback(_Steps(self))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the loader of this rank's micro-batches; `prepare` must not shard it again."""
+        """Return the loader of this rank's micro-batches, which `prepare` must not shard again."""
         collate = self._get_collator_with_removed_columns(self.data_collator, "Training")
         args = self.args
         return DataLoader(
@@ -117,7 +118,7 @@ class ExactTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """Return the micro-batches of one step, and the number of labels that divides their losses.
+        """Return the micro-batches of one step, and the label count that divides their losses.
 
         A micro-batch of weight 0 adds no labels, and its loss is multiplied by 0.
         """
@@ -144,7 +145,7 @@ class ExactTrainer(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
         if not all(map(_has_whole_labels, batch_samples)):
-            return None  # the loss is a mean over samples, even if the model takes the count
+            return None  # a mean over samples, even if the model takes a count
         if self._evaluation is not None and self._evaluation.real == 0:
             batch_samples = [
                 {**batch, "labels": torch.full_like(batch["labels"], UNCOUNTED)}
@@ -167,7 +168,7 @@ class ExactTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """Return the loss times the weight of its micro-batch; in evaluation the weight is 1."""
+        """Return the loss times the weight of its micro-batch; the weight is 1 in evaluation."""
         found = super().compute_loss(
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )
@@ -185,9 +186,10 @@ class ExactTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate; the loss is the mean over all labels or samples, like that of a step.
+        """Evaluate; the loss is the mean over all labels or samples, as in a training step.
 
-        The base trainer's is a mean over batches, which depends on their division among ranks.
+        The loss of the base trainer is a mean over batches, which depends on their division among
+        ranks.
         """
         self._evaluation = MeanLoss(self.accelerator)
         try:
@@ -205,7 +207,7 @@ class ExactTrainer(Trainer):
     def prediction_step(
         self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
     ) -> tuple[Any, Any, Any]:
-        """Predict a batch; repeated samples do not count for the loss."""
+        """Predict a batch; repeated samples do not count towards the loss."""
         if self._evaluation is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
         counted = self._evaluation.counted(inputs)
@@ -215,11 +217,11 @@ class ExactTrainer(Trainer):
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train, or resume from a checkpoint of any world size; see `Trainer.train`.
 
-        In a resumed job, the default is the checkpoint that the server chose.
+        In a resumed job, training starts by default from the checkpoint that the server chose.
 
         Raises:
-            ValueError: the checkpoint has another data set, seed or global batch size, or no state
-                of the sampler.
+            ValueError: the checkpoint has another data set, seed or global batch size, or has no
+                sampler state.
         """
         parent = self.run.resume_from
         if resume_from_checkpoint is None and parent is not None:
@@ -266,7 +268,7 @@ class ExactTrainer(Trainer):
 
 
 class _Steps(TrainerCallback):
-    """Advances the sampler with the trainer's steps, and obeys the run's stops."""
+    """Advances the sampler with the trainer's steps, and follows the run's orders to stop."""
 
     def __init__(self, trainer: ExactTrainer) -> None:
         self.trainer = trainer
@@ -274,7 +276,7 @@ class _Steps(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        # The loader is iterated only after this.
+        # The loader is iterated only after this call.
         self.trainer.sampler.step = state.global_step
 
     def on_step_end(
@@ -283,7 +285,7 @@ class _Steps(TrainerCallback):
         sampler, run = self.trainer.sampler, self.trainer.run
         positions = sampler.positions(sampler.step)
         sampler.step = state.global_step
-        # The trainer has one endless epoch, but logs epochs of the data.
+        # The trainer has one endless epoch, but it logs epochs of the data.
         state.epoch = sampler.position / sampler.length
         run.progress(state.global_step, total=state.max_steps)
         if run.in_job:  # elsewhere a process may train more than once
@@ -300,7 +302,7 @@ class _Steps(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        # The trainer has averaged over the ranks.
+        # The trainer has already averaged the values over the ranks.
         if state.is_world_process_zero:
             numbers = {_metric(k): v for k, v in (logs or {}).items() if isinstance(v, int | float)}
             self.trainer.run.log(numbers, step=state.global_step)
@@ -317,7 +319,7 @@ class _Numbered(Dataset[tuple[int, Any]]):
 
 
 class _NumberedCollate:
-    """Collates samples, and returns their indices separately."""
+    """Collates samples, and returns the samples' indices separately."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
@@ -327,7 +329,7 @@ class _NumberedCollate:
 
 
 class _WorkerSeed:
-    """Seeds a worker process as the trainer does."""
+    """Seeds a data loader worker as the trainer does."""
 
     def __init__(self, workers: int, rank: int) -> None:
         self.workers, self.rank = workers, rank
@@ -337,7 +339,7 @@ class _WorkerSeed:
 
 
 def _metric(name: str) -> str:
-    """Return `eval/loss` for `eval_loss`, and `train/loss` for `loss`."""
+    """Return a metric's name, such as `eval/loss` for `eval_loss` and `train/loss` for `loss`."""
     for kind in ("eval", "test"):
         if name.startswith(f"{kind}_"):
             return f"{kind}/{name.removeprefix(f'{kind}_')}"
@@ -350,7 +352,7 @@ def _has_whole_labels(batch: Any) -> bool:
 
 
 def _check(args: TrainingArguments) -> None:
-    """Refuse arguments that are incompatible with exact steps."""
+    """Raise an error for arguments that are incompatible with exact steps."""
     if args.n_gpu > 1:
         raise ValueError(f"{args.n_gpu} GPUs in one process: start one process a GPU with torchrun")
     legal = {

@@ -1,4 +1,4 @@
-"""Exact data for Lightning: a callback that keeps sampler and steps together, and a logger."""
+"""Exact data for Lightning: a callback that keeps sampler and steps aligned, and a logger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trainyard.data import ExactStream
 from trainyard.run.session import Run, init
 
-# `lightning` contains copies of the classes of `pytorch_lightning`; a trainer accepts only its own.
+# `lightning` contains copies of the classes of `pytorch_lightning`, and the trainer of each package
+# accepts only the classes of that package.
 if TYPE_CHECKING:
     from pytorch_lightning import Callback, LightningModule, Trainer
     from pytorch_lightning.loggers import Logger
@@ -21,31 +22,32 @@ else:
     Logger = importlib.import_module(f"{_name}.loggers").Logger
 
 CHECKPOINT_FILE = "lightning.ckpt"
-"""The callback's file in the folder of a checkpoint."""
+"""File that the callback writes to the folder of a checkpoint."""
 PROGRESS = "epoch_loop.batch_progress"
-"""Key of the count of micro-batches in a checkpoint of Lightning."""
+"""Key of the micro-batch count in a Lightning checkpoint."""
 
 
 class ExactCallback(Callback):
-    """Aligns the steps of a Lightning trainer with those of an exact sampler.
+    """Aligns the steps of a Lightning trainer with the steps of an exact sampler.
 
-    The trainer needs `use_distributed_sampler=False`, or it would shard the samples again, and
-    `max_steps`. Its loader is `DataLoader(..., batch_sampler=sampler)` with an endless sampler. The
-    callback sets `accumulate_grad_batches`, advances `sampler.step`, saves and loads the sampler's
-    state with the trainer's checkpoints, and logs `train/loss`, the mean over the global batch,
-    every `log_every_n_steps` steps.
+    The trainer needs `max_steps`, and `use_distributed_sampler=False` because it would otherwise
+    shard the samples again. Its loader is `DataLoader(..., batch_sampler=sampler)` with an endless
+    sampler. The callback sets `accumulate_grad_batches`, advances `sampler.step`, and saves and
+    loads the sampler's state with the trainer's checkpoints. Every `log_every_n_steps` steps it
+    logs `train/loss`, the mean over the global batch.
 
-    The module multiplies its loss by the weight of the micro-batch, after it has logged its own
-    values: `return exact.weight(batch_idx) * loss`.
+    After logging its own values, the module multiplies its loss by the weight of the micro-batch:
+    `return exact.weight(batch_idx) * loss`.
 
     Args:
         sampler: the sampler of this rank.
-        ids: returns the ids of the samples of a loader's batch. `consumed` lists them, and the
-            server compares their digest between attempts. Without it there is no digest.
-        run: receives progress and digests, and decides about stops and saves; default: that of
+        ids: function that returns the ids of the samples in a batch of the loader. `consumed` lists
+            the ids, and the server compares their digest between attempts. Without `ids` there is
+            no digest.
+        run: receives progress and digests, and decides about stops and saves; by default the run of
             `trainyard.init`.
-        save_every: steps between two checkpoints; the last step is saved too. Default: save only
-            for a stop of the job, or when a person requests it.
+        save_every: steps between two checkpoints; the last step is saved too. By default, a
+            checkpoint is saved only when the job stops or when a person requests one.
     """
 
     def __init__(
@@ -65,26 +67,26 @@ class ExactCallback(Callback):
 
     @property
     def state_key(self) -> str:
-        """Name of the state in a checkpoint, also for subclasses."""
+        """Name of the callback's state in a checkpoint, also for subclasses."""
         return "trainyard.ExactCallback"
 
     def weight(self, batch_idx: int) -> float:
         """Return the factor for the mean loss of a micro-batch.
 
-        The trainer divides by the number of micro-batches; the weight compensates.
+        The trainer divides by the number of micro-batches, and the weight compensates for this.
         """
         weights = self.sampler.weights
         return weights[batch_idx % len(weights)] * len(weights)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check the settings that would change the samples of a step.
+        """Check the settings that affect the samples of a step.
 
         Raises:
-            ValueError: a setting of the trainer, or the sampler, does not allow exact steps.
+            ValueError: a setting of the trainer or of the sampler does not allow exact steps.
         """
         if stage != "fit":
             return
-        # There is no public attribute.
+        # Lightning has no public attribute for this setting.
         if trainer._accelerator_connector.use_distributed_sampler:
             raise ValueError(
                 "use_distributed_sampler=True of the trainer would shard the samples again: legal "
@@ -118,7 +120,7 @@ class ExactCallback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Count the consumed samples; after the last micro-batch of a step, count the step."""
+        """Count consumed samples, and count the step after its last micro-batch."""
         number = batch_idx % len(self.sampler.weights)
         if number == 0:
             self.consumed, self._loss = [], 0.0
@@ -139,7 +141,7 @@ class ExactCallback(Callback):
         run.progress(step, total=trainer.max_steps)
         if self.ids is not None and run.in_job:  # elsewhere a process may train more than once
             run.consumed(step, self.consumed, positions)
-        # All ranks get the same answers.
+        # All ranks get the same results.
         stop, save = run.should_stop(), run.should_save(step)
         if self.save_every is not None:
             save |= step % self.save_every == 0 or step == trainer.max_steps
@@ -149,22 +151,22 @@ class ExactCallback(Callback):
         trainer.should_stop |= stop
 
     def checkpoint_to_load(self, folder: Path | None = None) -> Path | None:
-        """Return the file for `trainer.fit(..., ckpt_path=)`, or None.
+        """Return the file for `trainer.fit(..., ckpt_path=)`; None to start from scratch.
 
         Args:
-            folder: the folder of a checkpoint, for a process outside a resumed job.
+            folder: folder of a checkpoint, for a process that is not in a resumed job.
         """
         found = self.run.resume_from or folder
         return None if found is None else found / CHECKPOINT_FILE
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the sampler, which is the same on every rank."""
+        """Return the sampler's state, which is the same on every rank."""
         return self.sampler.state_dict()
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Continue at the position of a checkpoint of any world size.
+        """Continue at the position in a checkpoint of any world size.
 
         Raises:
             ValueError: the checkpoint has another data set, seed or global batch size.
@@ -176,7 +178,8 @@ class ExactCallback(Callback):
                 "callback"
             )
         self.sampler.load_state_dict(state)
-        # The trainer continues to count micro-batches, but a step may have had another number.
+        # The trainer continues its count of micro-batches, but an earlier step may have had another
+        # number of micro-batches.
         count = self.sampler.step * len(self.sampler.weights)
         progress = checkpoint["loops"]["fit_loop"][PROGRESS]
         for counts in (progress["total"], progress["current"]):
@@ -186,9 +189,9 @@ class ExactCallback(Callback):
 
 
 class RunLogger(Logger):
-    """Sends the logs of modules to the run: `Trainer(logger=RunLogger(exact))`.
+    """Sends the values that modules log to the run: `Trainer(logger=RunLogger(exact))`.
 
-    Steps are completed optimizer steps, as everywhere in a job; Lightning's own count starts at 0.
+    A step is a completed optimizer step, as everywhere in a job; Lightning's own count starts at 0.
 
     Args:
         exact: the callback of the same trainer.
@@ -209,9 +212,9 @@ class RunLogger(Logger):
         return self._exact.run.attempt or 0
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Log values of rank 0, which has the averages of `sync_dist=True`."""
+        """Log the values of rank 0, which has the averages of `sync_dist=True`."""
         if self._exact.run.rank == 0:
             self._exact.run.log(metrics, step=self._exact.sampler.step)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the arguments of a job are in its spec."""
+        """Do nothing, because the arguments of a job are in the job's spec."""

@@ -1,4 +1,4 @@
-"""The loss of an evaluation by Hugging Face's `Trainer`: the same mean at any world size."""
+"""Evaluation loss for Hugging Face's `Trainer`, with the same mean at any world size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from transformers.trainer_pt_utils import find_batch_size
 
 
 class MeanLoss:
-    """The mean loss of an evaluation over its labels, or over its samples.
+    """The mean loss of an evaluation, over all labels or over all samples.
 
     The loader of an evaluation repeats samples so that the last batches of all ranks have the same
-    size. Like `gather_for_metrics`, this class drops the predictions of repeated samples.
+    size. This class drops the predictions of repeated samples, as `gather_for_metrics` does.
 
     Args:
         accelerator: the trainer's accelerator.
@@ -25,13 +25,13 @@ class MeanLoss:
         self._sums = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
         self._size = 0
         self.real = 0
-        """Samples of the current batch without repetitions."""
+        """Number of samples in the current batch without repetitions."""
 
     def counted(self, inputs: Any) -> Any:
         """Return a batch without its repeated samples.
 
-        A batch of only repeated samples stays unchanged, because all ranks must join the
-        collectives of the model, and its loss does not count.
+        A batch that has only repeated samples stays unchanged, because all ranks must join the
+        model's collectives; the loss of such a batch does not count.
         """
         self._size = self.real = find_batch_size(inputs) or 0  # type: ignore[no-untyped-call]
         state = self._accelerator.gradient_state
@@ -41,7 +41,7 @@ class MeanLoss:
         return self._cut(inputs) if 0 < self.real < self._size else inputs
 
     def restored(self, predicted: Any) -> Any:
-        """Pad predictions to the size of the whole batch, because ranks gather equal sizes.
+        """Pad predictions to the size of the whole batch, because ranks must gather equal sizes.
 
         An output may have several rows per sample. The padding repeats the last rows.
         """
@@ -64,9 +64,10 @@ class MeanLoss:
 
         Args:
             loss: the trainer's loss. With `labels`, it is the sum of the losses of this rank's
-                labels, divided by `labels` and multiplied by the number of ranks. Without, it is
-                the mean over the samples.
-            labels: number of labels in all ranks' batches; None if the trainer does not count them.
+                labels, divided by `labels` and multiplied by the number of ranks. Without `labels`,
+                it is the mean over the samples.
+            labels: number of labels in the batches of all ranks; None if the trainer does not count
+            labels.
         """
         share = self._accelerator.num_processes
         weight = self.real if labels is None else torch.as_tensor(labels).double() / share
@@ -76,12 +77,12 @@ class MeanLoss:
         self._sums += both.to(self._sums)
 
     def value(self) -> float | None:
-        """Return the mean over all ranks, which must all call it; None if no loss was added."""
+        """Return the mean over all ranks, which must all call this; None if no loss was added."""
         total, weight = self._accelerator.reduce(self._sums, reduction="sum").tolist()
         return total / weight if weight else None
 
     def _cut(self, value: Any) -> Any:
-        """Return the part of the first samples, in tensors, sequences and nested containers."""
+        """Return the first samples of tensors, sequences and nested containers."""
         if isinstance(value, Mapping):
             return {name: self._cut(each) for name, each in value.items()}
         if isinstance(value, torch.Tensor) and value.ndim == 0:

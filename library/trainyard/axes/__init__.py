@@ -1,8 +1,8 @@
-"""The parallel axes: every module of this folder except `base` defines one kind of parallelism.
+"""The parallel axes; each module of this folder except `base` defines one kind of parallelism.
 
-An axis module has `FIELDS`, the fields that it adds to the spec's section `parallelism`, and
-`AXES`, its axes as data (`axes.base.Axis`). Layout, mesh, planner, legality, resume options and
-labels iterate over `AXES`. A layout that was stored before an axis existed has size 1 there.
+A module has `FIELDS`, the fields that it adds to the spec's section `parallelism`, and `AXES`, its
+axes as data (`axes.base.Axis`). Layout, mesh, planner, legality rules, resume options and labels
+iterate over `AXES`. An axis that a stored layout lacks has size 1.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _MODULES = sorted(_modules(), key=lambda module: min(axis.order for axis in modu
 AXES: tuple[Axis, ...] = tuple(
     sorted((axis for module in _MODULES for axis in module.AXES), key=lambda axis: axis.order)
 )
-"""Every axis, in the order of products, labels and tables."""
+"""All axes, in the order of products, labels and tables."""
 MESH_AXES: tuple[Axis, ...] = tuple(
     sorted((axis for axis in AXES if axis.multiplies_world), key=lambda axis: axis.mesh_order)
 )
-"""The axes that multiply to the world size, slowest-varying first in rank order."""
+"""Axes with the world size as their product; in rank order, the slowest-varying axis is first."""
 FIELDS: tuple[type[AxisFields], ...] = tuple(module.FIELDS for module in _MODULES)
 """Fields that each module adds to the section `parallelism`, in the order of the axes."""

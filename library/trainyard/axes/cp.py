@@ -1,4 +1,4 @@
-"""Context parallelism: ranks that share one sequence."""
+"""Context parallelism: several ranks share one sequence."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ContextParallelFields(AxisFields):
     """Fields of context parallelism."""
 
     cp: Ranks = 1
-    """Context parallel: ranks that share one sequence."""
+    """Context parallelism: number of ranks that share one sequence."""
     cp_method: Literal["allgather_kv", "ulysses"] = "allgather_kv"
-    """How context-parallel ranks attend to the keys of other ranks."""
+    """Method by which context-parallel ranks attend to the keys of other ranks."""
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """An own model has its own attention, which context parallelism cannot divide."""
+    """Context parallelism is illegal with a user's own model, as it cannot divide its attention."""
     if facts.own_plans is not None and facts.size("cp") > 1:
         yield problem(
             "cp",
@@ -38,12 +38,12 @@ def own_model(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def context_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """Each rank has the same number of tokens, and with `ulysses` the same number of heads."""
+    """Each rank must have the same number of tokens, and with `ulysses` of heads."""
     cp, tp, tokens = facts.size("cp"), facts.size("tp"), facts.seq_len
     if cp == 1:
         return
     method = facts.options(ContextParallelFields).cp_method
-    # Head-tail balancing gives a rank a part from the front and a part from the back.
+    # Head-tail balancing gives each rank a part from the start and a part from the end.
     parts = 2 if method == "allgather_kv" else 1
     if tokens % (parts * cp):
         legal = legal_sizes(lambda n: n == 1 or tokens % (parts * n) == 0)
@@ -69,10 +69,11 @@ def context_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def exchanges_keys(facts: TrafficFacts) -> Traffic:
-    """Return the exchange of keys and values in each block.
+    """Return the traffic for the exchange of keys and values in each block.
 
-    `allgather_kv` gathers keys and values in forward and sums their gradients in backward;
-    `ulysses` exchanges queries, keys and values, then the mixed values, and likewise in backward.
+    `allgather_kv` gathers keys and values in forward, and sums their gradients in backward.
+    `ulysses` exchanges queries, keys and values, then the outputs of attention; backward does the
+    same.
     """
     ranks = facts.size("cp")
     if ranks == 1:
@@ -94,7 +95,7 @@ AXES = (
         help="Context parallel ranks.",
         divides="tokens",
         scope="sequence",
-        # Its ranks use the same weights and sum their gradients, so FSDP shards over them too.
+        # The ranks use the same weights and sum their gradients, so FSDP shards over them too.
         shards_weights=True,
         rules=(own_model, context_parallel),
         traffic=exchanges_keys,

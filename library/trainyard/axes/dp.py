@@ -14,16 +14,17 @@ class DataParallelFields(AxisFields):
     """Fields of data parallelism."""
 
     dp_replicate: Ranks = 1
-    """Replicas of the sharded model (HSDP when above 1)."""
+    """Number of replicas of the sharded model; HSDP if it is above 1."""
     dp_shard: Annotated[int, Field(ge=-1, le=65_536, json_schema_extra={"unit": "ranks"})] = -1
-    """Ranks that share one replica's weights (FSDP); -1 fills the requested slots."""
+    """Number of ranks that share the weights of one replica (FSDP); -1 uses all remaining slots."""
     reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Free gathered weights after the forward pass. `default` frees them, except under pipeline
-    parallelism and in the last layers, which backward needs immediately."""
+    """Whether gathered weights are freed after the forward pass. `default` frees them, except under
+    pipeline parallelism, and except in the last layers, because backward needs those
+    immediately."""
 
 
 def sums_over_replicas(facts: TrafficFacts) -> Traffic:
-    """Return the all-reduce of the gradients' shards over replicas, once a step."""
+    """Return the traffic for one all-reduce per step of the gradients' shards over replicas."""
     ranks = facts.size("dp_replicate")
     if ranks == 1:
         return Traffic()
@@ -33,10 +34,10 @@ def sums_over_replicas(facts: TrafficFacts) -> Traffic:
 
 
 def gathers_weights(facts: TrafficFacts) -> Traffic:
-    """Return the all-gathers of weights and the reduce-scatters of gradients of FSDP.
+    """Return the traffic for FSDP's all-gathers of weights and reduce-scatters of gradients.
 
-    Context-parallel ranks share the weights too. `default` frees nothing in the last layers, and
-    nothing at all in a pipeline. An untied embedding is gathered for forward only.
+    Context-parallel ranks share the weights too. `default` keeps the gathered weights of the last
+    layers, and in a pipeline keeps all of them. An untied embedding is only gathered for forward.
     """
     ranks = _sharing(facts)
     if not facts.sharded or ranks == 1:
@@ -65,7 +66,7 @@ AXES = (
         name="dp_replicate",
         label="DDP",
         order=10,
-        mesh_order=20,  # one all-reduce of gradients a step: may cross nodes
+        mesh_order=20,  # one all-reduce of gradients per step, so ranks may be on several nodes
         help="Replicas of the sharded model.",
         divides="sequences",
         scope="batch",
@@ -75,7 +76,7 @@ AXES = (
         name="dp_shard",
         label="FSDP",
         order=20,
-        mesh_order=30,  # gathers the weights of every block: nearer than replicas
+        mesh_order=30,  # gathers the weights of every block, so ranks are nearer than replicas
         help="Ranks that share one replica's weights.",
         divides="sequences",
         scope="batch",

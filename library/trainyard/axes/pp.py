@@ -1,4 +1,4 @@
-"""Pipeline parallelism: stages of layers, and the micro-batches of one run of the schedule."""
+"""Pipeline parallelism: stages of layers, and micro-batches per run of the schedule."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class PipelineParallelFields(AxisFields):
     """Fields of pipeline parallelism."""
 
     pp: Ranks = 1
-    """Pipeline parallel: stages of layers."""
+    """Pipeline parallelism: number of ranks over which the layers are divided into stages."""
     pp_schedule: PipelineSchedule = "1F1B"
-    """Pipeline schedule."""
+    """Schedule of the pipeline."""
     pp_microbatches: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Micro-batches of one run of the pipeline; the number that gives the shortest step when
-    absent."""
+    """Number of micro-batches in one run of the pipeline; if absent, the number with the shortest
+    step time."""
     pp_layers_per_stage: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Layers of a pipeline stage; balanced when absent."""
+    """Number of layers per pipeline stage; if absent, stages are balanced."""
     pp_stage_modules: Annotated[tuple[tuple[str, ...], ...], Field(strict=False)] = ()
-    """Modules of each pipeline stage, by name; balanced when empty."""
+    """Names of the modules in each pipeline stage; if empty, stages are balanced."""
 
 
 def stages_of(facts: LayoutFacts) -> tuple[Stage, ...]:
-    """Return the stages of a job in model order; a single stage without pipeline parallelism.
+    """Return the stages of a job in model order; one stage without pipeline parallelism.
 
     Raises:
-        SpecError: the model cannot be cut this way; it names the nearest legal values.
+        SpecError: the model cannot be divided like this; the error gives the nearest legal values.
     """
     options = facts.options(PipelineParallelFields)
     return cut_into_stages(
@@ -64,16 +64,15 @@ def stages_of(facts: LayoutFacts) -> tuple[Stage, ...]:
 
 
 def microbatches_of(facts: LayoutFacts) -> int:
-    """Return m, the micro-batches of one run of the schedule.
+    """Return m, the number of micro-batches in one run of the schedule.
 
-    A step has as many runs as its micro-batches need; the last run is padded with micro-batches
-    without a sequence. When `pp_microbatches` is absent, m minimizes the time of a step, including
-    the computation of empty micro-batches. It depends on spec and layout alone, so it is
-    the same on every device.
+    A step has as many runs as its micro-batches need; empty micro-batches fill the last run. If
+    `pp_microbatches` is absent, m minimizes the step time, including the computation of empty
+    micro-batches. m only depends on spec and layout, so it is the same on every device.
 
     Raises:
-        SpecError: the schedule cannot run m micro-batches; it names field, value and nearest
-            legal values.
+        SpecError: the schedule cannot run m micro-batches. The error gives the field, its value and
+            the nearest legal values.
     """
     options, pp = facts.options(PipelineParallelFields), facts.size("pp")
     schedule, given, rounds = options.pp_schedule, options.pp_microbatches, facts.batch.rounds
@@ -94,12 +93,12 @@ def microbatches_of(facts: LayoutFacts) -> int:
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """An own model needs a plan of its layers."""
+    """A user's own model needs a plan for its layers."""
     yield from lacks_plan(facts, "pp", plan="pipeline", what="the layers")
 
 
 def pipeline_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """The model can be cut into the schedule's stages, and a step into its micro-batches."""
+    """The schedule must be able to divide the model into stages, and a step into micro-batches."""
     pp = facts.size("pp")
     if pp > 1 and facts.architecture.tied_embeddings:
         yield problem(
@@ -119,7 +118,7 @@ def pipeline_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def _split_backward(facts: LayoutFacts) -> Iterator[Problem]:
-    """A schedule with a split backward needs blocks that allow two backward passes."""
+    """A schedule with a split backward needs blocks that support two backward passes."""
     schedule = facts.options(PipelineParallelFields).pp_schedule
     if schedule not in SPLIT_BACKWARD:
         return
@@ -156,7 +155,7 @@ def _too_few(facts: LayoutFacts) -> Problem:
 
 
 def sends_stream(facts: TrafficFacts) -> Traffic:
-    """Return the traffic of a rank in the middle: an activation and a gradient of each stage."""
+    """Return the traffic of a middle rank: one activation and one gradient per stage."""
     if facts.size("pp") == 1:
         return Traffic()
     sends = 2 * facts.stages * facts.micro_batches
@@ -164,7 +163,7 @@ def sends_stream(facts: TrafficFacts) -> Traffic:
 
 
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
-    """Reset the choice of stages, which applies to one size of the pipeline."""
+    """Reset the options for stages, which only apply to one number of pipeline ranks."""
     if before["pp"] == after["pp"]:
         return {}
     return {"pp_stage_modules": (), "pp_layers_per_stage": None}
@@ -176,7 +175,7 @@ AXES = (
         name="pp",
         label="PP",
         order=50,
-        # Outermost: a stage sends one activation a micro-batch, the least traffic of all axes.
+        # Outermost, because a stage sends one activation per micro-batch, the least of all axes.
         mesh_order=10,
         help="Pipeline parallel stages.",
         divides="layers",

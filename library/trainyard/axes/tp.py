@@ -1,4 +1,4 @@
-"""Tensor parallelism: ranks that share each matrix; also sequence and loss parallelism."""
+"""Tensor parallelism: several ranks share each matrix; also sequence and loss parallelism."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ class TensorParallelFields(AxisFields):
     """Fields of tensor parallelism."""
 
     tp: Ranks = 1
-    """Tensor parallel: ranks that share each matrix."""
+    """Tensor parallelism: number of ranks that share each matrix."""
     async_tp: bool = False
-    """Overlap tensor-parallel communication with computation (CUDA with symmetric memory)."""
+    """Whether tensor-parallel communication overlaps with computation (CUDA with symmetric
+    memory)."""
     sequence_parallel: bool = True
-    """Shard activations between tensor-parallel regions along the sequence."""
+    """Whether activations between tensor-parallel regions are sharded along the sequence."""
     loss_parallel: bool = True
-    """Compute the loss on logits sharded along the vocabulary."""
+    """Whether the loss is computed on logits that are sharded along the vocabulary."""
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """An own model needs a plan of its matrices."""
+    """A user's own model needs a plan for its matrices."""
     yield from lacks_plan(facts, "tp", plan="tensor", what="matrices")
 
 
 def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """Each rank has the same number of heads, feed-forward columns, vocabulary rows and tokens."""
+    """Each rank must have equal numbers of heads, feed-forward columns, vocabulary rows and
+    tokens."""
     tp, cp, tokens = facts.size("tp"), facts.size("cp"), facts.seq_len
     if tp == 1:
         return
@@ -59,7 +61,7 @@ def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
-    """`async_tp` needs CUDA, and torch.compile, which fuses communication with products."""
+    """`async_tp` needs CUDA, and torch.compile, which fuses communication with matrix products."""
     options, tp = facts.options(TensorParallelFields), facts.size("tp")
     if not options.async_tp:
         return
@@ -81,10 +83,10 @@ def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def exchanges_stream(facts: TrafficFacts) -> Traffic:
-    """Return the collectives on the residual stream: two pairs in each pass of a block.
+    """Return the traffic for collectives on the residual stream: two pairs per pass of a block.
 
-    A pair is an all-gather and a reduce-scatter, or without `sequence_parallel` an all-reduce,
-    which sends the same bytes. Embedding and head have a pair each.
+    A pair is an all-gather and a reduce-scatter. Without `sequence_parallel`, an all-reduce
+    replaces the pair and sends the same bytes. Embedding and head each have one pair.
     """
     ranks, options = facts.size("tp"), facts.options(TensorParallelFields)
     if ranks == 1:
@@ -99,7 +101,7 @@ def exchanges_stream(facts: TrafficFacts) -> Traffic:
 
 
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
-    """Reset `async_tp` when `tp` becomes 1."""
+    """Reset `async_tp` if `tp` becomes 1."""
     return {"async_tp": False} if after["tp"] == 1 < before["tp"] else {}
 
 
@@ -109,8 +111,8 @@ AXES = (
         name="tp",
         label="TP",
         order=40,
-        # Innermost: each block has four collectives that computation waits for, so its ranks are
-        # neighbours in one node, where NVLink connects them.
+        # Innermost, because computation waits for four collectives per block. So the ranks are
+        # adjacent on one node, where NVLink connects them.
         mesh_order=50,
         help="Tensor parallel ranks.",
         divides="matrices",

@@ -1,1 +1,1 @@
-"""Basic mechanisms, such as the retry loop; imports no other package of Trainyard."""
+"""Basic mechanisms, such as the retry loop. Imports no other package of Trainyard."""

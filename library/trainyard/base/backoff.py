@@ -14,24 +14,25 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 Clock = Callable[[], float]
-"""Returns monotonic seconds, such as `time.monotonic`."""
+"""Function that returns monotonic seconds, such as `time.monotonic`."""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses in seconds that double from `first` up to `longest`."""
+    """Pauses in seconds, which double from `first` up to `longest`."""
 
     first: float
     longest: float
     jitter: float = 0.25
-    """Largest random reduction of a pause, as a fraction, so that many callers spread out."""
+    """Maximum random reduction of a pause, as a fraction, so that retries of many callers
+    spread."""
 
     def pause_after(self, tries: int) -> float:
         """Return the pause after this many consecutive tries (at least 1), without jitter."""
         return min(self.first * 2.0 ** min(tries - 1, 40), self.longest)
 
     def pauses(self) -> Iterator[float]:
-        """Yield the pauses, without an end."""
+        """Yield the pauses, endlessly."""
         pause = self.first
         while True:
             yield pause * random.uniform(1.0 - self.jitter, 1.0)
@@ -39,7 +40,7 @@ class Backoff:
 
 
 class Retries:
-    """Counts consecutive failures, and decides when the next try is due."""
+    """Count of consecutive failures, from which the time of the next try follows."""
 
     def __init__(
         self,
@@ -49,13 +50,13 @@ class Retries:
         tries: float = math.inf,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Start without a failure.
+        """Start without failures.
 
         Args:
-            backoff: the pauses between tries.
-            for_seconds: time from the first failure to the last try.
-            tries: most tries, including the first.
-            clock: the clock; tests pass their own.
+            backoff: pauses between tries.
+            for_seconds: maximum time from the first failure to the last try.
+            tries: maximum number of tries, including the first.
+            clock: clock to use; tests pass their own.
         """
         self._backoff = backoff
         self._for_seconds = for_seconds
@@ -65,12 +66,12 @@ class Retries:
         self.failures = 0
         """Number of failures since the last success."""
         self.failing_since: float | None = None
-        """Time of the first of these failures; None after a success."""
+        """Time of the first failure since the last success; None without a failure."""
         self.next_at = 0.0
-        """Time at which the next try is due, after a failure."""
+        """Time at which the next try is due; only valid after a failure."""
 
     def failed(self) -> float | None:
-        """Note a failure, and return the seconds until the next try; None after the last try.
+        """Record a failure; return the seconds until the next try, or None after the last try.
 
         The last try is due exactly at the deadline, even if the next pause would be longer.
         """
@@ -86,14 +87,14 @@ class Retries:
         return pause
 
     def succeeded(self) -> None:
-        """Forget the failures: the next failure starts with the first pause and a new deadline."""
+        """Forget all failures, so that the next failure starts with the first pause."""
         if self.failing_since is not None:
             self._pauses = self._backoff.pauses()
             self.failures, self.failing_since = 0, None
 
     @property
     def deadline(self) -> float:
-        """Time of the last try, after a failure."""
+        """Time at which the last try is due; only valid after a failure."""
         assert self.failing_since is not None
         return self.failing_since + self._for_seconds
 
@@ -105,10 +106,10 @@ def retry(
     retries: Retries,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Result:
-    """Call `call` until it succeeds and return its result; retry errors for which `when` is true.
+    """Call `call` until it succeeds, and return its result; retry errors if `when` returns True.
 
     Raises:
-        Exception: the error of the last try, or the first error for which `when` is false.
+        Exception: the error of the last try, or the first error for which `when` returns False.
     """
     while True:
         try:

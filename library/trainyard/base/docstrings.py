@@ -1,7 +1,7 @@
-"""Read the docstrings under the fields of a class from its source, when they are needed.
+"""Read the docstrings under the fields of a class from its source, on demand.
 
-pydantic can read them too (`use_attribute_docstrings`), but does so at the definition of each
-class, which took a third of the start time of a program.
+pydantic can read field docstrings too (`use_attribute_docstrings`), but does so when each class is
+defined, which took a third of a program's start time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class DescribedFields:
-    """Base of models and records; it puts field docstrings into the JSON Schema as descriptions."""
+    """Base of models and records; it adds field docstrings to the JSON Schema as descriptions."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any, /) -> dict[str, Any]:
@@ -29,10 +29,10 @@ class DescribedFields:
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstrings under annotated fields by field name, including those of bases.
+    """Return the docstrings under annotated fields by field name, including those of base classes.
 
-    Only bases that are `DescribedFields` count. A class without source, such as a parametrized
-    class, has only the docstrings of its bases.
+    Only base classes that derive from `DescribedFields` are read. A class without source, such as
+    a parametrized class, only has the docstrings of its base classes.
     """
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
@@ -46,7 +46,7 @@ def _of_module(name: str) -> dict[str, dict[str, str]]:
     """Return the field docstrings of each class in a module, by qualified class name."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
-    except (OSError, TypeError, KeyError):  # built in, or made at run time
+    except (OSError, TypeError, KeyError):  # the module is built in, or was created at run time
         return {}
     return dict(_of_classes(tree, ""))
 

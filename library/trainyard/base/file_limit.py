@@ -1,4 +1,4 @@
-"""The limit of open files of a process; sockets count, so the usual 1,024 are soon used up."""
+"""Limit of open files in a process. Sockets count too, so the usual 1,024 are soon exceeded."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import resource
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files to the hard limit, also for child processes; return it.
+    """Raise the limit of open files to the hard limit, and return it; child processes inherit it.
 
-    A process needs several files for each rank that it talks to; the server needs one per client.
+    A process needs several files per rank that it communicates with, and a server one per client.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

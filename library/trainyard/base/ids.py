@@ -1,4 +1,4 @@
-"""Identifiers: 26 lower-case Crockford base-32 characters, sortable by creation time."""
+"""Ids: 26 lower-case Crockford base-32 characters that sort by time of creation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_PATTERN = r"^[0-7][0-9a-hjkmnp-tv-z]{25}$"
 _ID = re.compile(ID_PATTERN)
 _PAIRS = tuple(first + second for first in ALPHABET for second in ALPHABET)
-"""Two characters for each value of ten bits; this halves the steps for a number of 128 bits."""
+"""Two characters for each value of ten bits, which halves the steps for a 128-bit number."""
 
 
 def make_id(*, milliseconds: int, entropy: bytes) -> str:
@@ -25,5 +25,5 @@ def make_id(*, milliseconds: int, entropy: bytes) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Return whether the text has the form of an id."""
+    """Return whether a text has the form of an id."""
     return _ID.fullmatch(text) is not None

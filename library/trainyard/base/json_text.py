@@ -1,4 +1,4 @@
-"""Checks of JSON text from outside: bounded size and depth, and no duplicate keys."""
+"""Checks of JSON text from outside: limits of size and depth, and no duplicate keys."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from typing import Any
 from trainyard.base.problems import Problem, named, pointer_to
 
 MAX_VALUES = 10_000
-"""Most keys and list items of a document, over all levels."""
+"""Maximum number of keys and list items in a document, over all levels."""
 MAX_DEPTH = 32
-"""Most levels of nested objects and lists."""
+"""Maximum number of nested levels of objects and lists."""
 
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 
 
 def is_json_number(text: str) -> bool:
-    """Return whether a text is a JSON number, unlike `007`, `1_000`, `+5` or `inf`."""
+    """Return whether a text is a JSON number; for example, `007`, `1_000`, `+5` and `inf` are
+    not."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def json_problem(text: str | bytes) -> Problem | None:
-    """Return the first problem that models do not detect: duplicate key, size or depth.
+    """Return the first problem that models do not detect: a duplicate key, the size or the depth.
 
-    Return None for text that is not JSON: the parse into a model reports that error.
+    Return None for text that is not JSON, because parsing it into a model reports that error.
     """
     twice: dict[int, str] = {}
-    kept: list[dict[str, Any]] = []  # keeps the objects alive, so that no id is reused
+    kept: list[dict[str, Any]] = []  # keeps the objects alive, so that ids are not reused
 
     def together(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -39,7 +40,8 @@ def json_problem(text: str | bytes) -> Problem | None:
         return found
 
     try:
-        # Numbers stay text: Python rejects integers above 4,300 digits, other parsers do not.
+        # Numbers stay text, because Python rejects integers above 4,300 digits, unlike other
+        # parsers.
         document = json.loads(
             text, object_pairs_hook=together, parse_int=str, parse_float=str, parse_constant=str
         )
@@ -64,14 +66,14 @@ def _first(document: Any, twice: dict[int, str]) -> Problem | None:
                 pointer=pointer_to((*location, key)),
                 detail=f"{named('key', key)} is given twice in one object",
             )
-    if twice:  # inside an object that a second key has replaced
+    if twice:  # the duplicate is inside an object that a second key has replaced
         key = next(iter(twice.values()))
         return Problem(pointer="", detail=f"{named('key', key)} is given twice in one object")
     return None
 
 
 def _containers(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Yield each object and list with its location, outer ones first."""
+    """Yield each object and list with its location, outer before inner."""
     waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
     while waiting:
         location, value = waiting.pop()

@@ -1,4 +1,4 @@
-"""Labels of nodes, and the selectors of jobs: keys and values as in Kubernetes."""
+"""Labels of nodes, and selectors of jobs, with keys and values as in Kubernetes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ VALUE = rf"^({_PART})?$"
 LEGAL_VALUE = "at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
 LEGAL_KEY = f"{LEGAL_VALUE}, after a prefix and '/' where there is one"
 MAX_LABELS = 64
-"""Most labels of a node or a selector."""
+"""Maximum number of labels of a node, and in a selector."""
 
 FABRIC = "fabric"
-"""Key of the network that connects nodes; no attempt spans two of its values."""
+"""Key of the label for the network of a node; all nodes of an attempt have the same value."""
 BLOCK, RACK = "block", "rack"
-"""Keys of a node's location; an attempt stays in one block and rack if that needs no more nodes."""
+"""Keys of the labels for a node's location. The nodes of an attempt share block and rack if this
+needs no further nodes."""
 
 
 def checked_labels(labels: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """Return labels, checked; a value of None is legal.
+    """Return the labels unchanged if they are well-formed; a value may be None.
 
     Raises:
-        ValueError: a key or a value is malformed; the error names it.
+        ValueError: a key or value is malformed; the error contains it.
     """
     for key, value in labels.items():
         if not re.fullmatch(KEY, key):
@@ -37,21 +38,21 @@ def checked_labels(labels: Mapping[str, str | None]) -> Mapping[str, str | None]
 
 
 Labels = Annotated[dict[str, str], AfterValidator(checked_labels), Field(max_length=MAX_LABELS)]
-"""Values by key."""
+"""Label values, by key."""
 ChangedLabels = Annotated[
     dict[str, str | None],
     AfterValidator(checked_labels),
     Field(min_length=1, max_length=2 * MAX_LABELS),
 ]
-"""New values by key; null removes a value."""
+"""New label values, by key; null removes a label."""
 
 
 def parse_labels(text: str) -> dict[str, str]:
     """Parse labels such as `zone=a,rack=r7`.
 
     Raises:
-        ValueError: a pair has no `=`, its key or value is malformed, a key occurs twice, or there
-            are more than `MAX_LABELS`.
+        ValueError: a pair lacks `=`, a key or value is malformed, a key occurs twice, or there are
+            more than `MAX_LABELS` labels.
     """
     labels: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):

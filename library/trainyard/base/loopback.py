@@ -1,4 +1,4 @@
-"""Loopback hosts, and the URLs that need certificates."""
+"""Detection of loopback hosts, and of URLs that need certificates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is `localhost` or a loopback address; no name is resolved."""
+    """Return whether a host is `localhost` or a loopback address; names are not resolved."""
     if host == "localhost":
         return True
     try:
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 def uses_tls(url: str) -> bool:
     """Return whether a client for a URL needs certificates (`verify` of httpx's clients).
 
-    Reading the machine's certificates takes 20 to 60 ms at each start of a process, and plain HTTP
-    does not need them. A client that follows redirects always needs them.
+    Plain HTTP needs no certificates, and reading those of the machine takes 20 to 60 ms at each
+    start of a process. A client that follows redirects always needs them.
     """
     return not url.lower().startswith("http://")

@@ -1,4 +1,4 @@
-"""The base of every shared model, and the number types that carry a unit."""
+"""Base classes of shared models, and number types with a unit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainyard.base.whole_numbers import LAST_STEP
 
 
 class SpecModel(DescribedFields, BaseModel):
-    """A frozen, strict model: unknown fields, wrong types, NaN and infinity are rejected.
+    """A frozen, strict model, which rejects unknown fields, wrong types, NaN and infinity.
 
-    Strict means that `"8"` is no integer and `1` is no boolean. The docstring under a field is its
-    help text in the JSON Schema, the web form and the command line.
+    In a strict model `"8"` is not an integer, and `1` is not a boolean. The docstring under a field
+    is the help text of the field in the JSON Schema, the web form and the command line.
     """
 
     model_config = ConfigDict(
@@ -22,32 +22,32 @@ class SpecModel(DescribedFields, BaseModel):
         extra="forbid",
         strict=True,
         allow_inf_nan=False,
-        defer_build=True,  # saves 0.1 s of each start: a program builds only the models it uses
+        defer_build=True,  # saves 0.1 s at each start, as a program only builds models that it uses
         validate_default=True,
         json_schema_serialization_defaults_required=True,
     )
 
 
 class RecordModel(DescribedFields, BaseModel):
-    """A frozen record that programs write for programs (run directory, reports, API views).
+    """A frozen record that programs exchange (run directory, reports, API views).
 
-    Unlike a spec it may hold NaN and infinity, which are written as strings: a NaN loss must stay
-    visible, and pydantic's default would write null.
+    Unlike a spec, a record may contain NaN and infinity, so that a NaN loss stays visible. They are
+    written as strings, because pydantic's default would write null.
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         ser_json_inf_nan="strings",
-        defer_build=True,  # a program builds the few models that it uses: 0.1 s of each start
-        json_schema_serialization_defaults_required=True,  # an answer always has every field
+        defer_build=True,  # saves 0.1 s at each start, as a program only builds models that it uses
+        json_schema_serialization_defaults_required=True,  # a response always has all fields
     )
 
 
 def build_validators() -> None:
-    """Build the validators of every imported model now, despite `defer_build`.
+    """Build the validators of all imported models now, despite `defer_build`.
 
-    A process calls this before it forks; otherwise each child builds the models it uses.
+    A process calls this before it forks; otherwise each child would build the models that it uses.
     """
     kinds: list[type[BaseModel]] = [SpecModel, RecordModel]
     for kind in kinds:  # the loop body appends to `kinds`
@@ -56,7 +56,7 @@ def build_validators() -> None:
 
 
 def description_of(kind: type[BaseModel], name: str) -> str:
-    """Return the help text of a field; empty if it has none."""
+    """Return the help text of a field; empty without one."""
     return kind.model_fields[name].description or field_docstrings(kind).get(name, "")
 
 
@@ -68,7 +68,7 @@ def _no_control_characters(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_no_control_characters)]
-"""Free text: line breaks and tabs are its only control characters."""
+"""Free text, in which the only control characters are line breaks and tabs."""
 
 
 Steps = Annotated[int, Field(ge=0, le=LAST_STEP, json_schema_extra={"unit": "steps"})]
@@ -79,5 +79,5 @@ Ranks = Annotated[int, Field(ge=1, le=65_536, json_schema_extra={"unit": "ranks"
 Seconds = Annotated[float, Field(ge=0, le=10**8, json_schema_extra={"unit": "s"})]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Auto = Literal["auto"]
-"""Depends on the device: `trainyard.spec.auto` resolves it once an attempt has its slots."""
+"""Value that depends on the device; `trainyard.spec.auto` resolves it once the slots are known."""
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -1,4 +1,4 @@
-"""Patterns of names with their legal characters in words, and limits of tags."""
+"""Patterns of names, descriptions of their legal characters, and limits of tags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 TAG = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ARGUMENT = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 LONGEST_TAG, MAX_TAGS = 64, 32
-"""Characters of a tag, and tags of a job."""
+"""Maximum length of a tag in characters, and maximum number of tags of a job."""
 ROOT = r"^[a-z][a-z0-9_-]{0,31}$"
 
 LEGAL = {
@@ -15,4 +15,4 @@ LEGAL = {
     ARGUMENT: "letters, digits, '_', '.' and '-', beginning with a letter or '_'",
     ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
 }
-"""The legal characters of each pattern, in words."""
+"""Description of the legal characters, by pattern."""

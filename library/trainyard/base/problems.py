@@ -1,4 +1,4 @@
-"""Problems of an input: one per location, identified by a JSON pointer."""
+"""Problems of an input; each has a location, which is a JSON pointer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from trainyard.base.names import LEGAL
 from trainyard.base.redaction import hide_credentials
 
 UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
-"""pydantic's error types for an unknown field of a model, and of a dataclass."""
+"""pydantic's error types for an unknown field, of a model and of a dataclass."""
 
 
 class Problem(RecordModel):
-    """One error in an input."""
+    """One problem of an input."""
 
     pointer: str
     """JSON pointer (RFC 6901) to the field; empty for the whole document."""
     detail: str
-    """The given value, and the legal ones."""
+    """Description of the problem, with the given value and the legal values."""
 
 
 class SpecError(ValueError):
-    """A rejected input; `problems` lists every error in it."""
+    """An input was rejected; `problems` lists all of its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -37,18 +37,19 @@ class SpecError(ValueError):
 
 
 def refusal(pointer: str, detail: str) -> SpecError:
-    """Return the error for one problem."""
+    """Return the error for a single problem."""
     return SpecError([Problem(pointer=pointer, detail=detail)])
 
 
 def nearest(given: int, legal: Iterable[int]) -> str:
-    """Return a phrase with the nearest legal values below and above the given one."""
+    """Return a phrase with the legal values that are nearest to a value, below and above."""
     shown = around(given, legal)
     return f"nearest legal: {shown}" if shown else "no value is legal"
 
 
 def around(given: int, legal: Iterable[int]) -> str:
-    """Return the nearest legal values below and above the given one, if any."""
+    """Return the legal values that are nearest to a value, below and above, separated by a
+    comma."""
     values = list(legal)
     below = max((value for value in values if value < given), default=None)
     above = min((value for value in values if value > given), default=None)
@@ -56,25 +57,25 @@ def around(given: int, legal: Iterable[int]) -> str:
 
 
 def multiples(step: int, value: int) -> list[int]:
-    """Return the positive multiples of a step below and above a value that is not a multiple."""
+    """Return the positive multiples of a step that are next to a value, below and above."""
     below = value // step * step
     return [below, below + step] if below else [below + step]
 
 
 def unmatched(parts: Iterable[str], names: Collection[str]) -> list[str]:
-    """Return the parts that occur in none of the names."""
+    """Return the parts that occur in no name."""
     return [part for part in parts if not any(part in name for name in names)]
 
 
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
-    """Return every divisor of a number, in ascending order."""
+    """Return all divisors of a number, ascending."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def named(field: str, value: object) -> str:
-    """Return a field with its given value, in the spelling of a spec; a long value is cut."""
+    """Return a field with its value, as written in a spec; a long value is cut."""
     if isinstance(value, bool):
         return f"{field}={str(value).lower()}"
     if isinstance(value, float):
@@ -84,27 +85,27 @@ def named(field: str, value: object) -> str:
 
 
 def spec_error(error: ValidationError, text: str | bytes) -> SpecError:
-    """Return pydantic's errors for a JSON text as problems with location and value."""
+    """Convert pydantic's errors for a JSON text to problems with location and value."""
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError):  # pydantic has reported this error, with its location
+    except (ValueError, RecursionError):  # pydantic has already reported this, with a location
         document = None
     return SpecError(problems_of(error, document))
 
 
 def pointer_to(location: Sequence[str | int]) -> str:
-    """Return the JSON pointer of a path of keys and indices."""
+    """Return the JSON pointer for a path of keys and indices."""
     escaped = (str(part).replace("~", "~0").replace("/", "~1") for part in location)
     return "".join(f"/{part}" for part in escaped)
 
 
 def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int, ...]:
-    """Drop the parts that pydantic adds to a location, such as union members."""
+    """Drop the parts that pydantic adds to a location, such as members of a union."""
     path: list[str | int] = []
     for part in location:
         if isinstance(document, dict) and isinstance(part, str):
             if part not in document:
-                # A missing field has no value yet: keep its key.
+                # A missing field has no value yet, so keep its key.
                 if part.isidentifier():
                     path.append(part)
                 break
@@ -118,7 +119,7 @@ def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int
 
 
 def _shown(item: ErrorDetails, detail: str) -> str:
-    """Return the given value, unless the detail shows it or it may be a secret."""
+    """Return the given value as text; empty if the detail contains it or it may be a secret."""
     shown = repr(item["input"])
     may_hold_secret = not item["loc"] or "env" in item["loc"]
     if may_hold_secret or (isinstance(item["input"], str) and shown in detail):
@@ -132,10 +133,10 @@ def _cut(shown: str) -> str:
 
 
 def problems_of(error: ValidationError, document: Any) -> list[Problem]:
-    """Convert pydantic's errors about `document` to problems that show the given value.
+    """Convert pydantic's errors for `document` to problems that contain the given values.
 
-    A field of several types has one error for each type; they are joined into one problem. Values
-    of environment variables may be secrets and are never shown.
+    For a field with several types, pydantic reports one error per type; these become a single
+    problem. Values of environment variables may be secrets, so no problem contains them.
     """
     details: dict[str, list[str]] = {}
     for item in error.errors(include_url=False):

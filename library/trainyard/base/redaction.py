@@ -1,11 +1,11 @@
-"""Masks for secrets: values of variables, and credentials inside URLs."""
+"""Masks for secrets: values of environment variables, and credentials in URLs."""
 
 from __future__ import annotations
 
 import re
 
 MASK = "********"
-"""Shown instead of a value that may be a secret."""
+"""Text that replaces a value that may be a secret."""
 _CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/@\s\"'\\]{1,500}@")
 
 
@@ -15,7 +15,7 @@ def has_credentials(text: str) -> bool:
 
 
 def hide_credentials(text: str) -> str:
-    """Return a text with masked credentials in each URL, such as `s3://********@bucket`."""
+    """Return a text with masked credentials in all URLs, such as `s3://********@bucket`."""
     return _CREDENTIALS.sub(rf"\g<scheme>{MASK}@", text) if "://" in text else text
 
 

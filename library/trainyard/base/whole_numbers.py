@@ -1,4 +1,4 @@
-"""Whole numbers from callers: Python's, numpy's, or tensors of one element."""
+"""Integers from callers: of Python, of numpy, or in tensors with one element."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import operator
 from typing import SupportsIndex
 
 LAST_STEP = 10**9
-"""Greatest step."""
+"""Maximum number of a step."""
 
 
 def whole_number(name: str, value: SupportsIndex, *, least: int, most: int | None = None) -> int:
-    """Return a whole number as a Python int.
+    """Return an integer of any type as a Python int.
 
     Raises:
-        ValueError: it is not whole, or out of its range.
+        ValueError: the value is not an integer, or is out of range.
     """
     legal = f"at least {least}" if most is None else f"from {least} to {most:,}"
     try:

@@ -1,4 +1,4 @@
-"""The `trainyard` command: every subcommand with its line in the help."""
+"""The `trainyard` command with all subcommands and their summaries in the help."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-# `python -m embedded` parses what follows `up` and `down`, `--help` included.
+# `python -m embedded` parses everything that follows `up` and `down`, including `--help`.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 for command, summary in COMMANDS:
     passed_on = PASSED_ON if command in (local.up, local.down) else None

@@ -1,4 +1,4 @@
-"""Maps errors to text on stderr and to exit codes; no other module does."""
+"""Turns errors into text on stderr and exit codes; no other module does so."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ REMEDIES: dict[type[TrainyardError], str] = {
 }
 
 Origin = Callable[[Problem], str | None]
-"""Returns the source of a problem's field, such as an option or a file."""
+"""Function that returns the source of a problem's field, such as an option or a file."""
 
 
 class CommandGroup(TyperGroup):
-    """Runs a command; turns its exceptions into an explanation and an exit code."""
+    """Runs a command, and turns its exceptions into an explanation and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
         Raises:
-            typer.Exit: 2 for an error in the command line or the spec, else 1.
+            typer.Exit: with 2 for an error in the command line or the spec, otherwise with 1.
         """
         try:
             return super().invoke(ctx)
@@ -64,13 +64,13 @@ def explained(
     title: str = "",
     spec_field: Callable[[str], str] = lambda pointer: pointer,
 ) -> Iterator[None]:
-    """Explain the server's errors in the user's input, field by field, and exit with 2.
+    """Explain the server's errors in the user's input, field by field, and exit with code 2.
 
     Args:
-        origin: returns the source of a field; called with a problem at a field of the spec.
-        remedy: the last line.
-        title: the first line if the error names fields; by default the server's title.
-        spec_field: converts a pointer into the request to a pointer into the spec.
+        origin: function that returns the source of a field, from a problem with a spec field.
+        remedy: text of the last line.
+        title: text of the first line if the error names fields; by default the server's title.
+        spec_field: function that converts a pointer into the request to a pointer into the spec.
     """
     try:
         yield
@@ -90,7 +90,7 @@ def write_error(
     origin: Origin = lambda _: None,
     remedy: str = "",
 ) -> None:
-    """Write an error: its text, each wrong field with its source, and the remedy."""
+    """Write an error: its text, each wrong field with the field's source, and the remedy."""
     err = console(stderr=True)
 
     def write(text: str | Text, *, style: str = "", indent: int = 2) -> None:

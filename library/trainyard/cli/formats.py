@@ -17,12 +17,12 @@ LEAST_PERCENT = 0.1
 
 
 def has_step(progress: Progress, state: JobState) -> bool:
-    """Return whether a job has a step to show: a program may end without reporting one."""
+    """Return whether a job has a step to show; a program may end without reporting a step."""
     return progress.step > 0 or (progress.steps is not None and state != JobState.SUCCEEDED)
 
 
 def number(value: float | None) -> str:
-    """Return `12,345`, or four significant digits of a fraction; NaN and infinity by name."""
+    """Return `12,345`, or four digits of a fraction; NaN and infinity are returned by name."""
     if value is None:
         return DASH
     if not math.isfinite(value):
@@ -35,7 +35,7 @@ def number(value: float | None) -> str:
 
 
 def fact(value: FactValue | None) -> str:
-    """Return a value of a configuration or a summary on one line."""
+    """Return a value from a configuration or a summary on one line."""
     if value is None:
         return DASH
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -43,14 +43,14 @@ def fact(value: FactValue | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """Return `12.3k`, `4.56M` and so on: three digits and a power of thousand."""
+    """Return `12.3k`, `4.56M` and so on: three digits and the letter for a power of 1,000."""
     if value is None or not math.isfinite(value):
         return number(value)
     return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z", "Y"))
 
 
 def size(count: int | None) -> str:
-    """Return `1.2 GiB`, from bytes."""
+    """Return a number of bytes as `1.2 GiB`."""
     if count is None:
         return DASH
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
@@ -89,12 +89,12 @@ def duration(seconds: float | None) -> str:
 
 
 def auto(values: AutoValues) -> str:
-    """Return the values of fields that are `auto`: `compile.enabled=true, ...`."""
+    """Return the chosen values of fields that are `auto`, as `compile.enabled=true, ...`."""
     return ", ".join(named(path, value) for path, value in values.items())
 
 
 def age(moment: datetime | None) -> str:
-    """Return the age of a moment in its largest unit: `12s`, `5m`, `3h`, `2d`."""
+    """Return the time since a moment in its largest unit: `12s`, `5m`, `3h`, `2d`."""
     if moment is None:
         return DASH
     return duration((datetime.now(UTC) - moment).total_seconds()).split()[0]
@@ -111,7 +111,7 @@ def date(moment: datetime | None) -> str:
 
 
 def clipped(text: str, columns: int) -> str:
-    """Return the text, cut to so many columns."""
+    """Return a text cut to a maximum number of columns."""
     return text if len(text) <= columns else f"{text[: columns - 1].rstrip()}…"
 
 
@@ -123,7 +123,7 @@ def failed_tries(failing: FailedTries) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return `12.3 %`, `<0.1 %` for a tiny share, or a dash for an unknown one."""
+    """Return `12.3 %`, `<0.1 %` for a tiny share, or a dash for an unknown share."""
     if value is None:
         return DASH
     percent = 100 * value

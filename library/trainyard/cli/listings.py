@@ -1,4 +1,4 @@
-"""Lists as tables: jobs, events, nodes, metrics, world sizes to resume on."""
+"""Tables of jobs, artifacts, events, nodes, metrics, and world sizes to resume on."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from trainyard.spec.sections.resources import priority_words
 
 WHY_COLUMNS = 70
 SHORT_ID = 12
-"""Characters of an id in tables: enough to distinguish simultaneous jobs."""
+"""Number of characters of an id in tables; enough to distinguish simultaneous jobs."""
 
 
 def draw_jobs(jobs: Sequence[JobSummary], *, filtered: bool = False) -> RenderableType:
-    """Return the table of `ps`."""
+    """Return the table that `ps` shows."""
     if not jobs and filtered:
         return Text("No job matches; `trainyard ps` without options lists jobs.")
     if not jobs:
@@ -64,7 +64,7 @@ def _steps(at: Progress, state: JobState) -> str:
 
 
 def draw_artifacts(artifacts: Sequence[ArtifactView]) -> RenderableType:
-    """Return the table of `artifacts`."""
+    """Return the table that `artifacts` shows."""
     if not artifacts:
         return Text("No images, histograms or files. A script logs them with trainyard.init().")
     rows = Listing(
@@ -87,7 +87,7 @@ def draw_artifacts(artifacts: Sequence[ArtifactView]) -> RenderableType:
 
 
 def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType:
-    """Return the line under `ps`: numbers of matching jobs by state, and of jobs not shown."""
+    """Return the line below `ps`: counts of matching jobs by state, and of jobs not shown."""
     parts = [state_text(state).append(f" {counts[state]:,}") for state in JobState if counts[state]]
     rest = sum(counts.values()) - shown
     if rest > 0:
@@ -96,7 +96,7 @@ def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType
 
 
 def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
-    """Return the table of `queue`."""
+    """Return the table that `queue` shows."""
     if not entries:
         return Text("No job waits.")
     rows = Listing(
@@ -124,7 +124,7 @@ def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
 
 
 def draw_what_if(answer: WhatIf) -> RenderableType:
-    """Return the expected start of a spec, if it were submitted now."""
+    """Return the expected start of a spec as if it were submitted now."""
     if answer.starts_now:
         return Text("It would start immediately.")
     start = answer.expected_start_at
@@ -134,13 +134,13 @@ def draw_what_if(answer: WhatIf) -> RenderableType:
 
 
 def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
-    """Return events in the form of `watch`, oldest first."""
+    """Return a table of events with the columns of `events`, the oldest first."""
     if not events:
         return Text("No events.")
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("TIME", "TRY", "WHO"):
         rows.add_column(name, no_wrap=True)
-    rows.add_column("WHAT", overflow="fold")  # messages are never cut: they wrap if necessary
+    rows.add_column("WHAT", overflow="fold")  # messages wrap and are never cut
     for event in sorted(events, key=lambda e: e.id):
         attempt = str(event.attempt) if event.attempt is not None else formats.DASH
         rows.add_row(formats.date(event.at), attempt, event.actor, Text(event.message))
@@ -148,7 +148,7 @@ def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
 
 
 def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
-    """Return the table of `nodes`."""
+    """Return the table that `nodes` shows."""
     if not nodes:
         return Text("No nodes. A worker joins with a join token; `trainyard up` starts one here.")
     rows = Listing("NAME", "STATE", "FREE", "SLOTS", "DEVICE", "MEMORY", "ISOLATION", "SEEN",
@@ -175,7 +175,7 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
 
 
 def draw_metrics(view: MetricsView) -> RenderableType:
-    """Return a line for each series: its last value and its range."""
+    """Return a row per series, with its last value and its range."""
     if not view.curves:
         return Text("No metrics yet.")
     rows = Listing("METRIC", "BRANCH", "STEPS", "LAST", "MIN", "MAX", "NOT FINITE", "POINTS",
@@ -187,7 +187,7 @@ def draw_metrics(view: MetricsView) -> RenderableType:
 
 
 def series_cells(curve: CurveView | None) -> tuple[str, ...]:
-    """Return steps, last, least and greatest value, and the number of NaN and infinite points."""
+    """Return steps, last, minimum and maximum value, and the count of NaN and infinite points."""
     if curve is None or not curve.steps:
         return (formats.DASH,) * 5
     last = (value for value in reversed(curve.last) if value is not None)
@@ -201,7 +201,7 @@ def series_cells(curve: CurveView | None) -> tuple[str, ...]:
 
 
 def draw_options(options: ResumeOptions) -> RenderableType:
-    """Return the table of legal world sizes of a resume."""
+    """Return the table of world sizes that a resume may use."""
     rows = Listing("SLOTS", "FREE", "LAYOUTS", "MICRO-BATCH", "IDLE", "MEMORY",
                    right=("SLOTS",), spare=("FREE",), elastic="LAYOUTS")  # fmt: skip
     for option in options.options:

@@ -1,4 +1,4 @@
-"""Writes to stdout: tables and pages for people, JSON for programs."""
+"""Writes to stdout: tables and text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value", bound=BaseModel | Sequence[BaseModel])
 
 WIDE = 10_000
-"""Width without a terminal: a pipe gets whole lines."""
+"""Width of the output without a terminal, so that lines are not cut."""
 
 STATES: dict[str, tuple[str, str]] = {
     JobState.QUEUED: ("○", "blue"),
@@ -31,35 +31,35 @@ STATES: dict[str, tuple[str, str]] = {
     JobState.STOPPED: ("■", "yellow"),
     JobState.CANCELLED: ("⊘", "dim"),
 }
-"""Sign and colour of each state of a job or an operation; the signs differ without colour."""
+"""Sign and colour of each state of a job or an operation; the signs differ even without colour."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on the current stdout or stderr; NO_COLOR is honoured."""
+    """Return a console for the current stdout or stderr, which respects NO_COLOR."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDE
     return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False)
 
 
 def write_text(*parts: RenderableType) -> None:
-    """Write for a person."""
+    """Write text or tables for a person."""
     out = console()
     if out.is_terminal:
         out.print(*parts, sep="\n", markup=False)
         return
     with out.capture() as captured:
         out.print(*parts, sep="\n", markup=False)
-    # Rich pads the last column of tables with blanks; a pipe gets none.
+    # Rich pads the last column of tables with blanks, which a pipe must not receive.
     out.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def has_terminal() -> bool:
-    """Return whether a person can answer a question."""
+    """Return whether stdin is a terminal, so that a person can answer a prompt."""
     return sys.stdin.isatty()
 
 
 def note(text: str) -> None:
-    """Write to stderr, apart from the output."""
+    """Write a note to stderr, separate from the output."""
     console(stderr=True).print(Text(text, style="dim"))
 
 
@@ -72,7 +72,7 @@ def at_most(limit: int, found: Iterable[Item]) -> list[Item]:
 
 
 def emit(value: Value, draw: Callable[[Value], RenderableType], *, as_json: bool) -> None:
-    """Write a view, or a list of views: drawn, or as JSON."""
+    """Write one or more views, as JSON or as drawn by `draw`."""
     if as_json:
         write_json(value)
     else:
@@ -80,17 +80,17 @@ def emit(value: Value, draw: Callable[[Value], RenderableType], *, as_json: bool
 
 
 def write_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
-    """Write one JSON document, indented."""
+    """Write an indented JSON document."""
     print(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 def write_json_line(value: BaseModel | dict[str, Any]) -> None:
-    """Write one JSON document on one line, and flush."""
+    """Write a JSON document on one line, and flush stdout."""
     print(json.dumps(plain(value), ensure_ascii=False), flush=True)
 
 
 def plain(value: Any) -> Any:
-    """Return models as JSON values."""
+    """Return a value with all models converted to JSON values."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
@@ -103,7 +103,7 @@ def state_text(state: str) -> Text:
 
 
 def facts(rows: Iterable[tuple[str, RenderableType | None]], *, indent: int = 2) -> Table:
-    """Return name and value pairs in two columns; pairs without a value are left out."""
+    """Return pairs of name and value in two columns; pairs without a value are left out."""
     result = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     result.add_column(no_wrap=True, style="dim")
     result.add_column(overflow="fold")

@@ -18,9 +18,9 @@ from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
 
 MAX_FACTS = 40
-"""Most values of a configuration, and of a summary, in `show`."""
+"""Maximum number of values of a configuration, and of a summary, in `show`."""
 MAX_STRAGGLERS = 4
-"""Most stragglers in `show`, the costliest first."""
+"""Maximum number of stragglers in `show`, the costliest first."""
 
 
 def job_line(job: JobSummary) -> Text:
@@ -49,9 +49,9 @@ def progress_words(progress: Progress, state: JobState) -> str:
 
 
 def draw_show(job: JobView, attempts: Sequence[AttemptView], *, name: str) -> RenderableType:
-    """Return a job in full: state, progress, attempts and their lineage, next commands.
+    """Return all details of a job: state, progress, attempts and their lineage, next commands.
 
-    The commands refer to the job as `name`: its id, if other jobs have the same name.
+    The commands refer to the job as `name`, which is the job's id if other jobs have the same name.
     """
     attempt = job.current_attempt
     running = job.state == JobState.RUNNING
@@ -92,7 +92,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView], *, name: str) -> Re
 
 
 def _section(head: str, values: Mapping[str, FactValue]) -> list[RenderableType]:
-    """Return the first values of a configuration or a summary, and the number of the others."""
+    """Return the first values of a configuration or a summary, and the number of further values."""
     if not values:
         return []
     shown = list(values.items())[:MAX_FACTS]
@@ -103,7 +103,7 @@ def _section(head: str, values: Mapping[str, FactValue]) -> list[RenderableType]
 
 
 def _import(job: JobView) -> str | None:
-    """Return `run 9dcz13mm of wandb, 12 points` for an imported run."""
+    """Return `run 9dcz13mm of wandb, 12 points` for an imported job; None for any other job."""
     if job.imported is None:
         return None
     run = job.imported.run
@@ -119,14 +119,14 @@ def _runs_as(job: JobView) -> str | None:
 
 
 def _range(job: JobView) -> str:
-    """Return ` of 4 to 6` for an elastic job."""
+    """Return ` of 4 to 6` for an elastic job; empty for any other job."""
     if job.min_world_size is None:
         return ""
     return f" of {job.min_world_size:,} to {job.max_world_size:,}"
 
 
 def _size_change(job: JobView) -> str | None:
-    """Return `shrunk to 4 slots 2m ago: c has been silent for 12 s`."""
+    """Return the last size change, as `shrunk to 4 slots 2m ago: c has been silent for 12 s`."""
     change = job.size_change
     if change is None:
         return None
@@ -157,7 +157,7 @@ def _ancestor(job: JobView) -> str | None:
 
 
 def _why(job: JobView) -> str:
-    """Return the reason for its state, unless its failure is shown below."""
+    """Return the reason for the job's state, unless the failure below shows the reason."""
     failed = job.current_attempt is not None and job.current_attempt.failure is not None
     return "" if failed and job.state == JobState.FAILED else job.reason or ""
 
@@ -172,7 +172,7 @@ def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
             attempt.layout_name,
             f"{attempt.start_step:,} → {attempt.last_step:,}"
             if attempt.last_step or attempt.micro_batch_size is not None
-            else formats.DASH,  # a program without a reported step
+            else formats.DASH,  # a program that reported no step
             attempt.outcome or attempt.state,
             _parent(attempt, job_id),
             _checked(attempt),
@@ -231,7 +231,7 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
 
 
 def _helping(job: JobView, name: str) -> list[tuple[str, str]]:
-    """Return the command that helps after a failure, unless an unchanged resume does."""
+    """Return the command that helps after a failure; none if an unchanged resume helps."""
     action = job.next_action
     if action is None or (action.verb == "resume" and action.setting is None):
         return []

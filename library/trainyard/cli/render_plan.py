@@ -149,7 +149,7 @@ def _pipeline(pipeline: PipelinePlan | None) -> str | None:
 
 
 def draw_preview(preview: ResumePreview) -> RenderableType:
-    """Return the comparison of a resume: changed and unchanged values."""
+    """Return a comparison of the values before and after a resume."""
     rows = Listing("  ", "BEFORE", "AFTER", "", elastic="BEFORE")
     for change in preview.changes:
         style = "" if change.changed else "dim"
@@ -172,7 +172,7 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
 
 
 def draw_fork(preview: ForkPreview) -> RenderableType:
-    """Return the preview of a fork: its plan, and which aspects continue exactly."""
+    """Return the preview of a fork: its plan, and the parts of training that continue exactly."""
     start = Text(f"{preview.name}, with {', '.join(preview.parts)} of ")
     start.append(preview.checkpoint_id, style="dim")
     start.append(f", starts after step {preview.start_step:,}")
@@ -200,7 +200,7 @@ def _memory(memory: MemoryEstimate, fits: bool | None) -> str:
 
 
 def warning_lines(warnings: Iterable[Problem]) -> list[str]:
-    """Return a line for each warning, starting with its field."""
+    """Return one line per warning, which starts with the warning's field."""
     return [f"{w.pointer.strip('/').replace('/', '.')}: {w.detail}" for w in warnings]
 
 

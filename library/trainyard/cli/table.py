@@ -1,4 +1,4 @@
-"""A table that fits the terminal: it drops columns and cuts cells, but never wraps."""
+"""A table that fits the terminal: it drops columns and cuts cells, but never wraps text."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 GAP = 2
-"""Blanks between two columns."""
+"""Number of blanks between two columns."""
 LEAST = 12
-"""Default minimal width of an elastic column; below it, other columns are dropped."""
+"""Default minimum width of the elastic column; below it, other columns are dropped."""
 
 
 class Listing:
     """A table with headings.
 
     Args:
-        columns: headings, from the left.
-        right: right-aligned columns, which hold numbers.
-        spare: columns that may be dropped, in the order of dropping.
-        elastic: the column with cells that may be cut.
-        least: minimal width of the elastic column; below it, spare columns are dropped.
+        columns: headings, from left to right.
+        right: headings of the right-aligned columns, which contain numbers.
+        spare: headings of the columns that may be dropped, in the order of dropping.
+        elastic: heading of the column with cells that may be cut.
+        least: minimum width of the elastic column; below it, spare columns are dropped.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Listing:
         self._rows.append((texts, style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the columns that fit."""
+        """Yield a table of the columns that fit."""
         widths = self._fitting(options.max_width)
         table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
         for name, width in widths.items():
@@ -63,7 +63,7 @@ class Listing:
         yield table
 
     def _fitting(self, available: int) -> dict[str, int]:
-        """Return the columns to show, and their widths."""
+        """Return the columns to show, with their widths."""
         widths = {
             name: max([len(name), *(cells[index].cell_len for cells, _ in self._rows)])
             for index, name in enumerate(self._columns)

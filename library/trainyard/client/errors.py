@@ -1,4 +1,4 @@
-"""Errors of the SDK: failed calls to the server, and wrong input of the user.
+"""Errors of the SDK: failed calls to the server, and wrong input from the user.
 
 TrainyardError
 ├── UsageError                 a file, a setting or a name is wrong; no request was sent
@@ -43,7 +43,7 @@ class UsageError(TrainyardError, ValueError):
     def __init__(self, text: str, *, remedy: str = "") -> None:
         super().__init__(text)
         self.remedy = remedy
-        """What to write instead; may be empty."""
+        """What the user can write instead; may be empty."""
 
 
 class NotConfiguredError(UsageError):
@@ -51,4 +51,4 @@ class NotConfiguredError(UsageError):
 
 
 class UnknownReferenceError(UsageError):
-    """No object, or more than one, has this name."""
+    """No object, or more than one object, has this name."""

@@ -1,4 +1,4 @@
-"""The SDK's calls about many jobs: lists and counts."""
+"""Calls of the SDK for lists and counts of jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainyard.spec.job import JobSpec
 
 
 class JobListCalls:
-    """Calls of `Client` about many jobs."""
+    """Calls of `Client` for lists and counts of jobs."""
 
     transport: Transport
     """Sends the requests."""
@@ -43,9 +43,9 @@ class JobListCalls:
             tags: only jobs with all of these tags.
             name: only jobs with exactly this name.
             project: only jobs of this project.
-            search: only jobs with this text in the name, or as a prefix of the id.
+            search: only jobs with this text in the name or at the start of the id.
             imported: True for imported jobs only, False for jobs that ran here only.
-            order: `newest` first, or `active` jobs before ended ones.
+            order: `newest` for the newest first, or `active` for active jobs before ended ones.
         """
         query = _filter(
             states, tags, name=name, project=project, search=search, imported=imported
@@ -71,11 +71,11 @@ class JobListCalls:
         return self.transport.pages(Page[QueueEntry], "/queue")
 
     def queue_place(self, job_id: str) -> QueueEntry | None:
-        """Return the entry of a job in the queue; None if it does not wait."""
+        """Return the queue entry of a job; None if the job does not wait."""
         return self.transport.get(QueuePlace, f"/jobs/{job_id}/queue").entry
 
     def what_if(self, spec: JobSpec | Mapping[str, Any]) -> WhatIf:
-        """Predict the start of a job if it were submitted now; nothing is stored."""
+        """Predict the start of a job as if it were submitted now; nothing is stored."""
         body = (
             spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
         )

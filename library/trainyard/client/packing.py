@@ -1,4 +1,4 @@
-"""Makes the pack of a spec file: `code.local`, or `code.git` with `code.commit`."""
+"""Packs the code that a spec file names by `code.local`, or by `code.git` with `code.commit`."""
 
 from __future__ import annotations
 
@@ -33,47 +33,47 @@ SECRET = (
     *(".aws", ".ssh", ".gnupg", ".kube", ".docker"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "id_*", "credentials.json"),
 )
-"""Names of files and folders that often hold secrets, in lower case."""
+"""Patterns, in lower case, for names of files and folders that often contain secrets."""
 LEFT_OUT = frozenset({".git", "__pycache__"})
-"""Folders that are never packed without git."""
+"""Folders that are never packed if the folder is not in a git repository."""
 DIFF_LINES = 200
 LARGEST = 5
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"})
-"""Variables of git hooks, which name another repository; this code may run in a hook."""
+"""Variables that git sets in hooks to name another repository; this code may run in a hook."""
 GIT_SECONDS = 600.0
 GIT_PROTOCOLS = "file:git:http:https:ssh"
-"""Legal protocols, without `ext`, with which a URL runs a command."""
+"""Allowed git protocols; `ext` is missing because it lets a URL run a command."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """The files of a program, packed."""
+    """The packed files of a program."""
 
     archive: bytes
-    """A gzipped tar archive; the same files give the same bytes."""
+    """A gzipped tar archive, which is the same for the same files."""
     names: tuple[str, ...]
-    """Paths of its files and links, in order."""
+    """Paths of the packed files and links, in order."""
     commit: str | None = None
-    """Commit of the repository, if there is one."""
+    """Commit of the repository; None if there is no repository or no commit."""
     dirty: bool = False
-    """Whether files differ from the commit."""
+    """Whether packed files differ from the commit."""
     changes: tuple[str, ...] = ()
-    """Lines that show the differences."""
+    """Lines that show the differences from the commit."""
 
     @property
     def summary(self) -> str:
-        """The packed files, in words."""
+        """The number of packed files, the size and the commit, as readable text."""
         of = f" of commit {self.commit[:12]}" if self.commit else ""
         changed = ", with the changes above" if self.dirty else ""
         files = "1 file" if len(self.names) == 1 else f"{len(self.names)} files"
         return f"{files}, {len(self.archive):,} bytes{of}{changed}"
 
     def in_place(self, document: Mapping[str, Any], *, pack: str) -> dict[str, Any]:
-        """Return the spec with the pack instead of its sources, and with a tag of the commit.
+        """Return the spec with the pack in place of its sources, and with a tag for the commit.
 
         Args:
-            document: the spec as written.
+            document: the spec as the user wrote it.
             pack: digest of the pack on the server.
         """
         result = dict(document)
@@ -85,10 +85,10 @@ class Code:
         return result
 
     def missing_script(self, document: Mapping[str, Any]) -> str | None:
-        """Return a message on a script that the spec starts and the pack lacks, or None.
+        """Return a message if the spec starts a script that the pack does not have, or None.
 
         Args:
-            document: the spec as written.
+            document: the spec as the user wrote it.
         """
         command = document["program"].get("command")
         word = command[0] if isinstance(command, list) and command else None
@@ -104,14 +104,14 @@ class Code:
 
 
 def code_of(document: Mapping[str, Any], *, folder: Path) -> Code | None:
-    """Return the packed code of a spec; None if it names no local files and no git repository.
+    """Return the packed code of a spec; None if it names neither local files nor a repository.
 
     Args:
-        document: the spec as written.
-        folder: the base of a relative `local`.
+        document: the spec as the user wrote it.
+        folder: base folder of a relative `local`.
 
     Raises:
-        UsageError: a field is illegal, or files cannot be packed; the error names them.
+        UsageError: a field is invalid, or files cannot be packed; the error names them.
     """
     program = document.get("program")
     code = program.get("code") if isinstance(program, dict) else None
@@ -146,7 +146,7 @@ def _pack_commit(url: str, commit: str, include: Sequence[str]) -> Code:
             _git(folder, "init", "-q")
             try:
                 _git(folder, "fetch", "-q", "--depth=1", "--", url, commit)
-            except UsageError:  # a server that does not serve single commits
+            except UsageError:  # the server does not serve single commits
                 _git(folder, "fetch", "-q", "--", url, "+refs/*:refs/fetched/*")
             _git(folder, "-c", "advice.detachedHead=false", "checkout", "-q", commit)
         except UsageError as error:
@@ -173,7 +173,7 @@ def _is_repository(folder: Path) -> bool:
         return _git(folder, "rev-parse", "--is-inside-work-tree").strip() == "true"
     except UsageError:  # no repository, or no git
         if any((one / ".git").exists() for one in (folder, *folder.parents)):
-            raise  # its .gitignore would be disregarded
+            raise  # .gitignore would be ignored
         return False
 
 
@@ -188,7 +188,7 @@ def _tracked(folder: Path) -> Iterator[str]:
                     f"{path} is a repository within the repository, which git does not pack. Put "
                     "the code into a folder of a storage root, and name it in program.code.folder"
                 )
-        elif os.path.lexists(path):  # else it was removed since the commit
+        elif os.path.lexists(path):  # otherwise removed since the commit
             yield name
 
 
@@ -239,7 +239,7 @@ def _refuse_secrets(names: Iterable[str], include: Sequence[str], *, ignore: str
 
 
 def _archive(folder: Path, names: Sequence[str], *, ignore: str) -> bytes:
-    """Return the archive; it does not depend on times, owners or the order of the folder."""
+    """Return the archive, independent of times, owners and the order of files in the folder."""
     sizes = {name: (folder / name).lstat().st_size for name in names}
     if len(names) > MAX_ENTRIES // 2:  # their folders count too
         raise UsageError(f"{folder} has {len(names):,} files; a pack holds {MAX_ENTRIES // 2:,}")
@@ -300,7 +300,7 @@ def _head(folder: Path) -> str | None:
 
 
 def _changes(folder: Path) -> tuple[str, ...]:
-    """Return lines that show the differences of the work tree from its commit, if any."""
+    """Return lines that show how the work tree differs from its commit; empty if equal."""
     words = ("ls-files", "-z", "--others", "--exclude-standard", "--", ".")
     new = [name for name in _git(folder, *words).split("\0") if name]
     diff = _git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--", ".")
@@ -314,7 +314,7 @@ def _git(folder: Path, *words: str) -> str:
     """Return the output of git.
 
     Raises:
-        UsageError: git failed (the error is its last line), or is not installed.
+        UsageError: git failed (the error text is git's last line) or is not installed.
     """
     variables = {
         **{name: value for name, value in os.environ.items() if name not in OF_HOOKS},

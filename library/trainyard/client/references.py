@@ -18,7 +18,7 @@ from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 LAST = "@last"
 SHOWN = 5
-"""Most candidates in the error for an ambiguous reference."""
+"""Maximum number of candidates in the error for an ambiguous reference."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _PREFIX = re.compile(rf"[{ALPHABET}]{{1,26}}")
@@ -30,19 +30,19 @@ Listed = TypeVar("Listed", OperationView, NodeRequestView)
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a reference."""
+    """The job, and possibly the checkpoint, that a reference names."""
 
     job_id: str
     """Id of the job."""
     checkpoint_id: str | None = None
-    """Id of the checkpoint, if the reference names one."""
+    """Id of the checkpoint; None if the reference names only a job."""
 
 
 def resolve_job(yard: Client, reference: str) -> str:
-    """Return the id of a reference's job.
+    """Return the id of the job that a reference names.
 
     Raises:
-        UnknownReferenceError: no job, or more than one, matches it.
+        UnknownReferenceError: no job, or more than one job, matches the reference.
     """
     if is_id(reference):
         return reference
@@ -61,18 +61,18 @@ def resolve_job(yard: Client, reference: str) -> str:
 
 
 def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
-    """Return the job of a reference, and its checkpoint if it names one, as `JOB@step-400` does.
+    """Return the job that a reference names, and its checkpoint if it has the form `JOB@step-400`.
 
-    `JOB@a2.step-400` names the attempt too; by default the current lineage applies.
+    `JOB@a2.step-400` also names the attempt, which is otherwise taken from the current lineage.
 
     Args:
-        yard: the server.
+        yard: client of the server.
         reference: the text of the reference.
         exact: reject a short name that matches checkpoints of several attempts; for commands that
             cannot be undone.
 
     Raises:
-        UnknownReferenceError: nothing, or more than one object, matches it.
+        UnknownReferenceError: no object, or more than one object, matches the reference.
     """
     match = _CHECKPOINT.fullmatch(reference)
     if match is None:
@@ -93,10 +93,10 @@ def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
 
 
 def newest_checkpoint(yard: Client, reference: str) -> str:
-    """Return the id of the named checkpoint, or of the newest one of the job's lineage.
+    """Return the id of the named checkpoint, or of the newest checkpoint on the job's lineage.
 
     Raises:
-        UnknownReferenceError: nothing matches it, or the job has no checkpoint.
+        UnknownReferenceError: nothing matches the reference, or the job has no checkpoint.
     """
     target = resolve(yard, reference)
     if target.checkpoint_id is not None:
@@ -108,10 +108,10 @@ def newest_checkpoint(yard: Client, reference: str) -> str:
 
 
 def beginning_with(reference: str, found: Iterable[Listed], noun: str) -> Listed:
-    """Return the only one of some items whose id begins so.
+    """Return the only item with an id that starts with `reference`.
 
     Raises:
-        UnknownReferenceError: none does, or several do.
+        UnknownReferenceError: no item, or more than one item, has such an id.
     """
     fitting = [each for each in found if each.id.startswith(reference)]
     if len(fitting) != 1:
@@ -122,7 +122,7 @@ def beginning_with(reference: str, found: Iterable[Listed], noun: str) -> Listed
 
 def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> CheckpointView:
     reference = match[0]
-    # The preflight of a resume saves its first step again: the newer checkpoint is selected.
+    # The preflight of a resume saves the step again, so select the newer checkpoint.
     chosen = [c for c in found if c.on_lineage] or found
     if not chosen:
         raise UnknownReferenceError(

@@ -1,4 +1,4 @@
-"""The Python SDK: a typed method for each call of the REST API; lists and streams are iterators."""
+"""The Python SDK: one typed method per call of the REST API; lists and streams are iterators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from trainyard.run.records import RecordingRanks, RequestKind
 from trainyard.spec.job import JobSpec
 
 Spec = JobSpec | Mapping[str, Any]
-"""A job spec, or a parsed TOML, YAML or JSON document."""
+"""A job spec, or a document parsed from TOML, YAML or JSON."""
 
 
 class Client(
@@ -67,8 +67,8 @@ class Client(
 ):
     """A connection to one server.
 
-    Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) for an
-    error response, `ConnectionFailedError` if the server cannot be reached.
+    Every method raises a `trainyard.client.errors.TrainyardError`: an `ApiError` (with a subclass
+    per status) for an error response, or `ConnectionFailedError` if the server cannot be reached.
 
         with Client() as client:
             job = client.submit({"name": "first", "resources": {"world_size": 2}})
@@ -83,18 +83,18 @@ class Client(
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Connect to `url`, else to TRAINYARD_URL, else to the server of the user's profile.
+        """Connect to `url`, else to TRAINYARD_URL, else to the server in the user's profile.
 
         Args:
             url: base URL, such as `http://127.0.0.1:8470`.
-            token: `ty_api_...` or the admin token; by default that of TRAINYARD_TOKEN or of the
-                user's profile.
+            token: `ty_api_...` or the admin token; by default the token in TRAINYARD_TOKEN or in
+                the user's profile.
             transport: replaces the network in tests.
             sleep: replaces the clock in tests.
 
         Raises:
             NotConfiguredError: no URL is known.
-            UsageError: a proxy variable of the environment is invalid.
+            UsageError: a proxy variable in the environment is invalid.
         """
         self.transport = Transport(resolve(url, token), transport=transport, sleep=sleep)
 
@@ -116,7 +116,7 @@ class Client(
     # ---- jobs ----------------------------------------------------------------------------------
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
-        """Submit a job; repeats with the same key, by default a fresh one, submit only one job."""
+        """Submit a job; repeats with the same key submit only one job; the default key is new."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
 
@@ -137,16 +137,16 @@ class Client(
         return self.transport.get(JobView, f"/jobs/{job_id}")
 
     def stop(self, job_id: str, *, reason: str = "") -> JobView:
-        """Stop a job after a save."""
+        """Stop a job after it has saved a checkpoint."""
         return self.transport.post(JobView, f"/jobs/{job_id}/stop", StopRequest(reason=reason))
 
     def cancel(self, job_id: str, *, reason: str = "") -> CancelReply:
-        """End a job immediately, without saving; the reply has the lost work."""
+        """End a job immediately without saving; the reply describes the lost work."""
         body = StopRequest(reason=reason)
         return self.transport.post(CancelReply, f"/jobs/{job_id}/cancel", body)
 
     def set_priority(self, job_id: str, priority: int | str) -> JobView:
-        """Set the priority of a waiting or running job: a number, or `low`, `normal`, `high`."""
+        """Set the priority of a waiting or running job: a number, or `low`, `normal` or `high`."""
         return self.transport.post(JobView, f"/jobs/{job_id}/priority", {"priority": priority})
 
     def resume(
@@ -160,11 +160,11 @@ class Client(
         allow_code_change: bool = False,
         dry_run: bool = False,
     ) -> ResumeReply:
-        """Resume from a checkpoint (the newest of the lineage), on any legal world size and layout.
+        """Resume a job from a checkpoint, by default the lineage's newest, on any legal layout.
 
         `overrides` may also be a plain mapping. With `allow_code_change`, the files of `model.code`
-        may differ from the checkpoint's. With `dry_run`, nothing is stored, and the reply shows the
-        changes.
+        may differ from the files that the checkpoint was trained with. With `dry_run`, nothing is
+        stored, and the reply shows the changes.
         """
         if isinstance(overrides, Overrides):
             overrides = _document(overrides)
@@ -179,18 +179,18 @@ class Client(
         return self.transport.post(ResumeReply, f"/jobs/{job_id}/resume", body)
 
     def resume_options(self, job_id: str) -> ResumeOptions:
-        """Return each world size of the cluster with its layouts, or the reason why it has none."""
+        """Return the layouts for each world size of the cluster, or why no layout is legal."""
         return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
 
     def request(
         self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
     ) -> JobRequestView:
-        """Send a request to a running job, such as a save or a profile; the answer is an event."""
+        """Send a request to a running job, such as a save or a profile; an event has the answer."""
         body = JobRequest(kind=kind, steps=steps, ranks=ranks)
         return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
 
     def requests(self, job_id: str) -> Iterator[JobRequestView]:
-        """Iterate over the requests on a job and their answers, newest first."""
+        """Iterate over the requests to a job with their answers, the newest first."""
         return self.transport.pages(Page[JobRequestView], f"/jobs/{job_id}/requests")
 
     def wait_for_answer(
@@ -201,10 +201,10 @@ class Client(
         timeout: float | None = None,
         poll_seconds: float = 0.5,
     ) -> JobRequestView:
-        """Return a request once it is answered; the end of the attempt answers all open ones.
+        """Return a request once it is answered; the end of an attempt answers its open requests.
 
         Raises:
-            TimeoutError: it was not answered within `timeout` seconds.
+            TimeoutError: the request was not answered within `timeout` seconds.
         """
         return self.transport.poll(
             lambda: next(one for one in self.requests(job_id) if one.id == request_id),
@@ -228,7 +228,7 @@ class Client(
         """Return the job once it has reached a final state.
 
         Raises:
-            TimeoutError: it did not within `timeout` seconds.
+            TimeoutError: the job reached no final state within `timeout` seconds.
         """
         return self.transport.poll(
             lambda: self.job(job_id),
@@ -257,14 +257,14 @@ class Client(
         first_line: int | None = None,
         limit: int | None = None,
     ) -> LogPage:
-        """Return lines of one rank's log: the last ones, or from a line on.
+        """Return lines of one rank's log: the last lines, or the lines from `first_line` on.
 
         Args:
-            job_id: the job.
-            attempt: number of the attempt; by default the newest.
+            job_id: id of the job.
+            attempt: number of the attempt; by default the newest attempt.
             rank: global rank; by default 0.
-            first_line: number of the first line; a negative one counts from the end.
-            limit: most lines.
+            first_line: number of the first line; a negative number counts from the end.
+            limit: maximum number of lines.
         """
         query = {"attempt": attempt, "rank": rank, "first_line": first_line, "limit": limit}
         return self.transport.get(LogPage, f"/jobs/{job_id}/logs", query)
@@ -296,7 +296,7 @@ class Client(
         to_step: int | None = None,
         attempt: int | None = None,
     ) -> MetricsView:
-        """Return buckets of series (by default of all) along the lineage."""
+        """Return buckets of series (by default of all series) along the lineage."""
         query = {
             "names": ",".join(names) or None,
             "max_points": max_points,
@@ -309,7 +309,7 @@ class Client(
     def metrics_csv(
         self, job_id: str, *, names: tuple[str, ...] = (), attempt: int | None = None
     ) -> Iterator[str]:
-        """Iterate over lines `attempt,step,time,name,value` along the lineage, header first."""
+        """Iterate over lines `attempt,step,time,name,value` along the lineage, the header first."""
         path, headers = f"/jobs/{job_id}/metrics", {"Accept": "text/csv"}
         query = {"names": ",".join(names) or None, "attempt": attempt}
         try:
@@ -328,10 +328,10 @@ class Client(
         from_x: float | None = None,
         to_x: float | None = None,
     ) -> ComparisonView:
-        """Return buckets of the same series of up to eight jobs, each with its time and tokens.
+        """Return buckets of the same series for up to eight jobs, each with its time and tokens.
 
         Without `names`, the reply only lists the series of each job. `x` is the unit of `from_x`
-        and `to_x`, the bounds of the range; by default steps.
+        and `to_x`, the bounds of the range; the default is steps.
         """
         query = {
             "jobs": ",".join(job_ids),
@@ -344,7 +344,7 @@ class Client(
         return self.transport.get(ComparisonView, "/metrics/compare", query)
 
     def compare_facts(self, job_ids: Sequence[str]) -> FactsComparison:
-        """Return the differing values of configuration and summary of up to eight jobs."""
+        """Return the values of configuration and summary that differ between up to eight jobs."""
         query = {"jobs": ",".join(job_ids)}
         return self.transport.get(FactsComparison, "/facts/compare", query)
 
@@ -353,11 +353,11 @@ class Client(
     ) -> Iterator[AnyStreamItem | Resync]:
         """Yield events as they happen, in order and each once, despite interruptions.
 
-        Between them come notices (`metrics`, `log`, `phase`, ...), which have no `id`; a newer
-        notice replaces older ones of its kind.
+        Notices (`metrics`, `log`, `phase`, ...) come between the events and have no `id`. A newer
+        notice replaces older notices of its kind.
 
-        The first item is a `Resync`: on it, read the current state, then apply the events. Another
-        one follows a gap that could not be replayed.
+        The first item is a `Resync`: read the current state at this item, then apply the events
+        that follow. Another `Resync` follows each gap that the server could not replay.
         """
         stream = EventStream(self.transport, job_id=job_id, give_up_seconds=give_up_seconds)
         return iter(stream)
@@ -365,7 +365,7 @@ class Client(
     # ---- access --------------------------------------------------------------------------------
 
     def session(self) -> SessionView:
-        """Return the owner of the token."""
+        """Return the session view, which names the owner of the token."""
         return self.transport.get(SessionView, "/auth/session")
 
     def tokens(self) -> Iterator[TokenView]:
@@ -379,7 +379,7 @@ class Client(
         kind: Literal["api", "join", "login"] = "api",
         expires_in_seconds: int | None = None,
     ) -> TokenView:
-        """Create a token (with the admin token); only this reply has its `secret`."""
+        """Create a token (with the admin token); only this reply contains the token's `secret`."""
         body = TokenRequest(name=name, kind=kind, expires_in_seconds=expires_in_seconds)
         return self.transport.post(TokenView, "/tokens", body)
 

@@ -1,4 +1,4 @@
-"""Address and token of the server: from arguments, environment, or a profile's file."""
+"""Address and token of the server, from arguments, the environment, or a profile's file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trainyard.run.atomic import replace_file
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach a server."""
+    """Address and token of a server."""
 
     url: str
-    """Base URL such as `http://127.0.0.1:8470`, without `/api/v1`."""
+    """Base URL, such as `http://127.0.0.1:8470`, without `/api/v1`."""
     token: str | None
-    """Bearer token."""
+    """Bearer token; None without one."""
 
 
 DEFAULT_PROFILE = "default"
@@ -29,10 +29,10 @@ _chosen: str | None = None
 
 
 def choose_profile(name: str | None) -> None:
-    """Select a profile for this process, with priority over TRAINYARD_URL and TRAINYARD_PROFILE.
+    """Select a profile for this process; it overrides TRAINYARD_URL and TRAINYARD_PROFILE.
 
     Raises:
-        NotConfiguredError: it cannot be the name of a file.
+        NotConfiguredError: the name cannot be the name of a file.
     """
     global _chosen
     _chosen = None if name is None else _checked(name)
@@ -56,7 +56,7 @@ def _checked(name: str) -> str:
 
 
 def config_path() -> Path:
-    """Return the file of the current profile: a server's address and the user's token."""
+    """Return the path of the profile's file, with the server's address and the user's token."""
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "trainyard"
     name = profile()
     return folder / ("config.json" if name == DEFAULT_PROFILE else f"profiles/{name}.json")
@@ -65,9 +65,9 @@ def config_path() -> Path:
 def resolve(url: str | None = None, token: str | None = None) -> Connection:
     """Return the connection to use.
 
-    It is the given one, else the selected profile, else TRAINYARD_URL and TRAINYARD_TOKEN,
-    else the profile of TRAINYARD_PROFILE or the default one. The token of a profile is sent only to
-    the server of the profile.
+    The order of preference is: the arguments, the profile selected in this process, TRAINYARD_URL
+    and TRAINYARD_TOKEN, the profile that TRAINYARD_PROFILE names, and the default profile. The
+    token of a profile is sent only to the profile's server.
 
     Raises:
         NotConfiguredError: no address is known.
@@ -100,7 +100,7 @@ def _nothing_known() -> str:
 
 
 def load() -> Connection | None:
-    """Return the content of the profile's file; None if it is absent or unreadable."""
+    """Return the connection in the profile's file; None if the file is missing or unreadable."""
     try:
         content = json.loads(config_path().read_text(encoding="utf-8"))
         return Connection(str(content["url"]), content.get("token"))
@@ -109,7 +109,7 @@ def load() -> Connection | None:
 
 
 def save(connection: Connection) -> Path:
-    """Write the profile's file, readable only by the user, and return its path."""
+    """Write the profile's file, which only the user can read; return its path."""
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     content = json.dumps({"url": connection.url, "token": connection.token}, indent=2)

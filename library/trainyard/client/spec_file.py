@@ -42,9 +42,9 @@ class Assignment:
     """One `--set section.field=value`."""
 
     path: tuple[str, ...]
-    """Names of the field, outermost first."""
+    """Names on the path to the field, the outermost first."""
     text: str
-    """The value as typed; empty for the default."""
+    """Value as typed; empty to restore the default."""
 
     @property
     def pointer(self) -> str:
@@ -52,7 +52,7 @@ class Assignment:
         return "".join(f"/{name}" for name in self.path)
 
     def __str__(self) -> str:
-        """Return the typed text."""
+        """Return the assignment as the user typed it."""
         return f"--set {'.'.join(self.path)}={self.text}"
 
 
@@ -60,7 +60,8 @@ def read_spec_file(path: Path) -> dict[str, Any]:
     """Return the document in a TOML, YAML or JSON file.
 
     Raises:
-        UsageError: it cannot be read or is not a table of fields; the text names file and place.
+        UsageError: the file cannot be read or is no table of fields; the error names file and
+        place.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -80,10 +81,10 @@ def read_spec_file(path: Path) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> Assignment:
-    """Read `section.field=value`.
+    """Parse `section.field=value`.
 
     Raises:
-        UsageError: it has another form.
+        UsageError: the text has another form.
     """
     name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
@@ -93,10 +94,10 @@ def parse_assignment(text: str) -> Assignment:
 
 
 def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dict[str, Any]:
-    """Return the document with fields set, in order; an empty value removes the field.
+    """Return the document with fields set in order; an empty value removes the field.
 
     Raises:
-        UsageError: a name on the way to the field holds a value, not a section.
+        UsageError: a name on the path to the field has a value and is not a section.
     """
     result = json.loads(json.dumps(document, default=str))
     for assignment in assignments:
@@ -113,12 +114,12 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
 
 
 def typed_value(assignment: Assignment) -> Any:
-    """Return the value in the type of its field: as TOML if that is valid, else as text.
+    """Return the value in the type of its field: as TOML if this is valid, else as text.
 
-    So `name=7` is text, `training.steps=7` a number, and `model.size=8B` needs no quotes. If a
-    field takes both, only a number in JSON's form is a number: `date=2024_01_02` stays text. A
-    value that is valid in neither form is returned as parsed by TOML: validation of the spec then
-    reports the legal values.
+    For example, `name=7` is text, `training.steps=7` is a number, and `model.size=8B` needs no
+    quotes. If a field accepts text and numbers, only a number in JSON's form is a number, so
+    `date=2024_01_02` stays text. A value that is valid in neither form is returned as TOML parses
+    it; the validation of the spec then reports the legal values.
     """
     candidates: list[Any] = [assignment.text]
     try:
@@ -141,7 +142,7 @@ def typed_value(assignment: Assignment) -> Any:
 
 
 def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any] | None:
-    """Return the type of a field below `model`; None if it is unknown or a whole section."""
+    """Return the type of a field below `model`; None for an unknown field or a whole section."""
     field = model.model_fields.get(path[0])
     if field is None:
         return None
@@ -154,7 +155,7 @@ def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any]
 
 
 def section_of(field: FieldInfo) -> type[SpecModel] | None:
-    """Return the model of a section, optional or not; None for any other field."""
+    """Return the model of a field that is a section, optional or not; None for any other field."""
     kinds = [field.annotation, *get_args(field.annotation)]
     models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, SpecModel)]
     return models[0] if models else None
@@ -163,7 +164,7 @@ def section_of(field: FieldInfo) -> type[SpecModel] | None:
 def origin(
     problem: Problem, *, file: Path | None, assignments: Sequence[Assignment] = ()
 ) -> str | None:
-    """Return the source of a problem's field: the last `--set` that touched it, or the file."""
+    """Return the source of a problem's field: the last `--set` that changed it, or the file."""
     here = problem.pointer
     for assignment in reversed(assignments):
         if _within(here, assignment.pointer) or (here and _within(assignment.pointer, here)):
@@ -181,8 +182,8 @@ def _within(inner: str, outer: str) -> bool:
 def legal_instead(problem: Problem) -> str | None:
     """Return a message on the legal alternatives to an unknown field.
 
-    It names the most similar field by its dotted path, or else all fields of the section. None if
-    the problem is another one, or its place is not in a section.
+    The message names the most similar field by its dotted path, or otherwise all fields of the
+    section. Return None for any other problem, or if the field is not in a section.
     """
     if problem.detail != "unknown field":
         return None

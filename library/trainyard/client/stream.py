@@ -15,7 +15,7 @@ from trainyard.client.transport import BACKOFF, Transport, unreachable
 from trainyard.protocol.rest.events import AnyStreamItem
 
 SILENCE_SECONDS = 45.0
-"""Time without any data, pings included, after which the connection is reopened."""
+"""Time without any data, pings included, after which the connection is reopened, in seconds."""
 
 
 ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
@@ -23,9 +23,10 @@ ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
 
 @dataclass(frozen=True)
 class Resync:
-    """Earlier events are missing, so the reader must read the state anew.
+    """Marks missing earlier events, so that the reader must read the current state again.
 
-    It is the first item of every stream, and follows each gap that the server could not replay.
+    A `Resync` is the first item of every stream, and follows each gap that the server could not
+    replay.
     """
 
 
@@ -49,12 +50,12 @@ class EventStream:
         give_up_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the stream; iterating opens it.
+        """Prepare the stream; iterating over it opens the connection.
 
         Args:
-            transport: the server.
+            transport: transport to the server.
             job_id: only this job's events; by default all events.
-            give_up_seconds: duration of retries while the server cannot be reached.
+            give_up_seconds: duration of the retries while the server cannot be reached.
             clock: monotonic clock in seconds.
         """
         self._transport = transport
@@ -63,11 +64,11 @@ class EventStream:
         self._last_id: str | None = None
 
     def __iter__(self) -> Iterator[AnyStreamItem | Resync]:
-        """Yield events and notices, and a `Resync` wherever earlier ones are missing.
+        """Yield events and notices, and a `Resync` wherever earlier events are missing.
 
         Raises:
             ConnectionFailedError: the server was unreachable for longer than `give_up_seconds`.
-            ApiError: it refused.
+            ApiError: the server rejected the request.
         """
         while True:
             try:
@@ -108,7 +109,7 @@ class EventStream:
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Yield the events in a stream of lines, even with only an id; comments are pings."""
+    """Yield the events in a stream of lines, even events with only an id; comments are pings."""
     event, empty = ServerEvent(), True
     for line in lines:
         if not line:

@@ -29,17 +29,17 @@ SHOWN = {
     "program.command": ["train.py"],
     "program.code.folder": "data:my-code",
 }
-"""Fields that most people set; the others are commented out."""
+"""Fields that most people set; all other fields are commented out."""
 OF_PROGRAMS = ("description", "tags", "project", "checkpoint", "resources", "retry", "guard")
-"""Fields and sections of the spec that a job with a program has too."""
+"""Fields and sections of the spec that also apply to a job with a program."""
 OF_THE_TRAINER = tuple(name for name in CheckpointSection.model_fields if name not in KEPT)
-"""Fields of the section `checkpoint` that it lacks."""
+"""Fields of the section `checkpoint` that do not apply to a job with a program."""
 
 WIDTH = 98
 
 
 def program_template(name: str) -> str:
-    """Return the text of a TOML spec file for a job of this name that runs a program."""
+    """Return a TOML spec file for a job with this name that runs a program."""
     lines = [HEAD, *_field(JobSpec, "name", value=name)]
     for key, field in JobSpec.model_fields.items():
         if key in OF_PROGRAMS and section_of(field) is None:
@@ -59,7 +59,7 @@ def program_template(name: str) -> str:
 
 
 def spec_template(name: str) -> str:
-    """Return the text of a TOML spec file for a job of this name."""
+    """Return a TOML spec file for a job with this name that runs the built-in trainer."""
     lines = [HEAD, *_field(JobSpec, "name", value=name)]
     sections: list[tuple[str, type[SpecModel]]] = []
     for key, field in JobSpec.model_fields.items():
@@ -103,4 +103,4 @@ def _toml(value: object) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
-    return json.dumps(value)  # strings, integers and booleans are written the same in TOML
+    return json.dumps(value)  # TOML and JSON write strings, integers and booleans alike

@@ -26,17 +26,18 @@ Query = Mapping[str, QueryValue | None]
 
 BACKOFF = Backoff(first=0.25, longest=2.0)
 TRIES = 5
-"""Tries of a repeatable request: about four seconds, enough for a server to restart."""
+"""Maximum number of tries of a repeatable request; they take about four seconds, enough for a
+restart of the server."""
 READ_SECONDS, CONNECT_SECONDS = 60.0, 5.0
 PAGE_SIZE = 100
 UNSET = "Correct or unset the variable. NO_PROXY lists hosts to reach without a proxy."
 IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 PASSING = frozenset({502, 503, 504})
-"""Statuses of a restarting server, or of a proxy before one."""
+"""Statuses of a restarting server, or of a proxy in front of one."""
 
 
 class Transport:
-    """Sends requests below `/api/v1` and parses the answers into models."""
+    """Sends requests below `/api/v1`, and parses the responses into models."""
 
     def __init__(
         self,
@@ -45,10 +46,10 @@ class Transport:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Make the client; nothing is sent.
+        """Create the HTTP client without sending anything.
 
         Raises:
-            UsageError: a proxy variable of the environment is invalid.
+            UsageError: a proxy variable in the environment is invalid.
         """
         self.connection = connection
         headers = {"Accept": "application/json", "User-Agent": "trainyard-client"}
@@ -75,11 +76,11 @@ class Transport:
         timeout: float | None,
         poll_seconds: float,
     ) -> Model:
-        """Poll until `is_over` holds for the value, and return the value.
+        """Poll until `is_over` is true for the value; return the value.
 
         Raises:
-            TimeoutError: after `timeout` seconds; `waiting` is the format string of its text, with
-                the value as `{0}`.
+            TimeoutError: `timeout` seconds have passed; `waiting` is the format string of the
+                error's text, with the value as `{0}`.
         """
         waited = 0.0
         while not is_over(seen := look()):
@@ -113,7 +114,7 @@ class Transport:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Model:
-        """Send a POST; retry only if it never reached the server or has an idempotency key."""
+        """Send a POST; retry it if it never reached the server or has an idempotency key."""
         return read(model, self.send("POST", path, body=body, headers=headers))
 
     def send(
@@ -128,12 +129,12 @@ class Transport:
         """Send a request and return its successful response.
 
         Idempotent requests (by method, or by an `Idempotency-Key`) are retried after a lost
-        connection and while the server restarts. Others are retried only if no connection was
-        established, so that the server cannot have seen them.
+        connection and while the server restarts. Other requests are retried only if no connection
+        was established, so that the server cannot have received them.
 
         Raises:
-            ConnectionFailedError: the server could not be reached, or did not answer in time.
-            ApiError: it refused.
+            ConnectionFailedError: the server could not be reached, or did not respond in time.
+            ApiError: the server rejected the request.
         """
         headers = dict(headers or {})
         content = _content(body)
@@ -166,11 +167,11 @@ class Transport:
     def upload(
         self, model: type[Model], path: str, content: bytes, *, query: Query, media_type: str
     ) -> Model:
-        """Send bytes in a POST; it may be repeated, because the path or query names its content.
+        """Send bytes in a POST, which may be repeated because path or query identify its content.
 
         Raises:
-            ConnectionFailedError: the server could not be reached, or did not answer in time.
-            ApiError: it refused.
+            ConnectionFailedError: the server could not be reached, or did not respond in time.
+            ApiError: the server rejected the request.
         """
         headers = {"Content-Type": media_type}
         request = self.http.build_request(
@@ -193,11 +194,11 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         silence_seconds: float = READ_SECONDS,
     ) -> Iterator[httpx.Response]:
-        """Open a response and stream its body; it is not retried.
+        """Open a response and stream its body; the request is not retried.
 
         Raises:
-            httpx.TransportError: the server could not be reached, or was silent for too long.
-            ApiError: it refused.
+            httpx.TransportError: the server could not be reached, or sent nothing for too long.
+            ApiError: the server rejected the request.
         """
         with self.http.stream(
             "GET",
@@ -217,10 +218,10 @@ class Transport:
 
 
 def read(model: type[Model], response: httpx.Response) -> Model:
-    """Parse a model from a response; unknown fields of a newer server are dropped.
+    """Parse a model from a response; unknown fields of a newer server are ignored.
 
     Raises:
-        ConnectionFailedError: the responding service is not a Trainyard server.
+        ConnectionFailedError: the response is not from a Trainyard server.
     """
     try:
         return model.model_validate_json(response.content, extra="ignore")

@@ -1,7 +1,7 @@
 """Exact data for any script: the samples of each rank, their order, and their randomness.
 
-Imports only the standard library, neither torch nor numpy, so that it works in any interpreter.
-The contract: docs/exact-data.md.
+Imports only the standard library, neither torch nor numpy, so that any interpreter can use it.
+docs/exact-data.md has the contract.
 """
 
 from trainyard.data.exact_stream import ExactSampler, ExactStream

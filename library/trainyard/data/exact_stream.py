@@ -1,4 +1,4 @@
-"""The samples of each rank in each step; global batches are the same at any world size."""
+"""Samples of each rank in each step; global batches do not depend on the world size."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ Item = TypeVar("Item")
 
 
 class ExactStream:
-    """One rank's micro-batches of the positions of an endless stream: a batch sampler.
+    """One rank's micro-batches of positions in an endless stream; it serves as a batch sampler.
 
-    Step k consumes the positions from `k * global_batch_size` on, at any world size; the built-in
-    trainer's `BatchPartition` divides them. In every step each rank gets `len(weights)`
-    micro-batches, so that all ranks join every collective. A rank without samples left gets the
-    step's first sample again, with weight 0.
+    Step k consumes `global_batch_size` positions from `k * global_batch_size` on, at any world
+    size. The built-in trainer's `BatchPartition` divides them over the ranks. In every step each
+    rank gets `len(weights)` micro-batches, so that all ranks join every collective. A rank
+    without remaining samples gets the first sample of the step again, with weight 0.
 
-    Iteration starts at `step` directly, and does not change `step`: a loader fetches ahead, so
-    fetched samples may not have been trained on. The training loop adds 1 after each optimizer
-    step; then `state_dict` is exact at any time.
+    Iteration starts at `step` and does not change `step`, because a loader reads ahead, so that
+    samples may be read before they are trained on. The training loop must add 1 to `step` after
+    each optimizer step; then `state_dict` is exact at any time.
 
     Args:
-        global_batch_size: samples in one optimizer step over all ranks.
-        micro_batch_size: most samples in one micro-batch; fewer if a rank would otherwise have
-            none. Default: as many as possible with work for every rank.
-        step: number of steps trained so far.
-        steps: the step at which iteration ends; when None it never ends.
-        rank: rank of this process among those that divide the batch; with tensor or pipeline
-            parallelism its data-parallel rank. Default, together with `world_size`: the values of
-            `torch.distributed` if it is initialised, else `RANK` and `WORLD_SIZE`, as torchrun
-            sets them, else 0 of 1.
-        world_size: processes that divide the batch.
+        global_batch_size: number of samples in one optimizer step, over all ranks.
+        micro_batch_size: maximum number of samples in one micro-batch; it is reduced if a rank
+            would otherwise have no sample. By default, the largest size with work for each rank.
+        step: number of completed steps.
+        steps: step at which iteration ends; None for endless iteration.
+        rank: rank of this process among the processes that divide the batch; with tensor or
+            pipeline parallelism, the data-parallel rank. By default, rank and world size come
+            from `torch.distributed` if it is initialised, else from torchrun's variables `RANK`
+            and `WORLD_SIZE`, else they are 0 and 1.
+        world_size: number of processes that divide the batch.
 
     Raises:
-        ValueError: a number is out of its range, or not whole; the message has the range.
+        ValueError: a number is not an integer or is out of range; the message gives the range.
     """
 
     _kind: ClassVar = "ExactStream"
-    """Kind of a state; subclasses share it unless they set their own."""
+    """Kind of the state; subclasses have the same kind unless they set their own."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class ExactStream:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank={self.rank} must be from 0 to {self.world_size - 1}")
         self.step = whole_number("step", step, least=0)
-        """Number of trained steps; the training loop adds 1 after each."""
+        """Number of completed steps; the training loop adds 1 after each step."""
         self.steps = None if steps is None else whole_number("steps", steps, least=0)
-        """The step at which iteration ends; when None it never ends."""
-        # Of n ranks, n - 1 have full micro-batches and the last at least one sample.
+        """Step at which iteration ends; None for endless iteration."""
+        # Of n ranks, n - 1 have full micro-batches, and the last rank has at least one sample.
         others = self.world_size - 1
         largest = (global_batch_size - 1) // others if others else global_batch_size
         size = largest if micro_batch_size is None else min(micro_batch_size, largest)
@@ -81,13 +81,13 @@ class ExactStream:
         self.weights = tuple(
             len(offsets) * self.world_size / global_batch_size for offsets in self._rounds
         )
-        """Factor for the loss of each micro-batch of a step, which is a mean over its samples. With
-        these factors, the mean over ranks of the summed gradients (which DDP and FSDP compute) is
-        the gradient of the mean over the global batch."""
+        """Factors for the loss of each micro-batch in a step; the loss is a mean over samples. DDP
+        and FSDP compute the mean over ranks of the summed gradients. With these factors, that mean
+        is the gradient of the mean loss over the global batch."""
 
     @property
     def position(self) -> int:
-        """The first untrained position: number of samples consumed so far, over all ranks."""
+        """First position not trained on: number of samples consumed so far, over all ranks."""
         return int(self.step) * self.global_batch_size
 
     def positions(self, step: int) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ class ExactStream:
         """Return the number of micro-batches from `step` to the end.
 
         Raises:
-            TypeError: the stream has no end.
+            TypeError: the stream is endless.
         """
         if self.steps is None:
             raise TypeError(f"{type(self).__name__} without steps=... never ends: it has no length")
@@ -115,12 +115,12 @@ class ExactStream:
         """Yield this rank's micro-batches of items that can only be read in order.
 
         Use it in the `__iter__` of an `IterableDataset`, with `DataLoader(..., batch_size=None)`.
-        The loader's worker processes take turns, and the loader joins them in the same order. All
-        ranks omit the items of an incomplete global batch at the end. All items of this rank in one
-        global batch are in memory at the same time.
+        The worker processes of the loader take turns, and the loader reads from them in the same
+        order. All ranks omit the items of an incomplete global batch at the end. All items of this
+        rank in one global batch are in memory at the same time.
 
         Args:
-            items: the items of the stream from `position` on, the same on every rank.
+            items: items of the stream from `position` on, the same on all ranks.
         """
         turns = itertools.cycle(_turns_of_this_worker())
         own = {0}.union(*self._rounds)
@@ -133,28 +133,28 @@ class ExactStream:
                     kept[offset] = item
             if count < self.global_batch_size:
                 return
-            # `rounds` first in `zip`: at its end no turn is consumed, so the next step continues.
+            # `rounds` is first in `zip`, so its end consumes no turn and the next step continues.
             for offsets, own_turn in zip(self._rounds, turns, strict=False):
                 if own_turn:
                     yield [kept[offset] for offset in offsets or range(1)]
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the position, and the order that it refers to; the same on every rank."""
+        """Return the position and the parameters of its order; the result is equal on all ranks."""
         return {"position": self.position, **self._order_facts()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the position of a state from any world size.
+        """Continue at the position of a state, which may come from another world size.
 
         Raises:
-            ValueError: the state is not a mapping, is of another class, order or global batch size,
-                has a missing or unknown field or one of another type, or its position is inside a
+            ValueError: the state is not a mapping; its class, order or global batch size differs;
+                a field is missing, unknown or of another type; or the position is inside a global
                 batch.
         """
         if not isinstance(state, Mapping):
             raise ValueError(f"the state is {state!r:.200}; legal: what state_dict() returned")
         facts = self._order_facts()
         for name, value in facts.items():
-            # States of former versions lack only the kind.
+            # States of earlier versions only lack the kind.
             found = state.get(name, value if name == "kind" else None)
             if type(found) is not type(value) or found != value:
                 raise ValueError(
@@ -186,24 +186,24 @@ class ExactStream:
 
 
 class ExactSampler(ExactStream):
-    """One rank's micro-batches of the indices of a data set, for `DataLoader(batch_sampler=...)`.
+    """One rank's micro-batches of indices in a data set, for `DataLoader(batch_sampler=...)`.
 
-    The index at each position comes from `EpochOrder(length, seed)`; without `shuffle` it is the
-    position modulo the length. A global batch may end one epoch and start the next.
+    `EpochOrder(length, seed)` gives the index at each position; without `shuffle`, the index is
+    the position modulo the length. A global batch may end one epoch and start the next.
 
     Args:
-        length: samples in the data set.
-        global_batch_size: samples in one optimizer step over all ranks.
+        length: number of samples in the data set.
+        global_batch_size: number of samples in one optimizer step, over all ranks.
         seed: seed of the order.
-        shuffle: False for the order of the data set.
-        micro_batch_size: see `ExactStream`, also for the following arguments.
-        step: number of steps trained so far.
-        steps: the step at which iteration ends; when None it never ends.
-        rank: rank of this process among those that divide the batch.
-        world_size: number of processes that divide the batch.
+        shuffle: whether to permute each epoch; if False, the order of the data set is kept.
+        micro_batch_size: as in `ExactStream`.
+        step: number of completed steps.
+        steps: step at which iteration ends; None for endless iteration.
+        rank: as in `ExactStream`.
+        world_size: as in `ExactStream`.
 
     Raises:
-        ValueError: a number is out of its range, or not whole; the message has the range.
+        ValueError: a number is not an integer or is out of range; the message gives the range.
     """
 
     _kind = "ExactSampler"
@@ -231,7 +231,7 @@ class ExactSampler(ExactStream):
         )
         self._order = EpochOrder(length, seed, shuffle=shuffle)
         self.length = int(length)
-        """Samples in the data set."""
+        """Number of samples in the data set."""
         self._facts = {"length": self.length, "seed": int(seed), "shuffle": int(shuffle)}
 
     def _sample(self, position: int) -> int:
@@ -246,7 +246,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         return whole_number("rank", rank, least=0), whole_number("world_size", world_size, least=0)
     if rank is not None or world_size is not None:
         raise ValueError(f"rank={rank} and world_size={world_size}: give both, or neither")
-    # A training script has imported torch; this library does not.
+    # A training script has already imported torch; this library does not import it.
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -259,7 +259,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _turns_of_this_worker() -> list[bool]:
-    """Return for each worker process of a loader, in order, whether it is this process."""
+    """Return, for each worker process of a loader in order, whether it is this process."""
     loaders = sys.modules.get("torch.utils.data")
     info = loaders.get_worker_info() if loaders is not None else None
     return [worker == info.id for worker in range(info.num_workers)] if info else [True]

@@ -1,9 +1,9 @@
-"""A digest of the samples of a step and their order, the same for any world size.
+"""Digest of the samples in a step and their order, the same for any world size.
 
-Each rank digests its own samples with their positions in the stream, and the digests of the ranks
-are added. So a rank needs no collective and no samples of other ranks. The sum does not depend on
-the division into ranks, but on the order, because each term includes a sample and its position. It
-detects mistakes, not forgery.
+Each rank digests its own samples with their positions in the stream, and the digests of all ranks
+are added. So a rank needs neither a collective nor samples of other ranks. The sum does not depend
+on the division into ranks. It depends on the order, because each term contains a sample and its
+position. The digest detects mistakes, not forgery.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ def order_digest(
 ) -> str:
     """Return the digest of samples at their positions, as 32 hexadecimal digits.
 
-    It is the sum modulo 2**128 of a BLAKE2b-128 for each sample, read as a little-endian number.
-    The input of the hash is `<position>:i<id>` for a whole number, both in decimal, or
-    `<position>:s` or `<position>:b` and the UTF-8 text or the bytes.
+    The digest is a sum modulo 2**128 over the samples. Each term is a BLAKE2b-128, read as a
+    little-endian number. The input of the hash is `<position>:i<id>` for an integer id, both in
+    decimal; for a text it is `<position>:s` and the UTF-8 text, for bytes `<position>:b` and the
+    bytes.
 
     Args:
-        positions: the position of each sample in the stream.
-        ids: id of each sample in the data: an index, a name or a hash of its content.
+        positions: position of each sample in the stream.
+        ids: id of each sample: its index, its name or a hash of its content.
 
     Raises:
         ValueError: the numbers of positions and ids differ.
-        TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
+        TypeError: a position is not an integer, or an id is not an integer, text or bytes.
     """
     terms = (_term(position, name) for position, name in zip(positions, ids, strict=True))
     return _hexadecimal(sum(terms))
 
 
 def merge_digests(digests: Iterable[str]) -> str:
-    """Return the digest of all samples from the digests of parts of them.
+    """Return the digest of all samples, given the digests of parts of the samples.
 
     Raises:
         ValueError: a digest is not 32 hexadecimal digits.

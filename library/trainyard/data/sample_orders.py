@@ -1,8 +1,8 @@
-"""The sample at a position of an endless stream: pure functions of the seed and the position.
+"""Sample at each position of an endless stream, as a pure function of seed and position.
 
-No state is stored and no table grows with the data, so any position costs the same, and a resume
-needs only the position. The results are part of the contract with existing runs: they never change
-between versions.
+No state is stored, and no table grows with the data. So all positions have the same cost, and a
+resume only needs the position. The results are part of the contract with existing runs, so they
+never change between versions.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from trainyard.training.permutation import MASK64, Permutation, splitmix64
 
 MAX_LENGTH = 2**62 - 1
 MAX_PERIOD = 100_000
-"""Longest pattern of a mixture in positions; its table has an entry for each."""
+"""Maximum length of a mixture's pattern, in positions; a table has one entry per position."""
 
 
 def fold_seed(seed: int, *numbers: int) -> int:
     """Return a seed for a random generator, from 0 to 2**63 - 1, derived from a seed and numbers.
 
     For example, use `fold_seed(seed, position)` for the augmentation of a sample, or
-    `fold_seed(seed, step, sample)` for dropout. The draws then depend neither on the ranks, nor on
-    the workers of a loader, nor on earlier draws. `torch.Generator.manual_seed`,
-    `numpy.random.default_rng` and `random.Random` accept the seed. The order of the numbers counts;
-    each is taken modulo 2**64.
+    `fold_seed(seed, step, sample)` for dropout. Random numbers then depend neither on the ranks,
+    nor on the workers of a loader, nor on earlier random numbers. `torch.Generator.manual_seed`,
+    `numpy.random.default_rng` and `random.Random` accept the seed. The order of `numbers`
+    matters; each number is taken modulo 2**64.
     """
     folded = splitmix64(seed & MASK64)
     for number in numbers:
         folded = splitmix64((folded + number) & MASK64)
-    # Only the upper 63 bits, which fit into an int64 tensor.
+    # Only use the upper 63 bits, so that the seed fits into an int64 tensor.
     return folded >> 1
 
 
 class EpochOrder:
-    """The sample at each position: every epoch has each sample once, in its own order.
+    """Sample at each position: every epoch contains each sample once, in an order of its own.
 
-    Position p is entry `p % length` of the permutation of epoch `p // length`. The built-in trainer
-    uses this order.
+    Position p is entry `p % length` in the permutation of epoch `p // length`. The built-in
+    trainer uses this order.
 
     Raises:
-        ValueError: length is not from 1 to 2**62 - 1, or seed not from 0 to 2**64 - 1.
+        ValueError: `length` is not from 1 to 2**62 - 1, or `seed` is not from 0 to 2**64 - 1.
     """
 
     def __init__(self, length: int, seed: int, *, shuffle: bool = True) -> None:
-        # Any other seed would repeat one of these orders: seeds are taken modulo 2**64.
+        # Other seeds are illegal, because they would repeat an order: seeds count modulo 2**64.
         length = whole_number("length", length, least=1, most=MAX_LENGTH)
         seed = whole_number("seed", seed, least=0, most=MASK64)
         self.length = length
@@ -60,40 +60,42 @@ class EpochOrder:
         """Return the index of the sample, from 0 to `length - 1`.
 
         Raises:
-            ValueError: position is negative.
+            ValueError: the position is negative.
         """
         epoch, index = divmod(_legal(position), self.length)
         if not self._shuffle:
             return index
         permutation = self._recent
         if permutation.epoch != epoch:
-            # Replaced as a whole, so that threads may share the order.
+            # Replace the whole object, so that several threads may use this order.
             self._recent = permutation = Permutation(self.length, self._seed, epoch)
         return permutation(index)
 
 
 class Mixture:
-    """Several data sets in fixed proportions: the data set and its sample at each position.
+    """Several data sets in fixed proportions: data set and sample at each position.
 
-    After any number of positions, each data set has had its share of them, rounded up or down. Each
-    has its own epochs, so a small data set repeats while a large one lasts.
+    After any number of positions, each data set has received its share of the positions, rounded
+    up or down. Each data set has its own epochs, so a small data set repeats while a large one
+    lasts.
 
-    The pattern of data sets repeats after as many positions as the weights have parts: 10 for
-    weights 7, 2 and 1. In the pattern, take number a (from 0) of a data set with w of W parts is
-    between positions floor(a W / w) and ceil((a + 1) W / w) - 1. Such a schedule exists for all
-    weights (Tijdeman, "The Chairman Assignment Problem", 1980); earliest deadline first gives one.
+    The pattern of data sets has a period, which is the sum of the smallest integer weights: 10
+    positions for weights 7, 2 and 1. In a period of W positions, sample number a (from 0) of a
+    data set with weight w lies between positions floor(a W / w) and ceil((a + 1) W / w) - 1. Such
+    a schedule exists for all weights (Tijdeman, "The Chairman Assignment Problem", 1980), and
+    earliest deadline first finds one.
 
     Args:
-        lengths: number of samples of each data set.
-        weights: share of each; a float is taken as written, so 0.1 is a tenth. They need not sum
-            to 1.
-        seed: seed of the orders; each data set has its own order, from this seed and its number.
-        shuffle: False for the samples of each data set in their own order.
+        lengths: number of samples in each data set.
+        weights: weight of each data set; the sum may differ from 1. A float counts as it is
+            written, so 0.1 is exactly a tenth.
+        seed: seed of the orders; the order of a data set follows from it and the data set's number.
+        shuffle: whether to permute the epochs of each data set; if False, its own order is kept.
 
     Raises:
         ValueError: the numbers of lengths and weights differ or are 0, a length or weight is not
-            positive, the seed not from 0 to 2**64 - 1, or the pattern has more than `MAX_PERIOD`
-            positions.
+            positive, the seed is not from 0 to 2**64 - 1, or the pattern has more than
+            `MAX_PERIOD` positions.
     """
 
     def __init__(
@@ -118,10 +120,10 @@ class Mixture:
         self._sources, self._takes = _pattern(self._parts)
 
     def __call__(self, position: int) -> tuple[int, int]:
-        """Return the number of the data set and the index of its sample.
+        """Return the number of the data set, and the index of the sample in the data set.
 
         Raises:
-            ValueError: position is negative.
+            ValueError: the position is negative.
         """
         period, place = divmod(_legal(position), len(self._sources))
         source = self._sources[place]
@@ -136,7 +138,7 @@ def _legal(position: int) -> int:
 
 
 def _whole_parts(weights: Sequence[int | float | Fraction]) -> list[int]:
-    """Return the smallest whole numbers in the proportions of the weights."""
+    """Return the smallest integers with the same proportions as the weights."""
     fractions = [_as_written(weight) for weight in weights]
     common = math.lcm(*(fraction.denominator for fraction in fractions))
     parts = [int(fraction * common) for fraction in fractions]
@@ -158,7 +160,7 @@ def _as_written(weight: int | float | Fraction) -> Fraction:
 
 
 def _pattern(parts: Sequence[int]) -> tuple[array[int], array[int]]:
-    """Return the data set at each position of a period, and the number of its earlier takes."""
+    """Return, per position of a period, the data set and the number of its earlier samples."""
     period = sum(parts)
     sources, takes = array("I"), array("I")
     released = [(0, source, 0) for source in range(len(parts))]  # position, data set, take

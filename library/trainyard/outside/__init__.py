@@ -1,1 +1,1 @@
-"""Input from outside: YAML files of people, HTTP servers and proxies, secrets, terminal output."""
+"""Input from outside: users' YAML files, HTTP servers and proxies, secrets, terminal output."""

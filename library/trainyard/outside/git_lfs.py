@@ -1,6 +1,6 @@
-"""Git LFS pointers: small texts that a clone without `git lfs` has instead of files.
+"""Git LFS pointers: small text files that a clone without `git lfs` has instead of the files.
 
-The format: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+The format is specified in https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 LONGEST_POINTER = 1023
-"""Most bytes of a pointer; a read of one more byte proves that a file is no pointer."""
+"""Maximum size of a pointer in bytes; one byte more proves that a file is not a pointer."""
 SHORTEST_POINTER = 120
-"""Fewest bytes of a pointer: a version, a digest and a size."""
+"""Minimum size of a pointer in bytes, with a version, a digest and a size."""
 _POINTER = re.compile(
     rb"\s*version https://(?:git-lfs\.github\.com|hawser\.github\.com)/spec/v\d+\r?\n"
     rb"(?:[a-z0-9.-]+ [^\r\n]*\r?\n)*?oid sha256:[0-9a-f]{64}\r?\n"
@@ -19,10 +19,10 @@ _POINTER = re.compile(
 
 
 def pointer_problem(content: bytes) -> str | None:
-    """Return the problem of a file that is a Git LFS pointer; None for any other file.
+    """Return the problem with a file that is a Git LFS pointer; None for any other file.
 
     Args:
-        content: the whole content of a file, or more than `LONGEST_POINTER` bytes of it.
+        content: the whole content of a file, or its first bytes, more than `LONGEST_POINTER`.
     """
     if not SHORTEST_POINTER <= len(content) <= LONGEST_POINTER:
         return None

@@ -1,4 +1,4 @@
-"""The only factory of HTTP clients, with their proxies, certificates and redirects."""
+"""The only factory of HTTP clients; it sets their proxies, certificates and redirects."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def http_client(
     transport: httpx.BaseTransport | None = None,
     **options: Any,
 ) -> httpx.Client:
-    """Return a client for one server, without redirects, and without a proxy to this machine.
+    """Return a client for one server, with redirects off and without a proxy to this machine.
 
     Args:
         url: absolute URL of the server.
-        verify: trusted certificates; when None the machine's, or none over plain HTTP.
-        transport: replaces the network.
+        verify: trusted certificates; if None, the machine's certificates, or none for plain HTTP.
+        transport: replaces the network, for tests.
         options: other options of `httpx.Client`.
 
     Raises:
-        ProxyError: the variable with the proxy for the URL is unusable.
+        ProxyError: the variable that names the proxy for the URL is invalid.
     """
     if transport is None:
         routes = _Routes(uses_tls(url) if verify is None else verify)
@@ -44,8 +44,8 @@ def answers_with_success(url: str, *, seconds: float) -> bool:
     """Return whether a GET of a URL succeeds.
 
     Raises:
-        httpx.TransportError: there is no answer.
-        ProxyError: the variable with the proxy for the URL is unusable.
+        httpx.TransportError: the server does not respond.
+        ProxyError: the variable that names the proxy for the URL is invalid.
     """
     with http_client(url, timeout=seconds) as client:
         return client.get(url).is_success
@@ -57,10 +57,11 @@ def has_socks() -> bool:
 
 
 class _Routes(httpx.BaseTransport):
-    """The network: each request takes the proxy for its own URL, or none.
+    """Transport to the network that sends each request through the proxy for its URL, or none.
 
-    httpx's own choice cannot exclude the loopback networks, and fails on a misspelt variable that
-    no request needs. The environment is read once.
+    It replaces httpx's own selection of proxies, which cannot exclude the loopback networks and
+    fails on a misspelt variable even if no request needs the variable. The environment is read
+    once.
     """
 
     def __init__(self, verify: ssl.SSLContext | bool) -> None:
@@ -72,15 +73,15 @@ class _Routes(httpx.BaseTransport):
         self._transports: dict[str | None, httpx.HTTPTransport] = {}
 
     def check(self, url: str) -> None:
-        """Raise ProxyError if the proxy for a URL is unusable."""
+        """Raise ProxyError if the proxy for a URL cannot be used."""
         proxy_of(url, self._environment, socks=self._socks)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request.
 
         Raises:
-            httpx.TransportError: it failed; the text names the proxy, without its login, if the
-                proxy may be the cause.
+            httpx.TransportError: the request failed; if the proxy may be the cause, the error's
+                text names the proxy without its login.
         """
         try:
             proxy, transport = self._transport(request.url)

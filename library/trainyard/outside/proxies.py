@@ -1,7 +1,7 @@
-"""The proxy of a request, from the environment; no request to this machine has one.
+"""The proxy for a request, from the environment; a request to this machine has no proxy.
 
-The variables are curl's: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`. The form in
-capitals counts only if the other form is not set (docs/client.md).
+The variables are the ones of curl: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`. The
+name in capitals counts only if the name in small letters is not set (docs/client.md).
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ logger = logging.getLogger(__name__)
 HOSTS = Path("/etc/hosts")
 LOCAL_NAME = "localhost"
 LOCAL_NAMES = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)")
-"""Names that resolve to loopback addresses: RFC 6761, nss-myhostname, Debian's hosts."""
+"""Names that resolve to loopback addresses, from RFC 6761, nss-myhostname and Debian's hosts."""
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-"""Scheme of a URL (RFC 3986); text before `://` may also be part of a password."""
+"""Scheme of a URL (RFC 3986), because text before `://` may also be part of a password."""
 HTTP_SCHEMES, SOCKS_SCHEMES = ("http", "https"), ("socks5", "socks5h")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 OCTETS = re.compile(r"(?=.*\*)\d{1,3}(\.\d{1,3}){0,2}(\.\*){1,3}")
-"""Start of an IPv4 address: the form of a network in Java and Windows."""
+"""First octets of an IPv4 address followed by `*`, as Java and Windows write a network."""
 MAX_SHOWN = 200
-"""Most characters of a variable's value in an error."""
+"""Maximum number of characters of a variable's value in an error."""
 
 Address = IPv4Address | IPv6Address
 
 
 class ProxyError(ValueError):
-    """A variable has no usable proxy; the text shows the value without its login."""
+    """A variable names no usable proxy; the error's text shows the value without its login."""
 
 
 @dataclass(frozen=True)
 class _Variable:
-    """A variable that is set."""
+    """An environment variable that is set."""
 
     name: str
-    """Name in the spelling of the environment."""
+    """Name of the variable, spelled as in the environment."""
     value: str
-    """Value without surrounding spaces."""
+    """Value of the variable without surrounding spaces."""
 
     def error(self, why: str, legal: str) -> ProxyError:
-        """Return the error for its value."""
+        """Return the error for the variable's value."""
         shown = without_login(self.value)[:MAX_SHOWN]
         return ProxyError(f"{self.name}={shown!r}: {why}; legal: {legal}")
 
 
 def proxy_of(url: str, environment: Mapping[str, str], *, socks: bool) -> str | None:
-    """Return the URL of the proxy for a URL; None without one.
+    """Return the URL of the proxy for a URL; None if no proxy applies.
 
-    A URL of this machine has no proxy, and no variable is read for it: its tokens never leave the
-    machine.
+    A URL of this machine has no proxy, and no variable is checked for it, so its tokens never leave
+    the machine.
 
     Args:
-        url: absolute, with a host.
-        environment: variables of the process.
-        socks: whether the client has support for SOCKS.
+        url: absolute URL with a host.
+        environment: environment variables of the process.
+        socks: whether the client supports SOCKS.
 
     Raises:
-        ProxyError: a variable that applies to the URL is unusable.
+        ProxyError: a variable that applies to the URL is invalid.
     """
     parts = urlsplit(url)
     proxy = _find(f"{parts.scheme}_proxy", environment) or _find("all_proxy", environment)
@@ -78,18 +78,18 @@ def proxy_of(url: str, environment: Mapping[str, str], *, socks: bool) -> str | 
 
 
 def names_proxy(environment: Mapping[str, str]) -> bool:
-    """Return whether a variable names a proxy for any URL."""
+    """Return whether any environment variable names a proxy."""
     names = ("http_proxy", "https_proxy", "all_proxy")
     return any(_find(name, environment) for name in names)
 
 
 def for_other_readers(environment: Mapping[str, str], *, socks: bool) -> dict[str, str]:
-    """Return `no_proxy` in both spellings for a library that reads the variables itself.
+    """Return `no_proxy` in both spellings, for a library that reads the variables itself.
 
-    It includes this machine, in a form that every reader accepts.
+    The value includes this machine, in a form that every such library accepts.
 
     Raises:
-        ProxyError: a variable is unusable.
+        ProxyError: a variable is invalid.
     """
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         if (proxy := _find(name, environment)) is not None:
@@ -115,9 +115,10 @@ def without_login(proxy: str) -> str:
 def is_this_machine(host: str) -> bool:
     """Return whether a host is this machine.
 
-    Names of this machine are `localhost` and names below it, its own name with any domain, and
-    names with an address of this machine in `/etc/hosts`; no other name is resolved. Its addresses
-    are loopback, unspecified and those of its interfaces, in every form, such as `127.1`.
+    Names of this machine are `localhost`, names below `localhost`, the machine's own name with any
+    domain, and names that `/etc/hosts` maps to an address of this machine. No other name is
+    resolved. Addresses of this machine are loopback addresses, unspecified addresses and the
+    addresses of its interfaces, in every form, such as `127.1`.
     """
     name = host.strip("[]").rstrip(".").lower()
     if LOCAL_NAMES.fullmatch(name):
@@ -133,7 +134,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def _find(name: str, environment: Mapping[str, str]) -> _Variable | None:
-    """Return a variable, preferably in small letters; None if it is unset or empty."""
+    """Return a variable, the spelling in small letters first; None if it is unset or empty."""
     for spelling in (name, name.upper()):
         if spelling in environment:
             value = environment[spelling].strip()
@@ -142,10 +143,10 @@ def _find(name: str, environment: Mapping[str, str]) -> _Variable | None:
 
 
 def _checked(proxy: _Variable, *, socks: bool) -> str:
-    """Return the URL in a variable, with its scheme.
+    """Return the proxy URL in a variable, with its scheme.
 
     Raises:
-        ProxyError: it is not the URL of a proxy that the client can use.
+        ProxyError: the value is not the URL of a proxy that the client can use.
     """
     schemes = HTTP_SCHEMES + (SOCKS_SCHEMES if socks else ())
     legal = ", ".join(f"{scheme}://[USER:PASSWORD@]HOST[:PORT]" for scheme in schemes)
@@ -161,7 +162,7 @@ def _checked(proxy: _Variable, *, socks: bool) -> str:
     try:
         parts = urlsplit(url)
         is_complete = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # its text may contain a part of a password
+    except ValueError:  # the error's text may contain part of a password
         is_complete = False
     if not is_complete:
         raise proxy.error("no host, or no port from 1 to 65535", legal)
@@ -179,7 +180,7 @@ def _is_excepted(parts: SplitResult, environment: Mapping[str, str]) -> bool:
         return False
     host = (parts.hostname or "").rstrip(".")
     port = parts.port or DEFAULT_PORTS.get(parts.scheme)
-    entries = _entries(variable)  # all of them, so that the first request shows a wrong one
+    entries = _entries(variable)  # all entries, so that the first request reports a wrong entry
     return any(_matches(entry, host, port) for entry in entries)
 
 
@@ -188,12 +189,12 @@ class _Entry:
     """An entry of `no_proxy`."""
 
     host: str
-    """Name without leading and trailing dots, address, network, or `*` for all."""
+    """Name without leading and trailing dots, address, network, or `*` for all hosts."""
     port: int | None
 
 
 def _entries(variable: _Variable) -> list[_Entry]:
-    """Return the entries of `no_proxy`; ignore one that is no host, as curl and Go do."""
+    """Return the entries of `no_proxy`; ignore entries that are no host, as curl and Go do."""
     found = []
     for word in filter(None, re.split(r"[,\s]+", variable.value)):
         entry = _entry(word)
@@ -215,7 +216,7 @@ def _warn_of(name: str, word: str) -> None:
 
 
 def _entry(word: str) -> _Entry | None:
-    """Parse an entry; None if it is no host. `[::1]:8470` and `host:8470` cover a single port."""
+    """Parse an entry; None if it is no host. `[::1]:8470` and `host:8470` cover one port."""
     host, port = word.partition("://")[2] or word, None
     if (found := re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+):(\d{1,5})", host)) is not None:
         host, port = found[1], int(found[2])
@@ -253,7 +254,7 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
 
 
 def _address(host: str) -> Address | None:
-    """Parse a host as an address, also in the short forms of IPv4; None for a name."""
+    """Parse a host as an address, including the short forms of IPv4; None for a name."""
     with suppress(ValueError):
         found = ip_address(host)
         return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found

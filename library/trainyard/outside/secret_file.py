@@ -1,4 +1,4 @@
-"""Secrets in files, so that no environment, process list or view of a container shows them."""
+"""Secrets in files, so that no environment, process list or container inspection shows them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SCHEMES = {
     "DATABASE": ("sqlite", "postgresql", "postgresql+psycopg"),
     "BROKER": ("redis", "rediss", "redis+socket"),
 }
-"""Legal schemes of the URLs of `url_with_password`, by name."""
+"""Legal URL schemes for `url_with_password`, by name."""
 
 
 def read_secret(path: Path, variable: str, index: int = 0) -> str:
-    """Return a line of a file of secrets.
+    """Return one line of a file of secrets.
 
     Args:
-        path: the file.
-        variable: environment variable with its path, for errors.
+        path: path of the file.
+        variable: name of the environment variable with the file's path, for errors.
         index: number of the line, from 0.
 
     Raises:
-        ValueError: it cannot be read, lacks the line, or others than its owner may read it.
+        ValueError: the file cannot be read, lacks the line, or may be read by other users.
     """
     where = f"{variable}={path}"
     try:
@@ -36,11 +36,11 @@ def read_secret(path: Path, variable: str, index: int = 0) -> str:
             lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{where} cannot be read: {error}") from None
-    # A mounted secret belongs to root, and to a group of this process only.
+    # A mounted secret belongs to root, and to a group that only this process has.
     mounted = found.st_uid == 0 and os.geteuid() != 0
     if found.st_mode & (0o037 if mounted else 0o077):
         mode = stat.S_IMODE(found.st_mode)
-        legal = "440" if mounted else "600"  # this process cannot read a file of root with 600
+        legal = "440" if mounted else "600"  # the process cannot read root's file with mode 600
         raise ValueError(
             f"{where} has mode {mode:04o}, so that others may read it: chmod {legal} it"
         )
@@ -56,12 +56,12 @@ def url_with_password(url: str, file: Path | None, *, name: Literal["DATABASE", 
 
     Args:
         url: a URL, which needs a host if there is a file; without a file it is returned unchanged.
-        file: file with the password in its first line.
+        file: file with the password in the first line.
         name: name in `TRAINYARD_{name}_URL` and `TRAINYARD_{name}_PASSWORD_FILE`.
 
     Raises:
-        ValueError: the URL has none of the `SCHEMES` or cannot be parsed, `read_secret` refuses the
-            file, or there is a file and the URL has a password or no host.
+        ValueError: the URL has none of the `SCHEMES` or cannot be parsed, `read_secret` raises an
+            error, or there is a file and the URL has a password or no host.
     """
     parts = _split(url, f"TRAINYARD_{name}_URL", SCHEMES[name])
     if file is None:
@@ -82,7 +82,7 @@ def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
     """Return the parts of a URL.
 
     Raises:
-        ValueError: it has none of the schemes, or its host or port cannot be parsed.
+        ValueError: the URL has none of the schemes, or its host or port cannot be parsed.
     """
     shown = f"{variable}={_masked(url)}"
     legal = ", ".join(f"{scheme}://" for scheme in schemes)
@@ -90,7 +90,7 @@ def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        # For a password with a slash the error would show the part before the slash, as a port.
+        # If a password has a slash, the error would show the text before the slash as the port.
         is_cut = "@" in url and "@" not in url.partition("://")[2].partition("/")[0]
         why = "a slash in its password is written %2F" if is_cut else error
         raise ValueError(f"{shown} cannot be read: {why}") from None
@@ -100,6 +100,6 @@ def _split(url: str, variable: str, schemes: Sequence[str]) -> SplitResult:
 
 
 def _masked(url: str) -> str:
-    """Return a URL with masked credentials, also if the password has illegal characters."""
+    """Return a URL with masked credentials, even if the password has illegal characters."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{MASK}@{rest.rpartition('@')[2]}" if "@" in rest else url

@@ -1,7 +1,7 @@
-"""Convert output of a process to rows of text, as in a terminal (docs/metrics-and-logs.md).
+"""Converts the output of a process to rows of text, as a terminal does (docs/metrics-and-logs.md).
 
-A progress bar returns to the start of its row (`\\r`) and moves within it; several bars move the
-cursor between their rows. Only the text that remains visible is kept.
+A progress bar returns to the start of its row (`\\r`) and moves within the row; several bars move
+the cursor between their rows. Only the text that remains visible is kept.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from unicodedata import category, east_asian_width
 
 ROW_BYTES = 64 * 1024
-"""Longest row in bytes; a longer one continues on the next, as in a terminal."""
+"""Maximum size of a row in bytes; a longer row continues in the next one, as in a terminal."""
 MAX_ROWS = 100
-"""Most rows that may still change."""
+"""Maximum number of rows that may still change."""
 MAX_COLUMNS = 1000
-"""Column at which a cursor stops that moves beyond the text."""
+"""Column at which the cursor stops when it moves beyond the text."""
 LONGEST_ESCAPE = 256
 LONGEST_CELL = 8
-"""Most characters in one cell: a letter and its marks."""
+"""Maximum number of characters in one cell: a letter and its marks."""
 
 _TOKEN = re.compile(
     r"(?P<text>[^\n\r\b\x1b]+)"
@@ -27,23 +27,24 @@ _TOKEN = re.compile(
     r"|(?P<control>[\n\r\b])"
     r"|\x1b(?:\[[0-?]*[ -/]*)?"
 )
-"""Text, moves, sequences without text such as colours and titles, and last a cut sequence."""
+"""Tokens of output: text, moves, sequences without text such as colours and titles, and an
+incomplete sequence at the end."""
 _COLOURS = re.compile(rb"\x1b\[[0-9;:]*m")
 _HELD = re.compile(
     rb"(?:\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]*\x1b?|[(-/])?"
     rb"|[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z"
 )
-"""An incomplete escape sequence or character at the end of the output so far."""
+"""An incomplete escape sequence or character at the end of the output received so far."""
 
 
 def split_rows(former: bytes, more: bytes) -> tuple[list[str], bytes]:
     """Return the completed rows, and the state of the rows that may still change.
 
-    The result does not depend on where the output is cut, except for rows above `ROW_BYTES`.
+    The result does not depend on where the output is cut, except for rows longer than `ROW_BYTES`.
 
     Args:
-        former: state from the previous call; empty at first.
-        more: the next output.
+        former: state that the previous call returned; empty for the first call.
+        more: the next part of the output.
     """
     content = former + more
     plain = _COLOURS.sub(b"", content) if b"\x1b" in content else content
@@ -57,27 +58,27 @@ def split_rows(former: bytes, more: bytes) -> tuple[list[str], bytes]:
     *ends, rest = plain.split(b"\n")
     if b"\r" in plain or len(max(ends, key=len, default=b"")) > ROW_BYTES:
         rows = [row for end in ends for row in _wrapped(_after_return(end).rstrip(b"\r"))]
-    else:  # most output, ten times faster
+    else:  # most output takes this path, which is ten times faster
         rows = [end.decode(errors="replace") for end in ends]
     full, rest = _full(_after_return(rest))
     return rows + full, rest
 
 
 def last_rows(former: bytes) -> list[str]:
-    """Return the incomplete rows at the end of the output."""
+    """Return the text of the incomplete rows at the end of the output."""
     screen = _Screen()
     screen.feed(_without_held_escape(former))
     return screen.rows()
 
 
 def shown_text(output: bytes) -> str:
-    """Return output as a terminal would show it."""
+    """Return output as text, as a terminal would show it."""
     rows, former = split_rows(b"", output)
     return "\n".join([*rows, *last_rows(former)])
 
 
 class _Row:
-    """A row of cells: each has a character with its marks, or is the right half of a wide one."""
+    """A row of cells; a cell has a character with its marks, or is half of a wide character."""
 
     def __init__(self) -> None:
         self.cells: list[str] = []
@@ -86,7 +87,7 @@ class _Row:
         """Whether the next text replaces the whole row, as after `\\r`."""
 
     def write(self, text: str) -> None:
-        """Put text at the cursor."""
+        """Write text at the cursor."""
         if self.is_returned:
             self.clear()
         elif self.column > len(self.cells):
@@ -99,7 +100,7 @@ class _Row:
         self.column = end
 
     def move_to(self, column: int) -> None:
-        """Move the cursor; it stops at the row's start, and at `MAX_COLUMNS` or the text's end."""
+        """Move the cursor within the row, up to `MAX_COLUMNS` or to the end of a longer text."""
         most = max(len(self.cells), self.column, MAX_COLUMNS)
         self.column, self.is_returned = min(max(column, 0), most), False
 
@@ -108,16 +109,16 @@ class _Row:
         self.column, self.is_returned = 0, True
 
     def clear(self) -> None:
-        """Remove all text."""
+        """Remove all text of the row."""
         self.cells, self.column, self.is_returned = [], 0, False
 
     def clear_rest(self) -> None:
-        """Remove the text from the cursor on."""
+        """Remove the text from the cursor to the end of the row."""
         self._halve(self.column)
         del self.cells[self.column :]
 
     def erase(self, count: int) -> None:
-        """Replace text with spaces from the cursor on."""
+        """Replace up to `count` characters from the cursor on with spaces."""
         end = min(self.column + min(count, MAX_COLUMNS), len(self.cells))
         if end > self.column:
             self._halve(self.column)
@@ -125,11 +126,11 @@ class _Row:
             self.cells[self.column : end] = " " * (end - self.column)
 
     def text(self) -> bytes:
-        """Return the bytes of the row."""
+        """Return the text of the row as bytes."""
         return "".join(self.cells).encode(errors="surrogateescape")
 
     def leave_full(self) -> list[str]:
-        """Cut full rows off the start of a row that is too long, and return them."""
+        """Cut full rows off the start of a row that is too long; return the full rows."""
         rows, rest = _full(self.text())
         if rows:
             self.clear()
@@ -137,7 +138,7 @@ class _Row:
         return rows
 
     def _cells(self, text: str) -> list[str]:
-        """Return the cells of text; marks at its start join the cell before the cursor."""
+        """Return the cells of a text; marks at its start join the cell before the cursor."""
         cells: list[str] = []
         before = self.cells[self.column - 1] if 0 < self.column <= len(self.cells) else ""
         for character in text:
@@ -155,16 +156,17 @@ class _Row:
         return cells
 
     def _halve(self, column: int) -> None:
-        """Replace a wide character with spaces when one of its halves is overwritten."""
+        """Replace a wide character with spaces if one of its halves is overwritten."""
         if 0 < column < len(self.cells) and not self.cells[column]:
             self.cells[column - 1 : column + 1] = "  "
 
 
 class _Screen:
-    """The window of rows that may still change: the bottom row, and rows that the cursor moved to.
+    """The window of rows that may still change: the bottom row, and rows the cursor moved to.
 
-    A row that has left the window is complete. Above the window the cursor finds empty rows; text
-    there makes a new row. All rows leave when the bottom row ends.
+    A row that has left the window is complete. If the cursor moves above the window, it finds empty
+    rows, and text written there makes a new row. All rows leave the window when the bottom row
+    ends.
     """
 
     def __init__(self) -> None:
@@ -172,11 +174,11 @@ class _Screen:
         self._window = [_Row()]
         self._at = 0
         self._home: int | None = None
-        """Number of the window's first row, for moves to a numbered row; None before the first."""
+        """Number of the first row, for moves to a numbered row; None before such a move."""
         self._saved: tuple[_Row, int] | None = None
 
     def feed(self, content: bytes) -> None:
-        """Process output."""
+        """Process a part of the output."""
         for token in _TOKEN.finditer(content.decode(errors="surrogateescape")):
             if (text := token["text"]) is not None:
                 self._write(text)
@@ -188,18 +190,18 @@ class _Screen:
                 self._move(kind, [int(count or 0) for count in token["counts"].split(";")])
 
     def leave_full_rows(self) -> None:
-        """Complete rows, so that the rows that may still change have few bytes."""
+        """Complete rows, so that the rows that may still change have at most `ROW_BYTES`."""
         if len(self._window) > 1 and sum(len(row.text()) for row in self._window) > ROW_BYTES:
             self._leave()
         self.complete += self._row.leave_full()
 
     def rows(self) -> list[str]:
-        """Return the rows with text."""
+        """Return the rows of the window that have text."""
         texts = [row.text() for row in self._window]
         return [row for text in texts if text for row in _wrapped(text)]
 
     def state(self) -> bytes:
-        """Return output that reproduces these rows."""
+        """Return output that reproduces the rows of the window and the cursor."""
         up = len(self._window) - 1
         parts = [b"\x1b[%dA" % up if up else b""]
         if self._home is not None:
@@ -211,7 +213,7 @@ class _Screen:
         if row.is_returned:
             parts.append(b"\r")
         elif self._at < up or row.column != len(row.cells) or self._holds_saved(row):
-            # A backspace at column 0 cancels the effect of the return.
+            # A backspace at column 0 cancels the effect of the return on the next text.
             parts.append(b"\x1b[%dG" % (row.column + 1) if row.column else b"\r\b")
         return b"".join(parts)
 
@@ -246,7 +248,7 @@ class _Screen:
             self._leave()
 
     def _leave(self) -> None:
-        """Complete all rows, and start another; a single row is complete even without text."""
+        """Complete all rows and start a new one; a single row is complete even without text."""
         rows = self.rows()
         self.complete += rows if rows or len(self._window) > 1 else [""]
         self._window, self._at, self._home = [_Row()], 0, None
@@ -269,7 +271,7 @@ class _Screen:
             self._clear(kind, counts[0])
 
     def _clear(self, kind: str, count: int) -> None:
-        """Clear a part of the row or of the screen; a cleared start leaves no spaces."""
+        """Clear a part of the row or of the screen; a cleared start of a row leaves no spaces."""
         if kind == "X":
             self._row.erase(count or 1)
         elif count == 0:
@@ -289,7 +291,7 @@ class _Screen:
             self._row.move_to(number - 1)
 
     def _go(self, rows: int, *, to_start: bool = False) -> None:
-        """Move the cursor down or up; above the window it finds empty rows."""
+        """Move the cursor down or up; rows above the window are empty."""
         column = self._row.column
         missing = -(self._at + rows) if self._home is None else 0
         missing = max(0, min(missing, MAX_ROWS - len(self._window)))
@@ -302,7 +304,7 @@ class _Screen:
             self._row.move_to(column if self._row.cells else 0)
 
     def _go_to(self, number: int) -> None:
-        """Move the cursor to a numbered row of the screen; only rows of the window are known."""
+        """Move the cursor to a numbered row of the screen; only rows in the window are known."""
         if self._home is None:
             if len(self._window) == 1:
                 self._window.insert(0, _Row())
@@ -319,7 +321,7 @@ class _Screen:
         self._saved = self._row, self._row.column
 
     def _restore(self) -> None:
-        """Move the cursor to its saved position, or to a new row if the saved row has left."""
+        """Move the cursor to its saved position, or to a new row if the saved row is complete."""
         for at, row in enumerate(self._window):
             if self._saved is not None and row is self._saved[0]:
                 self._at = at
@@ -336,7 +338,7 @@ def _without_held_escape(output: bytes) -> bytes:
 
 
 def _after_return(row: bytes) -> bytes:
-    """Return the text after the last return, or the text before it if none follows."""
+    """Return the text after the last return, or the text before it if no text follows."""
     if b"\r" not in row:
         return row
     text, _, last = row.rpartition(b"\r")
@@ -347,11 +349,11 @@ def _after_return(row: bytes) -> bytes:
 
 
 def _full(row: bytes) -> tuple[list[str], bytes]:
-    """Return the full rows at the start of a row that is too long, and its rest."""
+    """Return full rows from the start of a row that is too long, and the rest of the row."""
     rows = []
     while len(row) > ROW_BYTES:
         cut = ROW_BYTES
-        while cut > ROW_BYTES - 4 and row[cut] & 0xC0 == 0x80:  # within a character
+        while cut > ROW_BYTES - 4 and row[cut] & 0xC0 == 0x80:  # inside a character
             cut -= 1
         rows.append(row[:cut].decode(errors="replace"))
         row = row[cut:]

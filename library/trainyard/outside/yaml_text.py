@@ -1,7 +1,7 @@
-"""Read YAML of people: YAML 1.2's core schema, unique keys, limited size.
+"""Reads users' YAML: the core schema of YAML 1.2, unique keys, limited size.
 
-PyYAML reads YAML 1.1, where `1e-4` is text, `010` is 8, `on` is true, `no` is false and `1:30` is
-90 (https://yaml.org/spec/1.2.2/#103-core-schema).
+PyYAML alone reads YAML 1.1, in which `1e-4` is text, `010` is 8, `on` is true, `no` is false and
+`1:30` is 90 (https://yaml.org/spec/1.2.2/#103-core-schema).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import yaml
 
 MAX_CHARACTERS = 4 * 1024**2
 MAX_NODES = 100_000
-"""Most values of a document; a value counts again for each alias."""
+"""Maximum number of values in a document; a value counts again for each alias to it."""
 DEEPEST = 100
-"""Most levels of lists and tables."""
+"""Maximum depth of nested lists and tables."""
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
@@ -31,27 +31,29 @@ _FORMS = {
     ),
     "merge": (r"<<", ("<",)),
 }
-"""Forms of plain words that are not text, and their first characters."""
+"""Forms of plain words that are not text, with the first characters of each form."""
 _PATTERNS = {kind: re.compile(rf"(?:{form})\Z") for kind, (form, _) in _FORMS.items()}
 _OLD_OCTAL = re.compile(r"[-+]?0[0-9]+\Z")
 _OLD_WORD = re.compile(
     r"(?:y|Y|n|N|(?:yes|no|on|off)|(?:Yes|No|On|Off)|(?:YES|NO|ON|OFF)"
     r"|[-+]?0b[01_]+|[-+]?(?=[0-9_.]*_)[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?)\Z"
 )
-"""Text in YAML 1.2 that YAML 1.1 (such as Kubernetes) reads as a boolean or a number."""
+"""Words that are text in YAML 1.2, but a boolean or a number in YAML 1.1 (as in Kubernetes)."""
 
 
 def read_yaml(text: str, *, as_old: bool = False) -> Any:
-    """Return the document in a text; None for an empty one.
+    """Return the YAML document in a text; None for an empty text.
 
     Args:
         text: one YAML document.
-        as_old: whether to refuse plain words that YAML 1.1 reads as another value: `yes` is text
-            here and true there, `010` is 10 here and 8 there.
+        as_old: whether to reject plain words that have another value in YAML 1.1. For example,
+            `yes` is text in YAML 1.2 and true in YAML 1.1, and `010` is 10 in YAML 1.2 and 8 in
+            YAML 1.1.
 
     Raises:
-        ValueError: it is not YAML, a key occurs twice in one table or is not a word, a tag is
-            unknown, or the document with its aliases expanded is too large or too deep.
+        ValueError: the text is not YAML, a key occurs twice in one table or is not a word, a tag is
+            unknown, or the document with expanded aliases has too many values or is nested too
+            deeply.
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"{len(text):,} characters; {MAX_CHARACTERS:,} are the most")
@@ -67,7 +69,7 @@ def read_yaml(text: str, *, as_old: bool = False) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's loader with the core schema instead of its own."""
+    """PyYAML's loader with the core schema of YAML 1.2 in place of its own schema."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
@@ -78,14 +80,14 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[yaml.Node, int] = {}
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Return the value of a document, checked against the limits."""
+        """Return the value of a document after a check of the limits."""
         self._check(node, 0)
         return super().construct_document(node)
 
     def _check(self, node: yaml.Node, level: int) -> int:
-        """Return the number of values in a node, before any alias is expanded.
+        """Return the number of values in a node before aliases are expanded.
 
-        A node with aliases is counted once, and its count is added for each alias.
+        A node with aliases is counted once, and its count is added again for each alias.
         """
         if node in self._sizes:
             if self._sizes[node] == 0:
@@ -93,7 +95,7 @@ class _Loader(yaml.SafeLoader):
             return self._sizes[node]
         if level > DEEPEST:
             raise ValueError(f"{_line(node)}: more than {DEEPEST} levels of lists and tables")
-        self._sizes[node] = 0  # until it is counted
+        self._sizes[node] = 0  # until the node is counted
         if isinstance(node, yaml.MappingNode):
             self._check_keys(node)
         size = 1 + sum(self._check(child, level + 1) for child in _children(node))
@@ -117,11 +119,11 @@ class _Loader(yaml.SafeLoader):
             seen.add(name)
 
     def construct_yaml_bool(self, node: yaml.ScalarNode) -> bool:
-        """Return a boolean, also for an explicit tag."""
+        """Return a boolean; an explicit tag is checked too."""
         return self._word(node, "bool").lower() == "true"
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Return a whole number."""
+        """Return an integer."""
         word = self._word(node, "int")
         if self._as_old and _OLD_OCTAL.match(word):
             raise ValueError(
@@ -134,14 +136,14 @@ class _Loader(yaml.SafeLoader):
         return int(word)
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        """Return a number."""
+        """Return a float."""
         word = self._word(node, "float").lower()
         if word.endswith(".inf"):
             return -math.inf if word.startswith("-") else math.inf
         return math.nan if word == ".nan" else float(word)
 
     def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
-        """Return text."""
+        """Return a string."""
         word = str(self.construct_scalar(node))
         if self._as_old and node.style is None and _OLD_WORD.match(word):
             raise ValueError(

@@ -1,1 +1,1 @@
-"""Parameters, FLOPs, memory and legal layouts of a job, before it runs."""
+"""Parameters, FLOPs, memory and legal layouts of a job, computed before the job runs."""

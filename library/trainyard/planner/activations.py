@@ -1,7 +1,7 @@
-"""Bytes of activations that one micro-batch keeps for backward.
+"""Bytes of activations that one micro-batch keeps for the backward pass.
 
-Letters: d width, q width of all queries, k width of all keys, f feed-forward width, c bytes of a
-compute element.
+Letters: d is the width of the model, q the total width of the queries, k the total width of the
+keys, f the feed-forward width, and c the bytes of an element in computation.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from trainyard.spec.precision import quantizes
 
 BYTES = {"float32": 4, "bfloat16": 2}
 MEASURED = "float8_tensorwise"
-"""The recipe with measured memory; the savings of other recipes are unknown."""
+"""Recipe for which memory was measured; the savings of other recipes are unknown."""
 
 
 def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
-    """Return the bytes that a block saves for backward without recomputation.
+    """Return the bytes that a block saves for the backward pass without recomputation.
 
     A token has 4d + 2q + 2k + 4f elements: input and output of each norm, queries, keys, values,
-    output of attention, gate, its SiLU, up, and their product. Fused attention saves no scores, and
-    rotation saves nothing. Norms of queries and keys also save their inputs, q + k. Under tensor
-    parallelism the inputs of column-wise products (outputs of the norms) are unsharded on each
-    rank; without sequence sharding the inputs of the norms are unsharded too.
+    output of attention, gate, SiLU of the gate, up projection, and the product of the last two.
+    Fused attention saves no scores, and rotation saves nothing. Norms of queries and keys also
+    save their inputs, q + k. Under tensor parallelism, the inputs of column-wise products (the
+    outputs of the norms) are unsharded on each rank; without sequence parallelism, the inputs of
+    the norms are unsharded too.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
@@ -32,9 +33,9 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     if a.qk_norm:
         sharded += (a.attention_dim + kv_dim) * _input_of_a_norm_per_feature(spec)
     if spec.parallelism.cp_method == "allgather_kv":
-        sharded += 2 * kv_dim * c * (layout.cp - 1)  # keys and values of the other ranks' tokens
+        sharded += 2 * kv_dim * c * (layout.cp - 1)  # keys and values from the other ranks
     if spec.model.dropout > 0:
-        sharded += 2 * a.dim  # for each residual branch a mask of one byte per element
+        sharded += 2 * a.dim  # per residual branch, a mask with one byte per element
     if spec.parallelism.sequence_parallel:
         sharded += 2 * _input_of_a_norm(spec)
     else:
@@ -43,11 +44,11 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
 
 
 def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
-    """Return the bytes of `activations_of_a_block` without those that a compiled block recomputes.
+    """Return `activations_of_a_block` without the activations that a compiled block recomputes.
 
-    Inductor recomputes elementwise results: the SiLU, and in float8, where matrix products save
-    their own casts, the outputs of the norms and the product. Derived from the peaks of an H200
-    (docs/planner.md).
+    Inductor recomputes elementwise results: the SiLU, and in float8 also the outputs of the norms
+    and the product, because float8 matrix products save their own casts. Derived from the memory
+    peaks of an H200 (docs/planner.md).
     """
     everything = activations_of_a_block(spec, layout, tokens=tokens)
     if spec.compile.enabled is not True or spec.compile.backend != "inductor":
@@ -64,11 +65,11 @@ def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
 
 
 def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
-    """Return the bytes that one block keeps until its backward.
+    """Return the bytes that one block keeps until its backward pass.
 
-    `full` keeps the block's input. `selective` also keeps the output of attention and every second
-    matrix product: queries, values, gate and the block's output. `memory_budget` interpolates
-    between `full` and `none`.
+    `full` keeps the input of the block. `selective` also keeps the output of attention, and every
+    second matrix product: queries, values, gate and the output of the block. `memory_budget`
+    interpolates between `full` and `none`.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
@@ -91,13 +92,13 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
 
 
 def width_of_the_stream(spec: JobSpec, layout: Layout) -> int:
-    """Return the bytes of the residual stream on a rank, per token."""
+    """Return the bytes per token of the residual stream on a rank."""
     shared = layout.tp if spec.parallelism.sequence_parallel else 1
     return spec.architecture.dim * BYTES[spec.training.param_dtype] // shared
 
 
 def activations_of_the_head(spec: JobSpec, *, tokens: int) -> int:
-    """Return the bytes that final norm and head save, without the logits."""
+    """Return the bytes that the final norm and the head save, without the logits."""
     output_of_the_norm = spec.architecture.dim * BYTES[spec.training.param_dtype]
     return tokens * (_input_of_a_norm(spec) + output_of_the_norm)
 
@@ -108,10 +109,11 @@ def _input_of_a_norm(spec: JobSpec) -> int:
 
 
 def _input_of_a_norm_per_feature(spec: JobSpec) -> int:
-    """Return the bytes that an RMS norm saves for each feature, without its output.
+    """Return the bytes per feature that an RMS norm saves, without its output.
 
-    On CUDA the norm is one operation, which saves its input. On a CPU it consists of several, which
-    save a float32 input (a copy unless it is already float32) and the normalized values.
+    On CUDA, the norm is a single operation, which saves its input. On a CPU it consists of
+    several operations, which save a float32 input (a copy, unless the input is already float32)
+    and the normalized values.
     """
     if spec.resources.device == "cpu":
         return 2 * BYTES["float32"]

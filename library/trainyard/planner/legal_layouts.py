@@ -1,4 +1,4 @@
-"""Legal layouts of a world size, by the rules that validate a job."""
+"""Legal layouts for a world size, by the same rules that validate a job."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ from trainyard.training.pipeline_schedule import least_microbatches
 _NAMES = [axis.name for axis in AXES]
 _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MAX_LISTED = 24
-"""Most layouts in a list; further ones are only counted."""
+"""Maximum number of layouts in a list; further layouts are only counted."""
 LEAST_LISTED = 4
-"""Layouts to list for each number of slots, even if many numbers are requested."""
+"""Number of layouts to list per number of slots, even if many numbers are requested."""
 LISTED_IN_ALL = 512
-"""Most layouts in a request for many numbers of slots."""
+"""Maximum number of layouts in a request for many numbers of slots."""
 MAX_RANKED = 256
-"""Legal layouts to compare, nearest to the job's own axes first; each takes 0.7 ms."""
+"""Maximum number of legal layouts to compare, nearest to the job's own axes first. The comparison
+takes 0.7 ms per layout."""
 RANKED_LISTED = 12
-"""Most ranked layouts in a plan."""
+"""Maximum number of ranked layouts in a plan."""
 
 
 class LegalLayouts:
-    """The legal layouts of a job on any number of slots.
+    """Legal layouts of a job on any number of slots.
 
-    The legality of axes inside a sequence or a matrix does not depend on axes that divide sequences
-    and layers (`Axis.scope`), so the sizes of each scope are checked once for all numbers of slots.
-    There are two exceptions: `compile.enabled = "auto"`, because `async_tp` needs compiled blocks
-    and some pipelines forbid them; and an axis that regroups the ranks of other axes.
+    Rules for axes that divide sequences and layers do not depend on axes inside a sequence or a
+    matrix (`Axis.scope`). So the sizes of each scope are checked once for all numbers of slots.
+    There are two exceptions: an axis that regroups the ranks of other axes, and
+    `compile.enabled = "auto"`, because `async_tp` needs compiled blocks but some pipelines forbid
+    them.
     """
 
     def __init__(
@@ -56,12 +58,12 @@ class LegalLayouts:
         self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     def on(self, world_size: int, *, at_most: int = MAX_LISTED) -> ResumeOption:
-        """Return the legal layouts of a number of slots, or the reason why there is none.
+        """Return the legal layouts for a number of slots, or the reason why none is legal.
 
-        A layout has the job's own micro-batch size if it is legal and leaves few slots idle, else
-        a smaller one (`chosen_micro_batch_size`). The layout of the job's own axes comes first, if
-        it fits. The others are ordered by the number of changes in cp, tp and pp, then by the
-        number of replicas, fewest first.
+        A layout keeps the job's micro-batch size if this size is legal and leaves few slots idle;
+        otherwise a smaller size is chosen (`chosen_micro_batch_size`). The layout of the job's own
+        axes comes first, if it fits. The others are sorted by the number of changed sizes among cp,
+        tp and pp, then by the number of replicas, fewest first.
 
         Raises:
             ValueError: `world_size` is not positive.
@@ -79,15 +81,15 @@ class LegalLayouts:
             world_size=world_size,
             layouts=tuple(self._option(layout) for layout in legal[:at_most]),
             more=max(0, len(legal) - at_most),
-            # The problem of the nearest layout is the best explanation.
+            # The problems of the nearest layout explain best why none is legal.
             reason=None if legal else "; ".join(self._problems(candidates[0])),
         )
 
     def ranked(self, world_size: int) -> tuple[tuple[RankedLayout, ...], int]:
-        """Return the best legal layouts of a number of slots, and the number of compared ones.
+        """Return the best legal layouts for a number of slots, and how many layouts were compared.
 
-        The fastest comes first; layouts that do not fit come last. Needs a predictor. The job's own
-        layout is always listed, even if others are better.
+        The fastest layout comes first; layouts that do not fit into memory come last. The job's own
+        layout is always listed, even if others are better. Requires a predictor.
         """
         _, legal = self._legal(world_size)
         options = [self._option(layout) for layout in legal[:MAX_RANKED]]
@@ -99,7 +101,8 @@ class LegalLayouts:
         return tuple(map(self._ranked, listed)), len(options)
 
     def _legal(self, world_size: int) -> tuple[list[Layout], list[Layout]]:
-        """Return all layouts of a number of slots, and the legal ones, both nearest first."""
+        """Return all layouts for a number of slots, and the legal ones, both sorted nearest
+        first."""
         own = own_layout(self._spec, world_size)
         candidates = list(self._candidates(world_size))
         candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
@@ -108,7 +111,7 @@ class LegalLayouts:
     def _candidates(self, world_size: int) -> Iterator[Layout]:
         """Yield each way to write `world_size` as a product of the axes.
 
-        An axis that borrows its ranks gets each size that divides the number of these ranks.
+        An axis that regroups ranks of other axes gets each size that divides the number of ranks.
         """
         factors = [axis.name for axis in AXES if axis.multiplies_world]
         for product in _factorizations(world_size, len(factors)):
@@ -180,7 +183,7 @@ def option(
 
 
 def _resets(before: JobSpec, after: JobSpec) -> tuple[str, ...]:
-    """Return the fields except the axes that another layout changes."""
+    """Return the fields other than the axes that another layout changes."""
     former, new = dict(before.parallelism), dict(after.parallelism)
     return tuple(name for name in new if name not in _NAMES and new[name] != former[name])
 
@@ -191,13 +194,13 @@ def _rank(each: LayoutOption) -> tuple[bool, float]:
 
 
 def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
-    """Return the memory of the smallest slot of the expected kind; None if unknown."""
+    """Return the memory of the smallest slot of the expected kind; None if it is unknown."""
     device = expected_device(spec, slots)
     return min((slot.memory_bytes for slot in slots if slot.device == device), default=None)
 
 
 def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, ...]:
-    """Return the sort key of layouts: their distance from the job's own axes."""
+    """Return the sort key of a layout: its distance from the job's own axes."""
     now = spec.parallelism.sizes
     others = [axis.name for axis in _BY_MESH if axis.divides != "sequences"]
     changed = sum(layout.size(name) != now[name] for name in others)
@@ -211,7 +214,8 @@ def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, .
 
 
 def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, ...]:
-    """Return the sizes of one scope, 1 for others; rules see only the product of the `dp` axes."""
+    """Return the sizes in one scope, and 1 for other axes; only the product of `dp` axes
+    matters."""
     sizes = {axis.name: layout.size(axis.name) if axis.scope == scope else 1 for axis in AXES}
     if scope == "batch":
         sizes |= {"dp_replicate": 1, "dp_shard": layout.dp}
@@ -219,7 +223,7 @@ def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, .
 
 
 def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:
-    """Yield each factorization into this number of ordered factors."""
+    """Yield each factorization of a number into `factors` ordered factors."""
     if factors == 1:
         yield (product,)
         return
@@ -229,15 +233,15 @@ def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:
 
 
 def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the job on another layout.
+    """Return the job on another layout, with a legal micro-batch size.
 
     Raises:
-        ValueError: no micro-batch size gives each data-parallel rank a micro-batch.
+        ValueError: with no size does each data-parallel rank get enough micro-batches.
     """
     training, given = spec.training, spec.training.micro_batch_size
     rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
     own = own_layout(spec, spec.resources.world_size)
-    # The running layout keeps its micro-batch size, as in a resume without overrides.
+    # A running layout keeps its micro-batch size, as in a resume without overrides.
     choose = legal_micro_batch_size if own and own.dp == layout.dp else chosen_micro_batch_size
     size = choose(training.global_batch_size, layout.dp, at_most=given, rounds=rounds)
     if size is None:
@@ -251,7 +255,7 @@ def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
 
 
 def own_layout(spec: JobSpec, world_size: int) -> Layout | None:
-    """Return the layout of the spec's axes; None if they have none of this size."""
+    """Return the layout by the spec's own axes; None if they do not give this world size."""
     try:
         return spec.layout(world_size)
     except ValueError:

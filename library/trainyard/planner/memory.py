@@ -1,8 +1,8 @@
 """A model of device memory: bytes of each part at the peak of a step.
 
-It covers Llama-style blocks with bfloat16 or float32 compute under FSDP2, tensor, context and
-pipeline parallelism; docs/planner.md compares it with published and measured peaks. It omits the
-device's own context and the buffers of the communication library.
+The model covers Llama-style blocks with bfloat16 or float32 computation, under FSDP2 and tensor,
+context and pipeline parallelism. docs/planner.md compares it with published and measured peaks. It
+omits the device's own context, and the buffers of the communication library.
 """
 
 from __future__ import annotations
@@ -29,45 +29,46 @@ from trainyard.training.logit_chunks import tokens_per_chunk
 from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 SLACK = 0.15
-"""Memory that is reserved but not allocated, as a share of the short-lived parts: rounding and
-fragmentation of the caching allocator. Fitted to the published peaks of docs/planner.md."""
+"""Memory that the caching allocator reserves but does not use, because of rounding and
+fragmentation, as a share of the short-lived parts. Fitted to the published peaks in
+docs/planner.md."""
 
 
 def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) -> MemoryEstimate:
     """Return the bytes on the fullest rank at its peak.
 
     Args:
-        spec: shape, types and recomputation.
+        spec: shape, dtypes and recomputation.
         layout: the parallel axes.
         partition: micro-batch size and number of rounds. From the second round on, a rank holds
-            the accumulated gradients together with the activations.
+            accumulated gradients in addition to activations.
 
     Raises:
-        SpecError: the model or the batch cannot be cut into the stages of a pipeline.
+        SpecError: the pipeline cannot divide the model, or the batch into micro-batches.
     """
-    parts = dict.fromkeys(parts_of(spec, layout))  # most ranks of a long pipeline are equal
+    parts = dict.fromkeys(parts_of(spec, layout))  # most ranks of a long pipeline hold equal parts
     ranks = (Step(spec, layout, partition=partition, part=part).estimate() for part in parts)
     return max(ranks, key=lambda estimate: estimate.total)
 
 
 class Step:
-    """The moments of a rank's step that can be the peak, in order.
+    """Moments in the step of a rank that can be the peak, in order of time.
 
-    The optimizer update works in place and needs less.
+    The optimizer update works in place and needs less memory.
     """
 
     def __init__(
         self, spec: JobSpec, layout: Layout, *, partition: BatchPartition, part: Part
     ) -> None:
         self.spec, self.layout, self.part = spec, layout, part
-        # total, shard, block and head count elements; compute, weight and reduce are bytes of an
-        # element.
+        # total, shard, block and head are numbers of elements; compute, weight and reduce are bytes
+        # per element.
         self.shape = a = spec.architecture
         self.parameters: ParameterCount = count_parameters(a)
         self.total = part.parameters(self.parameters)
         self.compute = BYTES[spec.training.param_dtype]
         self.weight = BYTES[spec.training.weight_dtype]
-        # Without FSDP a rank gathers no weights, and sums its gradients in place.
+        # Without FSDP a rank gathers no weights, and gradients are summed in place.
         self.sharded = spec.is_sharded(layout)
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
         sequences = min(partition.micro_batch_size, partition.global_batch_size)
@@ -75,12 +76,12 @@ class Step:
         self.tokens = -(-sequences * spec.training.seq_len // shared)
         sharded = math.prod(layout.size(axis.name) for axis in AXES if axis.shards_weights)
         self.shard = -(-self.total // sharded)
-        # With offloading the shards are in host memory.
+        # With offloading, the shards are in host memory.
         self.stored = 0 if spec.optimizer.cpu_offload else self.shard
         self.earlier = self._earlier_gradients() if partition.rounds > 1 else 0
         self.block = self.parameters.block
-        self.head = a.vocab_size * a.dim  # and as many in the embedding
-        # This rank's share of the vocabulary in the loss, and the tokens of one chunk of the loss.
+        self.head = a.vocab_size * a.dim  # the embedding has as many elements
+        # Rows of the vocabulary in this rank's loss, and number of tokens in one chunk of the loss.
         self.rows = a.vocab_size // (layout.tp if spec.parallelism.loss_parallel else 1)
         self.fused = spec.resources.device != "cpu"
         self.chunk = min(self.tokens, tokens_per_chunk(self.rows, fused=self.fused))
@@ -88,7 +89,7 @@ class Step:
         self.kept = self._kept()
 
     def estimate(self) -> MemoryEstimate:
-        """Return the fullest moment."""
+        """Return the moment with the most memory."""
         moments = [self.at_block()] if self.part.layers else []
         if self.part.head:
             moments += [self.at_loss(), self.at_head()]
@@ -97,15 +98,16 @@ class Step:
         return max(moments, key=lambda moment: moment.total)
 
     def at_loss(self) -> MemoryEstimate:
-        """A chunk's logits, and the gradient of the head's weight from earlier chunks.
+        """Return the memory during the loss: logits of a chunk, and the head's gradient so far.
 
-        The loss computes gradients immediately, so no logits outlive their chunk; its input and the
-        gradient of its input are kept until backward. Head and final norm are gathered. The buffer
-        with the last block's gathered weights is freed only at the next all-gather.
+        The loss computes gradients immediately, so no logits outlive their chunk. The input of the
+        loss and the gradient of this input are kept until backward. The head and the final norm are
+        gathered. The buffer with the gathered weights of the last block is only freed at the next
+        all-gather.
         """
         waiting = self.block * self.compute if self.sharded else 0
         if self.several_chunks:
-            waiting += self._head_gradient() + self.head * self.compute  # the sum, and a summand
+            waiting += self._head_gradient() + self.head * self.compute  # the sum and the next term
         return self.moment(
             "loss",
             gathered=self.weights(self.head + self.parameters.final_norm) + waiting,
@@ -114,12 +116,13 @@ class Step:
         )
 
     def at_head(self) -> MemoryEstimate:
-        """The conversion of the head's weight gradient for the sum over ranks.
+        """Return the memory when the head's weight gradient is converted for the sum over ranks.
 
-        A schedule with two backward passes first scales it into a second tensor. Meanwhile the last
-        block's weights are gathered. The head itself is freed before the sum; the resulting shard
-        may be converted again. Two exceptions: a pipeline keeps the head for the next micro-batch,
-        and tied embeddings keep it until the embedding's gradient.
+        A schedule with two backward passes first scales the gradient into a second tensor.
+        Meanwhile the weights of the last block are gathered. The head itself is freed before the
+        sum, and the resulting shard may be converted again. There are two exceptions: a pipeline
+        keeps the head for the next micro-batch, and tied embeddings keep it until the gradient of
+        the embedding.
         """
         computed, gathered = self._head_gradient(), self.weights(self.head + self.block)
         twice = self.layout.pp > 1 and self.spec.parallelism.pp_schedule in SPLIT_BACKWARD
@@ -137,11 +140,11 @@ class Step:
         )
 
     def at_block(self) -> MemoryEstimate:
-        """Backward of the last block, after its recomputation if that is enabled.
+        """Return the memory in the backward pass of the last block, after any recomputation.
 
-        Unsharded at the same time: the weights of this block and of the next, the gradient of the
-        block in computation and the gradient of another block in the sum over ranks. The gradients
-        of the four feed-forward activations coexist with the activations.
+        Unsharded at the same time are the weights of this block and of the next, the gradient of
+        this block, and the gradient of another block in the sum over ranks. The gradients of the
+        four feed-forward activations exist in addition to the activations.
         """
         activations = 4 * self.tokens * self.shape.ffn_dim * self.compute // self.layout.tp
         if self.spec.activation_checkpoint.mode != "none":
@@ -155,11 +158,11 @@ class Step:
         )
 
     def at_embedding(self) -> MemoryEstimate:
-        """The embedding's unsharded gradient before its sum over ranks; all others are sharded.
+        """Return the memory with the embedding's unsharded gradient, before its sum over ranks.
 
-        Backward has freed the weights, except in a pipeline. A tied embedding is still gathered,
-        and has three gradients: the head's, its own, and their sum. On a single rank the sum is the
-        shard itself.
+        All other gradients are sharded. Backward has freed the weights, except in a pipeline. A
+        tied embedding is still gathered and has three gradients: from the head, from the
+        embedding, and their sum. On a single rank the sum is the shard itself.
         """
         tied = self.shape.tied_embeddings
         if self.layout.pp > 1:
@@ -184,11 +187,11 @@ class Step:
         return self.head * bytes_each // (self.layout.dp_shard * self.layout.cp)
 
     def _converts(self) -> bool:
-        """Return whether gradient shards are stored in another type than their sum."""
+        """Return whether gradient shards are stored in another dtype than the sum over ranks."""
         return self.sharded and self.reduce != self.weight
 
     def _earlier_gradients(self) -> int:
-        """Return the gradients of earlier micro-batches: shards, or unsharded sums."""
+        """Return the bytes of earlier micro-batches' gradients, as shards or unsharded sums."""
         if self._sums_whole():
             return self.total * (self.reduce or self.compute) // self.layout.tp
         return self.stored * self.weight
@@ -198,11 +201,11 @@ class Step:
         return self._keeps_weights() or not self.sharded
 
     def _kept(self) -> int:
-        """Return the activations that blocks keep until backward, for all micro-batches."""
+        """Return the bytes that blocks keep until their backward pass, for all micro-batches."""
         part = self.part
         kept = part.blocks_in_flight * kept_of_a_block(self.spec, self.layout, tokens=self.tokens)
         if self.layout.pp > 1:
-            # A stage keeps its output until the next stage returns its gradient.
+            # A stage keeps its output until the next stage returns the gradient of this output.
             kept += (
                 part.stages_in_flight * self.tokens * width_of_the_stream(self.spec, self.layout)
             )
@@ -216,14 +219,15 @@ class Step:
         return activations_of_the_head(self.spec, tokens=self.tokens) + by_its_input
 
     def _head_gradient(self) -> int:
-        """Return the bytes of the head's unsharded gradient; several chunks sum in float32."""
+        """Return the bytes of the head's unsharded gradient; several chunks are summed in
+        float32."""
         return self.head * (BYTES["float32"] if self.several_chunks else self.compute)
 
     def _logits(self) -> int:
-        """Return the bytes of a chunk's logits and of values that the loss derives from them.
+        """Return the bytes of a chunk's logits, and of values that the loss computes from them.
 
-        GPU kernels write the gradient over the logits. The plain loss computes a log-softmax in
-        float32, from a float32 copy if the product has another type.
+        GPU kernels overwrite the logits by their gradient. The plain loss computes a log-softmax in
+        float32; if the logits have another dtype, it first copies them to float32.
         """
         if self.fused:
             return self.compute * self.chunk * self.rows
@@ -231,7 +235,7 @@ class Step:
         return each * self.chunk * self.rows
 
     def _gathered_blocks(self, blocks: int) -> int:
-        """Return the bytes of gathered blocks; some matrices are gathered as float8."""
+        """Return the bytes of gathered blocks; some matrices are gathered in float8."""
         gathered = self.weights(blocks * self.block)
         kept = self.part.layers if self._keeps_weights() else blocks
         return gathered - kept * gathered_in_float8(self.spec, self.layout) * (self.compute - 1)
@@ -244,7 +248,7 @@ class Step:
 
     def _keeps_weights(self) -> bool:
         """Return whether weights stay gathered from one use to the next."""
-        # A pipeline frees no weights between a micro-batch's backward and the next forward.
+        # A pipeline frees no weights between backward of a micro-batch and the next forward.
         return self.spec.parallelism.reshard_after_forward == "never" or self.layout.pp > 1
 
     def moment(
@@ -256,20 +260,20 @@ class Step:
         logits: int = 0,
         gradients: int | None = None,
     ) -> MemoryEstimate:
-        """Return the bytes of a moment.
+        """Return the memory at one moment.
 
         Args:
-            name: the current backward.
-            gathered: unsharded weights and gradients of the active layers, not divided by tensor
-                parallelism.
-            activations: activations that backward still needs.
-            logits: a chunk's logits, and values that the loss derives from them.
-            gradients: gradients of earlier micro-batches, if they are not sums or shards.
+            name: name of the current backward pass.
+            gathered: bytes of unsharded weights and gradients of the active layers, before division
+                by tensor parallelism.
+            activations: bytes of activations that backward still needs.
+            logits: bytes of a chunk's logits, and of values that the loss computes from them.
+            gradients: bytes of earlier micro-batches' gradients; by default, sums or shards.
         """
         parts = {
             "weights": self.stored * self.weight,
             "gradients": self.earlier if gradients is None else gradients,
-            # Adam's two moments; step counters are too few to count.
+            # Adam's two moments; step counters are negligible.
             "optimizer_states": 2 * self.stored * BYTES[self.spec.optimizer.state_dtype],
         }
         passing = {

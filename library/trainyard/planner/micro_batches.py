@@ -1,4 +1,4 @@
-"""Micro-batch sizes: legal ones for a number of ranks, and the one with the least idle share."""
+"""Micro-batch sizes: legal sizes for a number of ranks, and the size with the least idle share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from trainyard.planner.results import BatchPlan
 from trainyard.training.batch_partition import BatchPartition
 
 IDLE_SHARE_LIMIT = 0.1
-"""Idle share above which a plan warns and a smaller size is chosen."""
+"""Idle share above which a plan warns, and a smaller size is chosen."""
 
 
 def legal_micro_batch_size(
     global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
 ) -> int | None:
-    """Return the largest legal micro-batch size up to `at_most`; None if `dp` has no legal size.
+    """Return the largest legal micro-batch size up to `at_most`; None if no size is legal.
 
-    A size is legal if each of the `dp` data-parallel ranks runs at least `rounds` rounds and has a
-    micro-batch in the first. That takes n = dp x (rounds - 1) + 1 micro-batches, or dp if that is
-    more. So the size is at most (global - 1) // (n - 1) sequences.
+    A size is legal if each of the `dp` data-parallel ranks runs at least `rounds` rounds and has
+    a micro-batch in the first round. That needs n = dp x (rounds - 1) + 1 micro-batches, or dp if
+    dp is larger. So the size is at most (global - 1) // (n - 1) sequences.
     """
     least = max(dp, dp * (rounds - 1) + 1)
     if least > global_batch_size:
@@ -30,10 +30,11 @@ def legal_micro_batch_size(
 def chosen_micro_batch_size(
     global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
 ) -> int | None:
-    """Return the default size of a job on `dp` ranks; None without a legal size.
+    """Return the default micro-batch size of a job on `dp` ranks; None if no size is legal.
 
-    It is the largest legal size, or the size with the least idle share if the largest exceeds
-    `IDLE_SHARE_LIMIT`. A few idle slots cost less than many rounds of small micro-batches.
+    The default is the largest legal size. If its idle share exceeds `IDLE_SHARE_LIMIT`, the
+    default is the size with the least idle share. A few idle slots cost less than many rounds of
+    small micro-batches.
     """
     largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most, rounds=rounds)
     if largest is None:
@@ -46,11 +47,11 @@ def chosen_micro_batch_size(
 def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int:
     """Return the largest micro-batch size up to `at_most` with the least idle share.
 
-    Each rank runs at least c = ceil(global / dp) sequence slots, and exactly c when the size
-    divides c. So the answer is the largest such divisor that is legal.
+    Each rank runs at least c = ceil(global / dp) sequence slots, and exactly c if the size
+    divides c. So the result is the largest legal divisor of c.
 
     Raises:
-        ValueError: `dp` exceeds the global batch, so that no size is legal.
+        ValueError: `dp` exceeds the global batch size, so that no size is legal.
     """
     largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most)
     if largest is None:
@@ -60,7 +61,7 @@ def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int
 
 
 def plan_batch(partition: BatchPartition) -> BatchPlan:
-    """Return the cost of a partition, and a cheaper micro-batch size if there is one."""
+    """Return the cost of a partition, and a cheaper micro-batch size if one exists."""
     best = least_idle_micro_batch_size(
         partition.global_batch_size, partition.dp, at_most=partition.micro_batch_size
     )

@@ -1,4 +1,4 @@
-"""Cost of a pipeline: its stages, its micro-batches and the waiting time of ranks."""
+"""Cost of a pipeline: its stages, its micro-batches, and the time for which ranks wait."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainyard.training.pipeline_schedule import bubble_share, runs_of
 
 
 def plan_pipeline(spec: JobSpec, layout: Layout, partition: BatchPartition) -> PipelinePlan | None:
-    """Return the pipeline of a layout; None without one.
+    """Return the pipeline of a layout; None without pipeline parallelism.
 
     Raises:
-        SpecError: the model or the batch cannot be cut this way.
+        SpecError: the pipeline cannot divide the model, or the batch into micro-batches.
     """
     if layout.pp == 1:
         return None
@@ -43,11 +43,11 @@ def plan_pipeline(spec: JobSpec, layout: Layout, partition: BatchPartition) -> P
 def microbatches_that_fit(
     spec: JobSpec, layout: Layout, partition: BatchPartition, *, available: int
 ) -> int | None:
-    """Return the most micro-batches per run with which a GPipe step fits into the given bytes.
+    """Return the largest `pp_microbatches` with which a GPipe step fits into the given memory.
 
-    Among values with the same number of runs the smallest is returned, so that the fewest
-    micro-batches are empty. None if memory does not depend on the number, or if not even one
-    micro-batch fits.
+    Several values may give the same number of runs. Of these the smallest is returned, so that
+    the fewest micro-batches are empty. Return None if memory does not depend on the value, or if
+    not even one micro-batch fits.
     """
     if layout.pp == 1 or spec.parallelism.pp_schedule != "GPipe":
         return None

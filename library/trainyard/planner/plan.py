@@ -40,15 +40,15 @@ from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import runs_of
 
 BUBBLE_SHARE_LIMIT = 0.25
-"""Bubble share of a pipeline above which the plan warns."""
+"""Share of waiting time in a pipeline above which the plan warns."""
 VOCABULARY_PADDING = 64
-"""Rows are padded to a multiple of this number to speed up matrix products."""
+"""Factor of the number of vocabulary rows; rows are padded to speed up matrix products."""
 
 
 def plan_job(
     spec: JobSpec, *, slots: Collection[Slot] = (), predictor: Predictor | None = None
 ) -> Plan | ProgramPlan:
-    """Return the plan of a trainer job or a program; arguments and errors as for `plan`."""
+    """Return the plan of a job of either kind; arguments and errors are those of `plan`."""
     if spec.program is None:
         return plan(spec, slots=slots, predictor=predictor)
     check_job_spec(spec, slots=slots)
@@ -62,11 +62,11 @@ def plan(
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
-        slots: slots of the nodes, if known; each kind of slot once is enough.
-        predictor: ranks the legal layouts by step time; there are no predictions without it.
+        slots: slots of the nodes, if known; one slot of each kind is enough.
+        predictor: ranks the legal layouts by step time; without it the plan has no predictions.
 
     Raises:
-        SpecError: the job cannot run; it names every problem.
+        SpecError: the job cannot run; the error names all problems.
     """
     check_job_spec(spec, slots=slots)
     device = expected_device(spec, slots)
@@ -118,13 +118,13 @@ def resume_options(
     slots: Collection[Slot] = (),
     predictor: Predictor | None = None,
 ) -> list[ResumeOption]:
-    """Return the legal layouts of each world size, or the reason why it has none.
+    """Return the legal layouts for each world size, or the reason why none is legal.
 
     Args:
         spec: the job of either kind, or an attempt's `Overrides.apply` of it.
         world_sizes: numbers of slots, each at least 1.
-        slots: slots of the nodes, if known; each kind of slot once is enough.
-        predictor: predicts the step time of each layout; there are no predictions without it.
+        slots: slots of the nodes, if known; one slot of each kind is enough.
+        predictor: predicts the step time of each layout; without it there are no predictions.
     """
     sizes = list(world_sizes)
     if spec.program is not None:
@@ -282,7 +282,7 @@ def _schedule(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
 
 
 def _hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Yield each setting that is slower than expected, or fails on some eligible nodes."""
+    """Yield a warning for each setting that is slow on the nodes, or fails on some of them."""
     own = slots_for(spec, slots)
     if slots and not own:
         yield Problem(

@@ -1,4 +1,4 @@
-"""The plan of a program: its slots, and a list of unknowns before it runs."""
+"""Plan of a program: its slots, and the quantities that are unknown before it runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ UNKNOWN = (
 
 
 def plan_program(spec: JobSpec, *, slots: Collection[Slot] = ()) -> ProgramPlan:
-    """Return the plan of a legal job that runs a program.
+    """Return the plan of a valid job with a program.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
-        slots: slots of the nodes, if known; each kind of slot once is enough.
+        slots: slots of the nodes, if known; one slot of each kind is enough.
     """
     program, layout = _program(spec), spec.layout()
     return ProgramPlan(
@@ -40,7 +40,7 @@ def plan_program(spec: JobSpec, *, slots: Collection[Slot] = ()) -> ProgramPlan:
 
 
 def program_options(spec: JobSpec, world_sizes: Iterable[int]) -> list[ResumeOption]:
-    """Return for each world size the only layout of a program, or why it cannot resume on it."""
+    """Return, for each world size, a program's only layout or the reason why it cannot resume."""
     options = []
     for size in world_sizes:
         layout, reason = spec.layout(size), size_refusal(spec, size)
@@ -54,7 +54,7 @@ def program_options(spec: JobSpec, world_sizes: Iterable[int]) -> list[ResumeOpt
 
 
 def size_refusal(spec: JobSpec, world_size: int) -> str | None:
-    """Return why a program cannot resume on a number of slots; None if it can."""
+    """Return the reason why a program cannot resume on a number of slots; None if it can."""
     program, own = _program(spec), spec.resources.world_size
     if program.resume != "same_world_size" or world_size == own:
         return None

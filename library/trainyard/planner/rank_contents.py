@@ -1,4 +1,4 @@
-"""The part of the model on each pipeline rank, and its micro-batches in flight."""
+"""Part of the model on each pipeline rank, and its micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from trainyard.training.pipeline_schedule import in_flight
 
 @dataclass(frozen=True)
 class Part:
-    """The stages of one pipeline rank; the whole model without a pipeline."""
+    """Part of the model on one pipeline rank; without a pipeline, the whole model."""
 
     layers: int
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     embedding: bool
-    """Whether it holds the token embedding."""
+    """Whether the rank holds the token embedding."""
     head: bool
-    """Whether it holds final norm and head, and computes the loss."""
+    """Whether the rank holds the final norm and the head, and computes the loss."""
     blocks_in_flight: float
-    """Blocks that await backward, counted once for each micro-batch."""
+    """Number of blocks that await their backward pass, counted once per micro-batch."""
     stages_in_flight: int
-    """Stages that await backward, counted once for each micro-batch."""
+    """Number of stages that await their backward pass, counted once per micro-batch."""
     heads_in_flight: int
-    """Heads that await backward, counted once for each micro-batch; their gradients, which the loss
-    has computed, wait too."""
+    """Number of heads that await their backward pass, counted once per micro-batch. The loss has
+    already computed their gradients, which are kept until then."""
 
     def parameters(self, counted: ParameterCount) -> int:
-        """Return its number of parameters."""
+        """Return the number of parameters in this part."""
         first = counted.embedding if self.embedding else 0
         last = counted.final_norm + counted.head if self.head else 0
         return first + self.layers * counted.block + last
@@ -40,7 +40,7 @@ def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:
     """Return the part of the model on each pipeline rank.
 
     Raises:
-        SpecError: the model or the batch cannot be cut this way.
+        SpecError: the pipeline cannot divide the model, or the batch into micro-batches.
     """
     if layout.pp == 1:
         layers = spec.architecture.n_layers
@@ -76,8 +76,8 @@ def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:
 def _heads(spec: JobSpec, layout: Layout, microbatches: int) -> int:
     """Return the number of micro-batches between forward and backward of the head.
 
-    With GPipe that is all of them; otherwise each runs backward immediately. The interleaved
-    zero-bubble schedule defers the weight gradients of p - 1 micro-batches.
+    With GPipe, these are all micro-batches. With other schedules, backward follows immediately,
+    but the interleaved zero-bubble schedule defers the weight gradients of p - 1 micro-batches.
     """
     match spec.parallelism.pp_schedule:
         case "GPipe":

@@ -1,4 +1,4 @@
-"""Results of the planner, shared by the server and its clients."""
+"""Results of the planner, which the server and its clients share."""
 
 from __future__ import annotations
 
@@ -19,90 +19,91 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ParameterCount(RecordModel):
-    """The parameters of a model, by part."""
+    """Numbers of parameters in a model, by part."""
 
     embedding: Count
-    """Token embedding; with tied embeddings also the head."""
+    """Parameters of the token embedding; with tied embeddings, it is also the head."""
     blocks: Count
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     attention: Count
-    """Query, key, value and output matrices of one block."""
+    """Parameters of the query, key, value and output matrices in one block."""
     feed_forward: Count
-    """The three SwiGLU matrices of one block."""
+    """Parameters of the three SwiGLU matrices in one block."""
     norms: Count
-    """RMS norms of one block."""
+    """Parameters of the RMS norms in one block."""
     final_norm: Count
-    """RMS norm before the head."""
+    """Parameters of the RMS norm before the head."""
     head: Count
-    """Output matrix; 0 with tied embeddings."""
+    """Parameters of the output matrix; 0 with tied embeddings."""
     total: Count
-    """Total, each parameter counted once."""
+    """Total number of parameters; each counts once."""
 
     @property
     def block(self) -> int:
-        """Parameters of one block."""
+        """Number of parameters in one block."""
         return self.attention + self.feed_forward + self.norms
 
 
 class BatchPlan(RecordModel):
-    """How the global batch is split over the data-parallel ranks."""
+    """Split of the global batch over the data-parallel ranks."""
 
     global_batch_size: Count
-    """Sequences in one optimizer step."""
+    """Number of sequences in one optimizer step."""
     micro_batch_size: Count
-    """Sequences in one forward pass of a rank."""
+    """Number of sequences in one forward pass of a rank."""
     dp: Count
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
     micro_batches: Count
-    """Micro-batches of one step, over all ranks."""
+    """Number of micro-batches in one step, over all ranks."""
     rounds: Count
-    """Micro-batches of each rank in a step, including those of weight zero."""
+    """Number of micro-batches per rank in a step, including those of weight zero."""
     idle_share: Share
-    """Share of the ranks' sequence slots without a sequence."""
+    """Share of the ranks' sequence slots that contain no sequence."""
     less_idle_micro_batch_size: Count | None
-    """Largest smaller micro-batch size with the least idle share; absent if no size has less."""
+    """Smaller micro-batch size with the least idle share; the largest of several such sizes. Absent
+    if no smaller size reduces the idle share."""
 
 
 class PipelinePlan(RecordModel):
-    """Stages of the model, and waiting times of the ranks."""
+    """Stages of the model in a pipeline, and waiting times of the ranks."""
 
     schedule: PipelineSchedule
-    """The schedule."""
+    """Schedule of the pipeline."""
     layers: tuple[Count, ...]
-    """Transformer blocks of each stage, in model order."""
+    """Number of transformer blocks in each stage, in model order."""
     microbatches: Annotated[int, Field(ge=1)]
-    """Micro-batches in one run of the schedule."""
+    """Number of micro-batches in one run of the schedule."""
     runs: Annotated[int, Field(ge=1)]
-    """Runs of the schedule in one step."""
+    """Number of runs of the schedule in one step."""
     empty: Count
-    """Micro-batches of a step without a sequence, which only fill its last run."""
+    """Number of micro-batches in a step without a sequence, which only fill the last run."""
     bubble_share: Share
-    """Share of a run for which a rank waits, if all stages take equal time; with a zero-bubble
-    schedule also if forward and both halves of backward take equal time."""
+    """Share of a run during which a rank waits, if all stages take equal time. For a zero-bubble
+    schedule also forward and both halves of backward are assumed to take equal time."""
 
 
 class MemoryEstimate(RecordModel):
     """Peak device memory of the fullest rank in a step."""
 
     peak_at: Literal["loss", "head", "block", "embedding"]
-    """The backward with the peak: of the loss, the head, the last block or, at the end, the
-    embedding."""
+    """Backward pass in which the peak occurs: of the loss, of the head, of the last block or, at
+    the end, of the embedding."""
     weights: Bytes
-    """The rank's shard of the stored weights."""
+    """Rank's shard of the stored weights."""
     gradients: Bytes
-    """Accumulated gradients of earlier micro-batches; their shards at the end of the step."""
+    """Accumulated gradients of earlier micro-batches; at the end of the step, their shards."""
     optimizer_states: Bytes
-    """The rank's shard of both moments."""
+    """Rank's shard of both moments."""
     gathered: Bytes
     """Unsharded weights and gradients of the active layers."""
     activations: Bytes
-    """Activations that backward still needs, saved or recomputed."""
+    """Activations that the backward pass still needs, saved or recomputed."""
     logits: Bytes
-    """Logits of one chunk of tokens, and values that the loss derives from them."""
+    """Logits of one chunk of tokens, and values that the loss computes from them."""
     slack: Bytes
-    """Memory that the allocator reserves beyond the short-lived parts above."""
+    """Memory that the allocator reserves in addition to the short-lived parts above."""
     total: Bytes
-    """Sum of the parts."""
+    """Sum of all parts."""
 
 
 StepPart = Literal["products", "elementwise", "update", "traffic", "host"]
@@ -110,132 +111,136 @@ Seconds = Annotated[float, Field(ge=0, json_schema_extra={"unit": "s"})]
 
 
 class SpeedEstimate(RecordModel):
-    """Predicted step of a layout on the hardware of the nodes."""
+    """Predicted speed of a layout on the hardware of the nodes."""
 
     step_seconds: Seconds
-    """Time of a step."""
+    """Predicted time of a step."""
     tokens_per_second: Annotated[float, Field(ge=0, json_schema_extra={"unit": "tokens/s"})]
-    """Tokens per second, over all ranks."""
+    """Predicted number of tokens per second, over all ranks."""
     spent_seconds: dict[StepPart, Seconds]
-    """Time of a step by part: matrix products and attention, elementwise operations, the update,
-    traffic between ranks, and further time of the host. Waits in a pipeline are included."""
+    """Time of a step by part: matrix products and attention, elementwise operations, the optimizer
+    update, traffic between ranks, and further time of the host. Waits in a pipeline are
+    included."""
     memory_bytes: Bytes
-    """Peak of the fullest rank: the estimate, corrected by runs on the hardware."""
+    """Predicted memory peak of the fullest rank: the estimate, corrected by runs on the
+    hardware."""
 
 
 class LayoutOption(RecordModel):
-    """One legal layout of a world size."""
+    """A legal layout for a world size."""
 
     layout: Layout
-    """The parallel axes."""
+    """Sizes of the parallel axes."""
     name: str
-    """The layout in words, such as `HSDP 2x2`; for a program the number of slots."""
+    """Layout as text, such as `HSDP 2x2`; for a program, the number of slots."""
     batch: BatchPlan | None
-    """Split of the global batch, with the job's own micro-batch size if it is legal. Absent for a
-    program."""
+    """Split of the global batch, with the job's own micro-batch size if it is legal on this layout.
+    Absent for a program."""
     pipeline: PipelinePlan | None
-    """Its stages; absent without pipeline parallelism."""
+    """Stages of the pipeline; absent without pipeline parallelism."""
     memory: MemoryEstimate | None
     """Peak memory of the fullest rank; absent for a program."""
     fits: bool | None
-    """Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
-    corrected estimate with its margin is compared."""
+    """Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
+    hardware are known, the corrected estimate with its margin decides."""
     speed: SpeedEstimate | None = None
-    """Predicted step; absent for a program and for unknown hardware."""
+    """Predicted speed; absent for a program and for unknown hardware."""
 
 
 class RankedLayout(LayoutOption):
-    """A legal layout for a draft of a spec, ready to be written into it."""
+    """A legal layout for a draft of a spec, with the fields to reset in the draft."""
 
     resets: tuple[str, ...]
-    """Fields of `parallelism` that are reset to their defaults: they were set for other sizes."""
+    """Fields of `parallelism` that are reset to their defaults, because they apply to other
+    sizes."""
 
 
 class ResumeOption(RecordModel):
-    """A world size with its legal layouts, or the reason why there is none."""
+    """A world size with its legal layouts, or the reason why none is legal."""
 
     world_size: Annotated[int, Field(ge=1)]
-    """Slots."""
+    """Number of slots."""
     layouts: tuple[LayoutOption, ...]
     """Legal layouts, nearest to the job's own axes first; may be empty."""
     more: Count = 0
-    """Number of further legal layouts that are not listed."""
+    """Number of legal layouts that are not listed."""
     reason: str | None
-    """Why no layout is legal; absent if there is one."""
+    """Reason why no layout is legal; absent if one is."""
 
 
 class Strategy(RecordModel):
-    """Parallel axes for a size of model, with a preset to start from."""
+    """Recommended parallel axes for a size of model, with a preset to start from."""
 
     preset: str
-    """File of `examples/presets`, without its suffix."""
+    """Name of a file in `examples/presets`, without its suffix."""
     axes: tuple[str, ...]
-    """Axes above 1, outermost first."""
+    """Axes that should be larger than 1, outermost axis first."""
     advice: str
-    """Settings to use, in words."""
+    """Recommended settings, as text."""
     why: str
-    """Reason."""
+    """Reason for the recommendation."""
 
 
 class ProgramPlan(RecordModel):
-    """The plan of a program: only its slots are known before it runs."""
+    """Plan of a program, of which only the slots are known before it runs."""
 
     kind: Literal["program"] = "program"
     """Kind of job: a program."""
     world_size: Annotated[int, Field(ge=1)]
-    """Slots."""
+    """Number of slots."""
     layout: Layout
-    """The slots as data-parallel ranks; a program may use them otherwise."""
+    """Layout with all slots as data-parallel ranks; a program may use the slots otherwise."""
     name: str
-    """The number of slots in words."""
+    """Number of slots, as text."""
     device: DeviceKind
-    """Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs."""
+    """Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs."""
     steps: Count | None
-    """Total steps; absent if the spec does not give them."""
+    """Total number of steps; absent if the spec does not give it."""
     command: tuple[str, ...]
     """Command of the first attempt, word by word."""
     unknown: tuple[str, ...]
-    """Quantities that are unknown before it runs."""
+    """Quantities that are unknown before the program runs."""
     warnings: tuple[Problem, ...]
-    """Legal but probably unintended settings, each with its field."""
+    """Settings that are legal but probably unintended, each with its field."""
 
     @property
     def fits(self) -> None:
-        """Whether it fits into the device's memory: unknown."""
+        """Whether the program fits into the memory of the device, which is unknown."""
         return None
 
 
 class Plan(RecordModel):
-    """The plan of a job of the built-in trainer, computed from its spec alone."""
+    """Plan of a job of the built-in trainer, computed from its spec alone."""
 
     kind: Literal["trainer"] = "trainer"
     """Kind of job: the built-in trainer."""
     world_size: Annotated[int, Field(ge=1)]
-    """Slots."""
+    """Number of slots."""
     layout: Layout
-    """The parallel axes, resolved."""
+    """Sizes of the parallel axes, all resolved."""
     name: str
-    """The layout in words, such as `HSDP 2x2`."""
+    """Layout as text, such as `HSDP 2x2`."""
     device: DeviceKind
-    """Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs."""
+    """Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs."""
     auto: AutoValues
-    """Value of each `auto` field on the expected kind of slot; an attempt uses its own slots."""
+    """Value of each `auto` field on the expected kind of slot; an attempt resolves it by its own
+    slots."""
     strategy: Strategy
-    """Recommended axes for a model of this size, independent of the spec's."""
+    """Recommended axes for a model of this size; they may differ from the axes in the spec."""
     batch: BatchPlan
-    """Split of the global batch."""
+    """Split of the global batch over the data-parallel ranks."""
     pipeline: PipelinePlan | None
-    """Its stages; absent without pipeline parallelism."""
+    """Stages of the pipeline; absent without pipeline parallelism."""
     steps: Count
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     tokens_per_step: Count
-    """Tokens of one optimizer step, over all ranks."""
+    """Number of tokens in one optimizer step, over all ranks."""
     total_tokens: Count
-    """Tokens of all steps."""
+    """Number of tokens in all steps."""
     parameters: ParameterCount
-    """Parameters by part."""
+    """Numbers of parameters, by part of the model."""
     flops_per_token: Annotated[int, Field(ge=0, json_schema_extra={"unit": "FLOPs"})]
-    """Model FLOPs of forward and backward for one token, without recomputation."""
+    """Model FLOPs of forward and backward per token, without recomputation."""
     flops_per_step: Annotated[int, Field(ge=0, json_schema_extra={"unit": "FLOPs"})]
     """Model FLOPs of one optimizer step, over all ranks."""
     total_flops: Annotated[int, Field(ge=0, json_schema_extra={"unit": "FLOPs"})]
@@ -243,29 +248,29 @@ class Plan(RecordModel):
     memory: MemoryEstimate
     """Peak memory of the fullest rank."""
     fits: bool | None
-    """Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
-    corrected estimate with its margin is compared."""
+    """Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
+    hardware are known, the corrected estimate with its margin decides."""
     speed: SpeedEstimate | None = None
-    """Predicted step; absent for unknown hardware."""
+    """Predicted speed; absent for unknown hardware."""
     ranked: tuple[RankedLayout, ...] = ()
-    """Legal layouts of the same number of slots, including the job's own. Layouts that fit come
-    first, the fastest first; empty for unknown hardware."""
+    """Legal layouts for the same number of slots, including the job's own layout. Layouts that fit
+    come first, sorted by speed, fastest first. Empty for unknown hardware."""
     ranked_of: Count = 0
-    """Number of compared legal layouts; `ranked` lists the first of them."""
+    """Number of legal layouts that were compared; `ranked` lists the best of them."""
     calibration: Calibration | None = None
     """Coefficients behind the predictions, with their errors; absent for unknown hardware."""
     device_memory_bytes: Bytes | None = None
-    """Memory of the smallest slot, which `fits` compares; absent if unknown."""
+    """Memory of the smallest slot, which decides `fits`; absent if unknown."""
     checkpoint_bytes: Bytes
-    """Size of one checkpoint: weights and optimizer states, each stored once."""
+    """Size of one checkpoint, in bytes: weights and optimizer states, each stored once."""
     checkpoints_kept: Count
-    """Largest number of checkpoints on storage at the same time; saves on request are not
+    """Maximum number of checkpoints in storage at the same time; saves on request are not
     counted."""
     checkpoints_bytes: Bytes
-    """Size of `checkpoints_kept` checkpoints."""
+    """Total size of `checkpoints_kept` checkpoints, in bytes."""
     warnings: tuple[Problem, ...]
-    """Legal but probably unintended settings, each with its field."""
+    """Settings that are legal but probably unintended, each with its field."""
 
 
 AnyPlan = Annotated[Plan | ProgramPlan, Field(discriminator="kind")]
-"""The plan of a trainer job or a program."""
+"""Plan of a job of either kind."""

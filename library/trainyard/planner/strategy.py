@@ -1,6 +1,6 @@
-"""The decision flow from a model to its parallel axes; the presets follow it.
+"""Decision flow from the size of a model to its parallel axes; the presets follow this flow.
 
-`docs/strategy.md` is generated from `FLOW`; the first rule that applies counts.
+`docs/strategy.md` is generated from `FLOW`. The first rule that applies is used.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from trainyard.spec.job import JobSpec
 
 BILLION = 10**9
 LONG_SEQUENCE = 32_768
-"""Sequence length above which the activations of a sequence outweigh the weights of a layer."""
+"""Sequence length above which the activations of a sequence need more memory than a layer's
+weights."""
 
 
 @dataclass(frozen=True)
 class StrategyRule:
-    """A question of the flow, and the strategy if the answer is yes."""
+    """A question in the flow, and the strategy for the answer yes."""
 
     question: str
-    """The question in words, for people."""
+    """Text of the question, for people."""
     applies: Callable[[int, int], bool]
-    """The answer, from the number of parameters and the tokens of a sequence."""
+    """Return the answer, given the number of parameters and the tokens per sequence."""
     strategy: Strategy
 
 
@@ -76,20 +77,20 @@ FLOW: tuple[StrategyRule, ...] = (
         ),
     ),
 )
-"""Rules in order; the first that applies counts."""
+"""Rules in order; the first rule that applies is used."""
 
 
 def choose_strategy(*, parameters: int, seq_len: int) -> Strategy:
-    """Return the strategy for a model.
+    """Return the recommended strategy for a model.
 
     Args:
-        parameters: number of parameters of the whole model.
-        seq_len: tokens of a sequence.
+        parameters: number of parameters in the whole model.
+        seq_len: number of tokens per sequence.
     """
     return next(each.strategy for each in FLOW if each.applies(parameters, seq_len))
 
 
 def strategy_of(spec: JobSpec) -> Strategy:
-    """Return the strategy for a job of the built-in trainer."""
+    """Return the recommended strategy for a job of the built-in trainer."""
     total = count_parameters(spec.architecture).total
     return choose_strategy(parameters=total, seq_len=spec.training.seq_len)

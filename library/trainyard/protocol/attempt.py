@@ -23,29 +23,29 @@ from trainyard.training.data_stream import Windows
 
 
 class Overrides(SpecModel):
-    """The settings that a resume may change without an effect on the result of the job."""
+    """Settings that a resume may change, because they do not affect the result of the job."""
 
     parallelism: ParallelismSection | None = None
-    """Other parallel axes."""
+    """Changed parallel axes."""
     micro_batch_size: Sequences | None = None
-    """Another micro-batch size."""
+    """Changed micro-batch size."""
     cpu_offload: bool | None = None
     """Whether weights, gradients and moments are kept in host memory."""
     activation_checkpoint: ActivationCheckpointSection | None = None
-    """Activations that backward recomputes."""
+    """Activations that the backward pass recomputes."""
     compile: CompileSection | None = None
-    """torch.compile."""
+    """Options of torch.compile."""
     checkpoint: CheckpointSection | None = None
-    """What is saved, when and where."""
+    """Content, times and storage of checkpoints, and their retention."""
     resources: ResourcesSection | None = None
-    """Where it runs."""
+    """Slots, nodes and priority of the job."""
     retry: RetrySection | None = None
-    """What follows a failure."""
+    """Reaction to a failed attempt."""
     steps: PositiveSteps | None = None
-    """Another number of steps; the learning-rate schedule stays as it was."""
+    """Changed total number of steps; the learning-rate schedule stays the same."""
 
     def apply(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with these changes; the schedule's end is pinned as submitted."""
+        """Return the spec with these changes; the schedule still ends as submitted."""
         changed, schedule = self.apply_but_schedule(spec), spec.lr_schedule
         if schedule.total_tokens is not None or spec.program is not None:
             return changed
@@ -55,7 +55,7 @@ class Overrides(SpecModel):
     def apply_but_schedule(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these changes, for callers that ignore `lr_schedule`.
 
-        Without a change, as in most launches, return the spec itself: a round of the scheduler
+        Most launches change nothing; then return the same object, because a round of the scheduler
         calls this for every job.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -70,7 +70,7 @@ class Overrides(SpecModel):
         return spec.model_copy(update=update)
 
     def with_priority(self, spec: JobSpec, priority: int) -> Self:
-        """Return these changes of a spec with another priority in the queue."""
+        """Return these changes to a spec with another priority in the queue."""
         resources = self.resources or spec.resources
         if resources.priority == priority:
             return self
@@ -83,19 +83,19 @@ SINGLE_FIELDS = {
     "steps": "training.steps",
     "cpu_offload": "optimizer.cpu_offload",
 }
-"""Path in the spec of each override of a single field, for the built-in trainer."""
+"""Path in the spec, by name of each override of a single field, for the built-in trainer."""
 OF_PROGRAMS = {"steps": "program.steps"}
-"""The same for a program."""
+"""Path in the spec, by name of each override of a single field, for a program."""
 SECTIONS_OF_PROGRAMS = ("checkpoint", "resources", "retry")
-"""Overrides of a whole section that apply to programs."""
+"""Overrides of a whole section that also apply to programs."""
 SECTIONS = tuple(name for name in Overrides.model_fields if name not in SINGLE_FIELDS)
-"""Overrides of a whole section, which have the section's name."""
+"""Overrides of a whole section; each has the name of its section."""
 OVERRIDABLE = frozenset({*SECTIONS, *SINGLE_FIELDS.values(), *OF_PROGRAMS.values()})
 """Sections and fields of the spec that a resume may change."""
 
 
 def single_fields(spec: JobSpec) -> dict[str, str]:
-    """Return the path in the spec of each override of a single field that applies to a job."""
+    """Return the overrides of a single field that apply to a job, with their paths in the spec."""
     return SINGLE_FIELDS if spec.program is None else OF_PROGRAMS
 
 
@@ -105,11 +105,11 @@ class NodeAllocation(SpecModel):
     node: Annotated[str, Field(min_length=1, max_length=200)]
     """Name of the node."""
     node_rank: Annotated[int, Field(ge=0)]
-    """Position among the attempt's nodes; global ranks start on node rank 0, and are contiguous by
-    node."""
+    """Position of the node in the attempt. Global ranks start on node rank 0; the ranks of one node
+    are contiguous."""
     slots: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
-    """Indices of the slots (GPU indices on a GPU node), one for each rank. Nodes of an attempt may
-    have different numbers of slots."""
+    """Indices of the slots, one per rank; on a GPU node, the indices of the GPUs. Nodes of one
+    attempt may have different numbers of slots."""
 
 
 class ResumePoint(SpecModel):
@@ -118,54 +118,55 @@ class ResumePoint(SpecModel):
     checkpoint_id: str
     """Id of the checkpoint."""
     path: str
-    """Its folder, relative to the storage root."""
+    """Folder of the checkpoint, relative to the storage root."""
     step: Annotated[int, Field(ge=0)]
-    """Completed optimizer steps in it."""
+    """Completed optimizer steps at the checkpoint."""
     metadata_digest: str
-    """XXH3-128 of its DCP metadata, compared before the metadata is opened."""
+    """XXH3-128 of the checkpoint's DCP metadata; it is compared before the metadata is opened."""
     parts: Parts = ALL_PARTS
-    """Parts of it to load; all parts, unless the checkpoint belongs to another job."""
+    """Parts of the checkpoint to load: all parts, except if another job wrote the checkpoint."""
     allow_code_change: bool = False
     """Whether the files of `model.code` may have changed since the checkpoint was written."""
 
 
 class AttemptSpec(SpecModel):
-    """`attempt.json`: the trainer's input in addition to the job's spec.
+    """`attempt.json`: input of the trainer in addition to the job's spec.
 
-    A bare launch has no such file and uses `AttemptSpec.bare` instead.
+    A launch by hand has no such file; `AttemptSpec.bare` replaces it.
     """
 
     job_id: Annotated[str, Field(pattern=NAME, max_length=100)]
-    """Id of the job, and name of its folder below the storage root."""
+    """Id of the job, and name of the job's folder below the storage root."""
     attempt: Annotated[int, Field(ge=1)] = 1
-    """Number of the attempt within the job; also its fencing number on storage."""
+    """Number of the attempt in the job, and its fencing number in the storage."""
     layout: Layout
     """The parallel axes."""
     overrides: Overrides = Overrides()
-    """Differences between this attempt and the job's spec."""
+    """Differences of this attempt from the job's spec."""
     device: Literal["cpu", "cuda"] | None = None
-    """Device kind of its slots, which resolves each `auto`; a bare launch uses
+    """Kind of slot, which resolves each `auto`; absent in a launch by hand, which uses
     `resources.device`."""
     allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
-    """The nodes, by node rank; empty for a bare launch."""
+    """Nodes of the attempt with their slots, by node rank; empty in a launch by hand."""
     resume: ResumePoint | None = None
-    """Checkpoint to load; absent for a fresh start."""
+    """Checkpoint to load; absent at a fresh start."""
     begun_before: bool = False
-    """Whether ranks of an earlier attempt have started; only for a program."""
+    """Whether ranks of an earlier attempt of the job have started; only used for a program."""
     skip: Windows = ()
-    """Windows of the stream (start, end) to skip in addition to those of its checkpoint; each
-    starts at the checkpoint's position or later."""
+    """Windows of the stream (start, end) to skip in addition to the windows in the checkpoint. Each
+    window starts at the checkpoint's position or later."""
     check_network: bool = False
-    """Whether its ranks start with a short all-reduce between the nodes; the same on each node."""
+    """Whether the ranks start with a short all-reduce between the nodes; equal on all nodes."""
     roots: dict[str, str] = Field(default_factory=dict)
-    """Absolute path of each named root on this node."""
+    """Absolute path on this node of each storage root, by name."""
     cache_dir: str | None = None
-    """Folder of this node's token caches; `<run>/cache` when absent."""
+    """Folder of this node's token caches; if absent, `<run>/cache`."""
     kernel_cache: str | None = None
-    """Archive of compiled kernels that similar attempts on the node share; absent without one."""
+    """Archive of compiled kernels that similar attempts on the node share; absent if the attempt
+    shares none."""
 
     def node_of(self, rank: int) -> str | None:
-        """Return the name of the node of a global rank; None in a bare launch."""
+        """Return the name of the node of a global rank; None in a launch by hand."""
         for node in self.allocation:
             if rank < len(node.slots):
                 return node.node

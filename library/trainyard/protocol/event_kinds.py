@@ -1,4 +1,4 @@
-"""Kinds of events, which are stored, and of notices, which only live views need."""
+"""Kinds of events, which are stored, and kinds of notices, which only live views receive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from trainyard.base.model_base import RecordModel
 
 
 class EventKind(StrEnum):
-    """What happened; `trainyard.protocol.rest.events` maps each kind to the model of its data."""
+    """Kind of an event; `trainyard.protocol.rest.events` maps each kind to the model of its
+    data."""
 
     SUBMITTED = "submitted"
     IMPORTED = "imported"
@@ -62,7 +63,7 @@ class EventKind(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """What changed; live views need only the newest notice of each kind and part."""
+    """Kind of a notice; live views need only the newest notice of each kind and part."""
 
     WAITING = "waiting"
     PHASE = "phase"
@@ -83,9 +84,9 @@ def _stored_by_any_version(schema: dict[str, Any]) -> None:
 class EventData(RecordModel):
     """Details of one event or notice; each kind has its own model.
 
-    A writer sets declared fields only. A stored event of another version may lack fields that have
-    a default, and may have unknown fields. So the JSON Schema makes the former optional and allows
-    the latter.
+    A writer only sets declared fields. A stored event of another version may lack fields with a
+    default, and may have unknown fields. So the JSON Schema marks fields with a default as
+    optional, and allows unknown fields.
     """
 
     model_config = ConfigDict(

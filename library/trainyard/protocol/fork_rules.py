@@ -1,4 +1,4 @@
-"""Rules of a fork, a new job from another job's checkpoint: which parts continue exactly."""
+"""Rules for a fork, a new job from another job's checkpoint: which aspects continue exactly."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Guarantee(RecordModel):
     """Whether one aspect of a fork continues exactly."""
 
     name: Literal["weights", "optimizer", "counters", "data order", "global batch", "curve"]
-    """The aspect."""
+    """Name of the aspect."""
     holds: bool
-    """Whether it continues exactly."""
+    """Whether the aspect continues exactly."""
     detail: str
-    """A sentence: how it continues, or why it does not and what happens instead."""
+    """How the aspect continues, or why it does not and what happens instead, as a sentence."""
 
 
 def settle_parts(
     before: JobSpec, after: JobSpec, requested: tuple[CheckpointPart, ...] | None
 ) -> tuple[CheckpointPart, ...]:
-    """Return the parts that a fork loads: the requested ones, else all that can continue.
+    """Return the parts that a fork loads: the requested parts, or by default all that can continue.
 
     Raises:
-        SpecError: the model has another shape, or a requested part cannot continue.
+        SpecError: the model's shape or a dtype differs, or a requested part cannot continue.
     """
     different = differences(before, after)
     problems = list(_other_shape(before, after, different))
@@ -63,13 +63,13 @@ def guarantees(
     position: int,
     parts: Collection[CheckpointPart],
 ) -> tuple[Guarantee, ...]:
-    """Return for each aspect whether it continues exactly after a fork.
+    """Return the guarantees of a fork: whether each aspect continues exactly.
 
     Args:
         before: the job that wrote the checkpoint.
         after: the new job.
         step: completed steps of the checkpoint.
-        position: its position in the data.
+        position: position of the checkpoint in the data.
         parts: the parts to load.
     """
     taken, different = set(parts), differences(before, after)
@@ -91,7 +91,7 @@ def departures(
     Args:
         before: the job that wrote the checkpoint.
         after: the fork.
-        parts: the parts that it loads.
+        parts: the parts that the fork loads.
     """
     return _departures(set(parts), differences(before, after))
 

@@ -13,7 +13,7 @@ from trainyard.spec.auto import DeviceKind
 
 
 class TimeCategory(StrEnum):
-    """Use of the time of a job or of a slot; docs/goodput.md has the source of each category."""
+    """Use of the time of a job or slot; docs/goodput.md defines each category."""
 
     PRODUCTIVE = "productive"
     DATA_WAIT = "data_wait"
@@ -52,9 +52,9 @@ _OF_SLOTS_ALONE = (
     TimeCategory.OFFLINE,
 )
 JOB_CATEGORIES = tuple(each for each in TimeCategory if each not in _OF_SLOTS_ALONE)
-"""Categories of the time of a job."""
+"""Categories of a job's time."""
 SLOT_CATEGORIES = tuple(each for each in TimeCategory if each not in _WITHOUT_SLOTS)
-"""Categories of a slot's time: those of its attempt, or the reason why it has no attempt."""
+"""Categories of a slot's time: what its attempt does, or why the slot has no attempt."""
 
 WORDS: Mapping[TimeCategory, str] = {
     TimeCategory.PRODUCTIVE: "productive steps",
@@ -78,173 +78,175 @@ WORDS: Mapping[TimeCategory, str] = {
     TimeCategory.WITHHELD: "withheld from placement",
     TimeCategory.OFFLINE: "on nodes that are offline",
 }
-"""Each category in words, for people."""
+"""Name of each category for people."""
 
 
 class CategoryTime(RecordModel):
-    """The time of one category."""
+    """Time in one category."""
 
     category: TimeCategory
-    """The category."""
+    """Category of the time."""
     words: str
-    """The category in words."""
+    """Name of the category for people."""
     milliseconds: int
-    """Its time."""
+    """Time in the category."""
 
 
 class MeanTimeToFailure(RecordModel):
-    """The failures of attempts, and their mean time to failure with its bounds."""
+    """Failures of attempts, and their mean time to failure with its confidence bounds."""
 
     failures: int
-    """Attempts that failed; preempted attempts do not count."""
+    """Number of failed attempts, without preempted attempts."""
     mttf_seconds: float | None
-    """Mean time to failure: time of all attempts divided by failures; null without a failure."""
+    """Mean time to failure: total time of all attempts divided by failures; null without
+    failures."""
     mttf_lower_seconds: float | None
-    """Lower bound of it, with a confidence of 95 %; null without attempts."""
+    """Lower bound of the mean time to failure, at 95 % confidence; null without attempts."""
     mttf_upper_seconds: float | None
-    """Upper bound of it, with a confidence of 95 %; null without a failure."""
+    """Upper bound of the mean time to failure, at 95 % confidence; null without failures."""
 
 
 class GoodputView(MeanTimeToFailure):
-    """The time of a job from its submission to its end, or to now."""
+    """Use of a job's time from submission to its end, or to now."""
 
     job_id: str
-    """Job."""
+    """Id of the job."""
     since: datetime
-    """Submission."""
+    """Time of submission."""
     until: datetime
-    """End of the job; the time of the answer while it has not ended."""
+    """Time at which the job ended; if it has not ended, the time of the response."""
     wall_milliseconds: int
-    """Time from `since` to `until`: the exact sum of the categories."""
+    """Time from `since` to `until`; equals the sum of the categories."""
     categories: tuple[CategoryTime, ...]
-    """Every category once, also those without time."""
+    """All categories, including those without time."""
     goodput: float | None
     """Productive share of the wall time. Null without wall time, and if steps were reported without
-    their times, as by a program that does not log `perf/step_seconds`."""
+    their durations, as by a program that does not log `perf/step_seconds`."""
     ettr: float | None
-    """Effective training time ratio; null before the job could run for a millisecond, and if
-    `goodput` is null."""
+    """Effective training time ratio. Null until the job could run for at least a millisecond, and
+    if `goodput` is null."""
 
 
 class IntervalOutcome(RecordModel):
-    """Outcome of a job with one save interval."""
+    """Outcome of a job with one interval between saves."""
 
     wall_milliseconds: int
-    """From the submission to the end, or to now."""
+    """Time from submission to the end, or to now."""
     goodput: float | None
     """Productive share of the wall time; null without wall time."""
     expected_ettr: float | None
-    """Expected ETTR of a long run with these saves, by the published formula; null for the recorded
-    outcome, without a failure and without saves."""
+    """Expected ETTR of a long run with this save interval, by the published formula. Null for the
+    recorded outcome, and without failures or saves."""
     kept_steps: int
-    """Steps that the job keeps."""
+    """Number of steps that the job keeps."""
     lost_steps: int
-    """Steps that are repeated."""
+    """Number of lost steps, which the job repeats."""
     lost_milliseconds: int
     """Time of the lost steps."""
     save_stall_milliseconds: int
-    """Time for which saves hold up training."""
+    """Time for which saves stall training."""
 
 
 class SaveIntervalWhatIf(RecordModel):
-    """The records of a job replayed with another save interval, at the same pace and failures."""
+    """Records of a job, replayed with another interval between saves but the same pace and
+    failures."""
 
     job_id: str
-    """Job."""
+    """Id of the job."""
     recorded: IntervalOutcome
-    """The recorded outcome."""
+    """Recorded outcome."""
     interval_steps: int
     """Requested steps between two saves; 0 disables saves."""
     replayed: IntervalOutcome | None
     """Outcome with this interval; null before the first recorded step."""
     best_interval_steps: int | None
-    """The tried interval with the highest goodput."""
+    """Interval with the highest goodput of all that were tried."""
     best: IntervalOutcome | None
     """Outcome with the best interval."""
     stall_seconds: float
-    """Mean stall of training per save; 0 if none is recorded."""
+    """Mean time for which a save stalls training; 0 if no stall is recorded."""
     daly_interval_steps: int | None
-    """Best interval by Daly's estimate from `stall_seconds` and the mean time to failure; null
+    """Best interval by Daly's estimate, from `stall_seconds` and the mean time to failure. Null
     without a failure or a recorded stall."""
 
 
 class SlotTime(RecordModel):
-    """The slot-time of one category: slots times milliseconds."""
+    """Slot-time in one category: number of slots times milliseconds."""
 
     category: TimeCategory
-    """The category."""
+    """Category of the slot-time."""
     words: str
-    """The category in words."""
+    """Name of the category for people."""
     slot_milliseconds: int
-    """Its slot-time."""
+    """Slot-time in the category."""
 
 
 class DayOfSlots(RecordModel):
-    """The slot-time of one day."""
+    """Slot-time of one day."""
 
     day: date
     """Day, in UTC."""
     slot_milliseconds: int
-    """Slot-time of the day: the exact sum of its categories."""
+    """Slot-time of the day; equals the sum of the categories."""
     categories: tuple[SlotTime, ...]
-    """The categories that have time; they sum to `slot_milliseconds`."""
+    """Categories with slot-time on this day."""
 
 
 class LosingJob(RecordModel):
     """A job with lost steps."""
 
     job_id: str
-    """Id; the job may have been deleted."""
+    """Id of the job, which may have been deleted."""
     name: str
-    """Its name."""
+    """Name of the job."""
     lost_slot_milliseconds: int
-    """Slot-time of its repeated steps."""
+    """Slot-time of the job's lost steps, which it repeated."""
     reason: FailureReason | None
-    """The most frequent reason of its failures; null if none is recorded."""
+    """Most frequent failure reason of the job; null if none is recorded."""
     failures: int
-    """Its attempts that failed and were not preempted, over its whole life."""
+    """Number of failed attempts in the job's whole life, without preempted attempts."""
 
 
 class ProjectSlotTime(RecordModel):
-    """Slot-time held by the jobs of a project."""
+    """Slot-time that the jobs of a project held."""
 
     project: str
     """Name of the project."""
     slot_milliseconds: int
-    """Held slot-time."""
+    """Slot-time that the jobs of the project held."""
     categories: tuple[SlotTime, ...]
-    """The categories that have time; they sum to `slot_milliseconds`."""
+    """Categories with slot-time of the project."""
 
 
 class ClusterGoodputView(MeanTimeToFailure):
-    """The slot-time of the cluster, or of the jobs of one project, by category.
+    """Slot-time of the cluster, or of the jobs of one project, by category.
 
-    Failures and the time of attempts exclude deleted jobs.
+    Failures and the total time of attempts exclude deleted jobs.
     """
 
     since: datetime
     """Start of the first day."""
     until: datetime
-    """End of the last day, or the time of the computation, which is reused for a minute."""
+    """End of the last day, or time of the computation; a computed result is reused for a minute."""
     slot_milliseconds: int
-    """Slots of the nodes, times the time for which they had them: the exact sum of the categories.
-    For a project: the slots that its jobs held."""
+    """Number of the nodes' slots, times the time for which the nodes offered them; equals the sum
+    of the categories. For a project: the slot-time that its jobs held."""
     categories: tuple[SlotTime, ...]
-    """Every category once, also those without time."""
+    """All categories, including those without slot-time."""
     goodput: float | None
     """Productive share of the slot-time; null without slot-time."""
     failures_per_1000_node_days: float | None
-    """Failures per 1,000 days for which shares held their nodes; null without shares."""
+    """Failures per 1,000 days on which shares held their nodes; null without shares."""
     days: tuple[DayOfSlots, ...]
     """The days, oldest first."""
     projects: tuple[ProjectSlotTime, ...]
-    """Projects with held slots, by name."""
+    """Projects with held slots, sorted by name."""
     losing_jobs: tuple[LosingJob, ...]
-    """At most ten jobs, the most lost slot-time first."""
+    """At most ten jobs with lost steps, sorted by lost slot-time, highest first."""
 
 
 class Hindrance(StrEnum):
-    """Cause of lost training time; docs/advice.md has the rule of each."""
+    """Cause of lost training time; docs/advice.md has the rule for each cause."""
 
     DATA_WAIT = "data_wait"
     COLLECTIVES = "collectives"
@@ -261,62 +263,62 @@ class Hindrance(StrEnum):
 
 
 class Evidence(RecordModel):
-    """A recorded figure that supports a finding."""
+    """A recorded value that supports a finding."""
 
     name: str
-    """Metric, or category of the goodput ledger."""
+    """Name of the metric, or of the category of the goodput ledger."""
     value: float
-    """Its value."""
+    """Recorded value."""
     unit: str
-    """Its unit."""
+    """Unit of the value."""
 
 
 class AdviceFinding(RecordModel):
     """One cause that slows a job."""
 
     hindrance: Hindrance
-    """The cause."""
+    """Cause of the lost time."""
     words: str
-    """What the records show, in a sentence."""
+    """Finding as a sentence."""
     share: float
-    """Its share of the time on slots, or of a recent step, from 0 to 1."""
+    """Share of the time on slots, or of a recent step, that the cause takes, from 0 to 1."""
     evidence: tuple[Evidence, ...]
-    """The figures."""
+    """Recorded values behind the finding."""
     field: str | None
-    """Dotted path of the spec field that changes it; null if no field does."""
+    """Dotted path of a spec field that reduces the cause; null if no field does."""
     remedy: str
-    """What to change, in a sentence."""
+    """Suggested change, as a sentence."""
     gain: float | None
-    """Upper bound of the gain in kept steps per time on slots, 0.1 for a tenth. Null if the records
-    do not show it."""
+    """Upper bound of the relative gain in kept steps per time on slots; 0.1 is a gain of a tenth.
+    Null if the records do not show the gain."""
 
 
 class AdviceView(RecordModel):
-    """Causes that slow a job, the costliest first."""
+    """Causes that slow a job, sorted by cost, highest first."""
 
     job_id: str
-    """Job."""
+    """Id of the job."""
     attempt: int | None
-    """The attempt of the recent steps; null before the first recorded step."""
+    """Number of the attempt with the recent steps; null before the first recorded step."""
     recent_steps: int
-    """Steps that the recent means cover."""
+    """Number of steps in the recent means."""
     findings: tuple[AdviceFinding, ...]
-    """Findings; empty if nothing takes a noticeable share of the time."""
+    """Findings; empty if no cause takes a noticeable share of the time."""
 
 
 class HardwareCalibration(RecordModel):
-    """Calibration of a kind of hardware from finished runs."""
+    """Calibration for one kind of hardware, from finished runs."""
 
     device: DeviceKind
     """Kind of slot."""
     fitted_at: datetime
-    """When the newest run was included."""
+    """Time at which the newest run was included."""
     calibration: Calibration
-    """Coefficients, and their error on the runs."""
+    """Coefficients, and their prediction error on the runs."""
 
 
 class CalibrationsView(RecordModel):
-    """Calibrations by kind of hardware; kinds without finished runs are omitted."""
+    """Calibrations by kind of hardware; hardware without finished runs is omitted."""
 
     calibrations: tuple[HardwareCalibration, ...]
-    """The calibrations, the one with the most runs first."""
+    """Calibrations, sorted by number of runs, highest first."""

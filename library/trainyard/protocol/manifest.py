@@ -1,4 +1,4 @@
-"""Self-description of a checkpoint: names, data state and manifest."""
+"""Description of a checkpoint in its own folder: names, data state and manifest."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from trainyard.spec.sections.model import ModelSection
 from trainyard.training.data_stream import advanced
 
 INDEX = "index.json"
-"""Index that gives the location of each chunk: how tensors are divided, and which ranks write."""
+"""Name of the index, which gives the location of each chunk of a tensor. The location depends on
+the shards of the tensors and on the ranks that write."""
 DCP_METADATA = ".metadata"
-"""Index for DCP; the only index in checkpoints of older versions."""
+"""Name of DCP's index; the only index in checkpoints of older versions."""
 
 CheckpointId = Annotated[Text, Field(max_length=200)]
-"""Id of a checkpoint in a record: `<job>.a<attempt>.step-<n>`."""
+"""Id of a checkpoint in a record, as `<job>.a<attempt>.step-<n>`."""
 
 
 class DataState(RecordModel):
-    """Position of the job in its data; no field depends on a rank."""
+    """Position of the job in its data; all ranks have the same position."""
 
     position: Annotated[int, Field(ge=0)] = 0
     """Index of the next sequence in the endless permuted stream."""
@@ -39,17 +40,17 @@ class DataState(RecordModel):
     skipped: Annotated[tuple[tuple[int, int], ...], Field(strict=False)] = ()
     """Windows of positions (start, end) that were skipped on purpose."""
     dataset_digest: str
-    """Digest of files, tokenizer, `seq_len`, count and format version; a resume with another
-    digest is rejected."""
+    """Digest of the files, the tokenizer, `seq_len`, the number of sequences and the format
+    version. A resume with data of another digest is rejected."""
 
 
 class TrainState(RecordModel):
-    """The counters of a job after `step` optimizer steps."""
+    """Counters of a job after `step` completed optimizer steps."""
 
     step: Annotated[int, Field(ge=0)]
     """Completed optimizer steps."""
     tokens: Annotated[int, Field(ge=0)]
-    """Tokens trained on."""
+    """Number of tokens trained on."""
     data: DataState
     """Position in the data."""
 
@@ -58,28 +59,28 @@ class ManifestFile(RecordModel):
     """One file of a checkpoint."""
 
     path: str
-    """Relative to the checkpoint's folder."""
+    """Path of the file, relative to the checkpoint's folder."""
     size: Annotated[int, Field(ge=0, lt=2**62)]
-    """Bytes."""
+    """Size of the file, in bytes."""
     xxh3_128: str
-    """Checksum of its content, in hexadecimal."""
+    """Checksum of the file's content, in hexadecimal."""
 
 
 class ManifestWriter(RecordModel):
-    """The share of the tensors that one rank wrote."""
+    """Data files that one rank wrote."""
 
     rank: Annotated[int, Field(ge=0)]
-    """Global rank."""
+    """Global rank of the writer."""
     size: Annotated[int, Field(ge=0)]
-    """Bytes of its files."""
+    """Total size of the rank's data files, in bytes."""
     files: Annotated[int, Field(ge=0)]
-    """Data files that it wrote."""
+    """Number of the rank's data files."""
     write_seconds: Annotated[float, Field(ge=0)]
-    """Time to write them, including shards received from other ranks."""
+    """Time in which the rank wrote its files, including shards received from other ranks."""
 
 
 class SaveSettled(EventData):
-    """Cost of a save for the training loop, known once the loop has seen that it ended."""
+    """Cost of a save for the training loop; known once the loop has noticed the end of the save."""
 
     checkpoint_id: CheckpointId
     """Checkpoint that the save wrote."""
@@ -88,20 +89,20 @@ class SaveSettled(EventData):
 
 
 class SaveFailed(EventData):
-    """A save that failed for a transient reason: it is retried, and training continues."""
+    """A save that failed for a transient reason; it is retried while training continues."""
 
     kind: str
     """Reason for the save: `interval`, `request`, `stop` or `final`."""
     message: Annotated[str, Cut(2_000)]
-    """The failure, with rank, path and cause."""
+    """Description of the failure, with its rank, path and cause."""
     tries: Annotated[int, Field(ge=1)]
-    """Failed saves since the last successful one."""
+    """Number of failed saves since the last successful save."""
     failing_since: AwareDatetime
-    """When the first of these failures was noted."""
+    """Time at which the first of these failures was noticed."""
     next_try_at: AwareDatetime
-    """When the next try is due; it saves the step that is current then."""
+    """Time of the next try, which saves the step that is current then."""
     give_up_at: AwareDatetime
-    """When the last try is due; if it fails, the attempt ends (`give_up_after_seconds`)."""
+    """Time of the last try; if it fails, the attempt ends (`give_up_after_seconds`)."""
     saved_step: Annotated[int, Field(ge=0)]
     """Step of the last checkpoint; later steps are lost if the attempt ends now."""
     step: Annotated[int, Field(ge=0)]
@@ -109,52 +110,51 @@ class SaveFailed(EventData):
 
 
 class Manifest(RecordModel):
-    """`manifest.json` of a checkpoint: its contents, and the checksums that prove it complete."""
+    """`manifest.json` of a checkpoint: its contents, with checksums that prove it is complete."""
 
     format_version: int = 1
     """Version of this record."""
     checkpoint_id: str
     """Id of the checkpoint."""
     job_id: str
-    """Job that wrote it."""
+    """Id of the job that wrote the checkpoint."""
     attempt: int
-    """Attempt that wrote it."""
+    """Number of the attempt that wrote the checkpoint."""
     created_at: datetime
-    """When the manifest was written, in UTC."""
+    """Time at which the manifest was written, in UTC."""
     train_state: TrainState
-    """Counters and data position."""
+    """Counters of the job and its position in the data."""
     start: TrainState | None = None
     """Counters at the start of the attempt; absent in checkpoints of older versions."""
     layout: Layout
-    """Layout that wrote it; any other layout may load it."""
+    """Layout of the attempt that wrote the checkpoint; any other layout may load it."""
     seed: int
-    """Seed of the job; seed and counters are the complete random state."""
+    """Seed of the job. Seed and counters determine the whole random state."""
     spec_digest: str
     """Digest of the job's spec as submitted."""
     spec: JobSpec | None = None
-    """The effective spec, including overrides, without `env`; absent in checkpoints of older
-    versions."""
+    """Effective spec, with overrides and without `env`; absent in checkpoints of older versions."""
     code_digest: str | None = None
-    """Digest of the files of `model.code`; absent without them, and in checkpoints of older
+    """Digest of the files of `model.code`; absent without such files, and in checkpoints of older
     versions."""
     parent: CheckpointId | None
-    """Parent checkpoint of the attempt."""
+    """Id of the attempt's parent checkpoint; null for a fresh start."""
     kind: str
     """Reason for the save: `preflight`, `interval`, `request`, `stop` or `final`."""
     param_dtype: Annotated[Text, Field(max_length=16)]
-    """Type of the stored weights."""
+    """Dtype of the stored weights."""
     model: ModelSection | None = None
     """Section `model` of the spec; absent in checkpoints of older versions."""
     seq_len: Annotated[int, Field(ge=1)] | None = None
-    """Length in tokens of the training sequences."""
+    """Length of the training sequences, in tokens."""
     torch_version: str
-    """Version of torch that wrote it."""
+    """Version of torch that wrote the checkpoint."""
     save_seconds: float
     """Time from the end of the step to the last byte of the data files."""
     files: tuple[ManifestFile, ...]
-    """Every data file and the indexes."""
+    """All data files and indexes."""
     writers: tuple[ManifestWriter, ...] = ()
-    """The ranks that wrote tensors, in order; empty in checkpoints of older versions."""
+    """Ranks that wrote tensors, ascending; empty in checkpoints of older versions."""
 
     @property
     def step(self) -> int:
@@ -163,10 +163,11 @@ class Manifest(RecordModel):
 
     @property
     def disagreement(self) -> str | None:
-        """Return the inconsistency between the counters, or None if they agree.
+        """Return the inconsistency between the counters; None if they are consistent.
 
-        The position follows from the consumed sequences and the skipped windows. Steps, tokens
-        and sequences are compared from the attempt's start: a fork may start with other ratios.
+        The position follows from the consumed sequences and the skipped windows. Steps, tokens and
+        sequences are compared relative to the attempt's start, because at the start of a fork their
+        ratio may differ.
         """
         state, data = self.train_state, self.train_state.data
         position = advanced(0, data.consumed, data.skipped)
@@ -189,7 +190,7 @@ class Manifest(RecordModel):
 
     @property
     def metadata_digest(self) -> str:
-        """Checksum of the index; it identifies the content in resume points and catalog.
+        """Checksum of the index, which identifies the checkpoint in resume points and the catalog.
 
         Raises:
             ValueError: the manifest lists no index.
@@ -201,28 +202,28 @@ class Manifest(RecordModel):
 
     @property
     def index(self) -> str:
-        """File that gives the location of each tensor; `.metadata` in older versions."""
+        """Name of the file with the location of each tensor; `.metadata` in older versions."""
         listed = {file.path for file in self.files}
         return DCP_METADATA if DCP_METADATA in listed and INDEX not in listed else INDEX
 
     @property
     def data_files(self) -> tuple[ManifestFile, ...]:
-        """The files of the tensors."""
+        """Files with tensors."""
         return tuple(file for file in self.files if file.path not in (INDEX, DCP_METADATA))
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """Total size of all files, in bytes."""
         return sum(file.size for file in self.files)
 
     @property
     def write_seconds(self) -> float | None:
-        """Time of the slowest writer; None in checkpoints of older versions."""
+        """Write time of the slowest writer; None in checkpoints of older versions."""
         return max((writer.write_seconds for writer in self.writers), default=None)
 
 
 def _saved_by(manifest: object) -> str:
-    """Return the tag of a manifest, parsed or not; a manifest without one is the trainer's."""
+    """Return the tag of a manifest, parsed or not; without a tag, the trainer wrote it."""
     if isinstance(manifest, dict):
         return str(manifest.get("saved_by", "trainer"))
     return "program" if isinstance(manifest, ProgramManifest) else "trainer"
@@ -232,7 +233,7 @@ StoredManifest = Annotated[
     Annotated[Manifest, Tag("trainer")] | Annotated[ProgramManifest, Tag("program")],
     Discriminator(_saved_by),
 ]
-"""The manifest of any committed checkpoint."""
+"""Manifest of a committed checkpoint, by the trainer or a program."""
 
 
 def parse_manifest(text: str | bytes) -> Manifest | ProgramManifest:
@@ -248,8 +249,8 @@ def parse_manifest(text: str | bytes) -> Manifest | ProgramManifest:
 def manifest_of_event(data: Mapping[str, Any]) -> Manifest | ProgramManifest:
     """Parse the manifest in a line of `events.jsonl`, given as plain JSON values.
 
-    The values are converted to JSON text first: parsing from Python values is strict, and would
-    reject the strings of enums.
+    First convert the values to JSON text, because parsing from Python values is strict and
+    rejects strings as values of enums.
 
     Raises:
         ValueError: the line has no valid manifest.

@@ -1,6 +1,6 @@
-"""Accelerators of a node, and samples of their state and of the host.
+"""Accelerators of a node, and samples of the state of accelerators and host.
 
-Quantities carry their unit in the name. A value that a device cannot report is null.
+The name of a quantity ends in its unit. A value that a device cannot report is null.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from pydantic import BeforeValidator, Field
 from trainyard.base.model_base import RecordModel, Text
 
 MAX_ACCELERATORS = 256
-"""Most devices in one sample: twice the number for 16 GPUs with 7 MIG instances each."""
+"""Maximum number of devices in one sample: twice the number for 16 GPUs with 7 MIG instances
+each."""
 MAX_DISKS = 64
-"""Most folders in one sample."""
+"""Maximum number of folders in one sample."""
 DATA_DIR = "data_dir"
-"""Name of the node's own data folder among the disks of a sample."""
+"""Name of the node's own data folder in a sample's list of disks."""
 DATA_DIR_BYTES = 64 * 2**20
-"""Least free space in that folder: a launch writes its records and logs there."""
+"""Minimum free space in the node's data folder, in bytes; each launch writes records and logs
+there."""
 DATA_DIR_FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
-"""Reason why a node takes no launch."""
+"""Reason for which a node accepts no launch."""
 DRIVER_SILENT = "the driver does not answer"
-"""Reason why a device is unusable while the driver samples none."""
+"""Reason for which a device is unusable while the driver returns no samples."""
 PROCESS = "process "
-"""Start of the reason why a device is unusable if foreign processes hold its memory."""
+"""Start of the reason for which a device is unusable while foreign processes hold its memory."""
 MAX_PROCESSES = 16
-"""Most foreign processes of a device in a sample."""
+"""Maximum number of foreign processes per device in a sample."""
 XIDS_KEPT = 16
-"""Newest Xid errors of a device in a sample."""
+"""Maximum number of Xid errors per device in a sample; the newest are kept."""
 
 Name = Annotated[Text, Field(max_length=200)]
 Problem = Annotated[Text, Field(max_length=500)]
@@ -36,73 +38,75 @@ Count = Annotated[int, Field(ge=0, le=2**64 - 1)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
 Reason = Annotated[Text, Field(max_length=1000)]
 UnusableDevices = Annotated[dict[Name, Reason], Field(max_length=MAX_ACCELERATORS)]
-"""Reasons why devices are unusable, by UUID."""
+"""Reasons for which devices are unusable, by UUID of the device."""
 
 
 def _measured(value: object) -> object:
-    """Return a number that a sample can hold, or None if the driver reports another value."""
+    """Return a number unless it is too large for a sample; otherwise None."""
     if isinstance(value, int | float) and not -(2.0**64) < value < 2.0**64:
         return None
     return value
 
 
 Measured = Annotated[float | None, BeforeValidator(_measured)]
-"""A number of a device: finite and below 2^64, or absent. Any other number becomes absent, so that
-the heartbeat still reaches the server."""
+"""A number that a device reports: finite and below 2^64 in magnitude, or absent. Another number
+becomes absent, because otherwise the server would reject the whole heartbeat."""
 
 
 class Accelerator(RecordModel):
-    """One device that the node offers as a slot: a GPU, or a MIG instance of one."""
+    """A device that a node offers as a slot: a GPU, or a MIG instance of a GPU."""
 
     index: Count
-    """The driver's index of the GPU; for an instance, the index of its whole GPU."""
+    """The driver's index of the GPU; for a MIG instance, of the GPU that contains it."""
     uuid: Name
-    """Its UUID, which `CUDA_VISIBLE_DEVICES` accepts."""
+    """UUID of the device, which `CUDA_VISIBLE_DEVICES` accepts."""
     name: Name
-    """Its product name."""
+    """Product name of the device."""
     memory_bytes: Count
-    """Its memory; 0 if it has no memory of its own."""
+    """Memory of the device; 0 if it has no memory of its own."""
     pci_address: Name | None = None
     """PCI address of the board."""
     parent: Name | None = None
-    """UUID of a MIG instance's GPU; absent for a whole GPU. Ranks on instances reach no other rank,
-    so a job on an instance has world size 1."""
+    """UUID of the GPU that contains a MIG instance; absent for a whole GPU. A rank on an instance
+    cannot communicate with other ranks, so a job on an instance has world size 1."""
     listed: bool = True
-    """Whether the driver lists it. A device that is no longer listed keeps its slot while an
-    attempt holds slots of the node, so that the other slots keep their numbers."""
+    """Whether the driver lists the device. While an attempt holds slots of the node, a device that
+    is no longer listed keeps its slot, so that the other slots keep their numbers."""
 
 
 class DeviceProcess(RecordModel):
     """A process that holds memory of a device."""
 
     pid: Count
-    """Its id, in the PID namespace of the driver."""
+    """Id of the process, in the PID namespace of the driver."""
     memory_bytes: Count | None = None
-    """Device memory that it holds; null if the driver does not report it."""
+    """Device memory that the process holds; null if the driver does not report it."""
     user: Name | None = None
-    """Its user; null if the worker cannot see the process, as from inside a container."""
+    """User of the process; null if the worker cannot see the process, as from inside a
+    container."""
     command: Name | None = None
-    """Its name."""
+    """Name of the process."""
 
 
 class XidError(RecordModel):
     """An error of a GPU that NVIDIA's driver reported."""
 
     code: Count
-    """Its number in the catalog of Xid errors."""
+    """Number of the error in NVIDIA's catalog of Xid errors."""
     age_seconds: Annotated[float, Field(ge=0, le=10**8)]
-    """Time since it was reported."""
+    """Time since the error was reported."""
 
 
 class AcceleratorSample(RecordModel):
     """State of one device."""
 
     uuid: Name
-    """UUID of the device, or such as `index 3` if the GPU gave no UUID when the worker started."""
+    """UUID of the device; `index 3`, for example, if the GPU had no UUID when the worker
+    started."""
     problem: Problem | None = None
-    """Why the device gave no values, such as a lost GPU."""
+    """Reason for which the device returned no values, such as a lost GPU."""
     utilization_ratio: Ratio | None = None
-    """Share of the last sampling period in which a kernel ran."""
+    """Share of the last sampling period during which a kernel ran."""
     memory_used_bytes: Count | None = None
     """Memory in use."""
     power_watts: Measured = None
@@ -114,31 +118,33 @@ class AcceleratorSample(RecordModel):
     memory_clock_hertz: Count | None = None
     """Clock of the memory."""
     throttle_reasons: Annotated[tuple[Name, ...], Field(max_length=16)] | None = None
-    """Why the clocks are below their maximum; empty if they are not."""
+    """Reasons for which the clocks are below their maximum; empty if they are at the maximum."""
     nvlink_errors: Count | None = None
-    """CRC errors, replays and recoveries of all links, since the driver was loaded."""
+    """CRC errors, replays and recoveries of all NVLinks since the driver was loaded."""
     pcie_replays: Count | None = None
     """Replayed packets of the PCIe link."""
     ecc_corrected: Count | None = None
-    """Memory errors corrected since the driver was loaded."""
+    """Number of corrected memory errors since the driver was loaded."""
     ecc_uncorrected: Count | None = None
-    """Memory errors not corrected since the driver was loaded."""
+    """Number of uncorrected memory errors since the driver was loaded."""
     ecc_corrected_lifetime: Count | None = None
-    """Memory errors corrected over the life of the board."""
+    """Number of corrected memory errors over the life of the board."""
     ecc_uncorrected_lifetime: Count | None = None
-    """Memory errors not corrected over the life of the board."""
+    """Number of uncorrected memory errors over the life of the board."""
     row_remap_pending: bool | None = None
-    """Whether the replacement of a damaged memory row needs a reset."""
+    """Whether a damaged memory row will only be replaced after a reset."""
     row_remap_failed: bool | None = None
-    """Whether a damaged row could not be replaced: the board needs replacement."""
+    """Whether the replacement of a damaged memory row failed, so that the board needs
+    replacement."""
     xids: Annotated[tuple[XidError, ...], Field(max_length=XIDS_KEPT)] = ()
-    """The newest Xid errors of the last day since the worker started, the oldest first."""
+    """Newest Xid errors of the last day since the worker started, oldest first."""
     foreign: Annotated[tuple[DeviceProcess, ...], Field(max_length=MAX_PROCESSES)] = ()
-    """Processes that hold much of its memory, but were not started by a supervisor of this node."""
+    """Processes that hold much memory of the device and were not started by a supervisor of this
+    node."""
 
     @property
     def why_unusable(self) -> str | None:
-        """Why no rank can use the device now; the text changes only with the cause."""
+        """Reason for which no rank can use the device now; its text changes only with its cause."""
         if self.problem is not None:
             return f"the device does not answer: {self.problem}"
         if not self.foreign:
@@ -153,40 +159,40 @@ class AcceleratorSample(RecordModel):
 
 
 class DiskSample(RecordModel):
-    """Space of one folder's file system."""
+    """Space of the file system that contains a folder."""
 
     name: Name
-    """A storage root, or `data_dir` for the node's own folder."""
+    """Name of the storage root, or `data_dir` for the node's own folder."""
     total_bytes: Count
-    """Size."""
+    """Size of the file system."""
     free_bytes: Count
-    """Space that an ordinary user can use."""
+    """Space that an unprivileged user can use."""
 
 
 class HostSample(RecordModel):
     """State of the machine, or of the worker's container."""
 
     load: Annotated[float, Field(ge=0, lt=2.0**64, allow_inf_nan=False)]
-    """Processes of the machine that run or wait for a core, as a mean over one minute."""
+    """Number of processes that run or wait for a core of the machine, as a mean over one minute."""
     memory_bytes: Count
-    """Memory: the limit of the worker's cgroup, or the machine's memory."""
+    """Memory limit of the worker's cgroup, or memory of the machine."""
     memory_used_bytes: Count
-    """Memory in use without caches that the kernel can drop."""
+    """Memory in use, without caches that the kernel can drop."""
     disks: Annotated[tuple[DiskSample, ...], Field(max_length=MAX_DISKS)] = ()
-    """Space of the storage roots that are folders, and of the node's own folder."""
+    """Space of each storage root that is a folder, and of the node's own folder."""
 
 
 class NodeSample(RecordModel):
-    """A sample that a heartbeat carries."""
+    """State of a node, carried by its heartbeat."""
 
     host: HostSample
-    """The host."""
+    """State of the host."""
     accelerators: Annotated[tuple[AcceleratorSample, ...], Field(max_length=MAX_ACCELERATORS)] = ()
-    """The devices, including whole GPUs that are offered as instances."""
+    """State of the devices, including GPUs that are offered as MIG instances."""
     accelerators_problem: Problem | None = None
-    """Why no device could be sampled, such as a driver that does not answer."""
+    """Reason for which no device was sampled, such as an unresponsive driver."""
     problems: Annotated[tuple[Problem, ...], Field(max_length=16)] = ()
-    """Other failures to sample, such as a file system that does not answer."""
+    """Other sampling failures, such as an unresponsive file system."""
 
 
 def unlisted(uuid: str) -> str:

@@ -1,10 +1,10 @@
-"""Operations: background work on nodes, as server, worker and trainer exchange it.
+"""Operations: background work on nodes, as exchanged by server, worker and trainer.
 
 ```
-<data>/operations/<id>/<fence>/    fresh for each claim; can be read with cat
-  task.json       the OperationTask and the paths of the roots here
-  progress.json   the OperationProgress; written by the command, replaced with each report
-  outcome.json    the OperationOutcome; written last
+<data>/operations/<id>/<fence>/    new folder for each claim; its files are readable text
+  task.json       OperationTask, with the paths of the storage roots on this node
+  progress.json   OperationProgress; the command replaces it at each report
+  outcome.json    OperationOutcome; the last file that the command writes
 ```
 """
 
@@ -27,45 +27,46 @@ from trainyard.spec.storage_uri import Place, RootName, split_place
 TASK, PROGRESS, OUTCOME = "task.json", "progress.json", "outcome.json"
 
 MAX_TRIES = 3
-"""Claims with an expired lease after which an operation has failed."""
+"""Number of claims with an expired lease after which an operation has failed."""
 
 
 class OperationKind(StrEnum):
-    """Kind of work."""
+    """Kind of an operation."""
 
     VERIFY = "verify"
     """Compare every file with its checksum, then load every tensor."""
     SCRUB = "scrub"
     """Compare every file with its checksum."""
     DELETE = "delete"
-    """Remove checkpoints from storage, the marker first."""
+    """Remove checkpoints from storage; the marker of each checkpoint is removed first."""
     EXPORT = "export"
     """Write the weights in Hugging Face's format."""
     SAMPLE = "sample"
     """Generate text from a prompt."""
     RECOVER = "recover"
-    """Fence off a lost attempt and find its unreported commits."""
+    """Fence off a lost attempt, and find commits that it did not report."""
     BUILD = "build"
-    """Install the packages of a lock, for programs."""
+    """Install the packages of a program's lock."""
 
 
 LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
-"""Kinds that only read a checkpoint; its deletion cancels them."""
+"""Kinds of operations that only read a checkpoint; its deletion cancels such operations."""
 USES = frozenset({OperationKind.EXPORT, OperationKind.SAMPLE})
-"""Kinds with a result for a person; the checkpoint is kept until they have ended."""
+"""Kinds of operations with a result for a person; the checkpoint is kept until the operation has
+ended."""
 
 REPEATED = frozenset({OperationKind.DELETE, OperationKind.SCRUB, OperationKind.RECOVER})
-"""Kinds that no person waits for, or that cannot be undone. A failed operation of these kinds is
-queued again until it succeeds or is cancelled; other kinds end with their failure, which a person
-or a job sees."""
+"""Kinds of operations that no person waits for, or that cannot be undone. A failed operation of
+these kinds is queued again until it succeeds or is cancelled. An operation of another kind ends
+with its first failure, which a person or a job then sees."""
 
 EXPORTS = "exports"
-"""Folder for exports in a storage root."""
+"""Name of the folder for exports in a storage root."""
 SHARD_GIB = 4.0
 MAX_RECOVERED_BYTES = 512 * 1024
-"""Most bytes of manifests in one report of a search."""
+"""Maximum total size of the manifests in one report of a search, in bytes."""
 SAMPLE_SECONDS = 120.0
-"""Time after which a sample ends with the text so far."""
+"""Time limit of a sample, which then ends with the text generated so far."""
 
 WeightsType = Literal["float32", "bfloat16", "float16"]
 ExportName = Annotated[str, Field(pattern=NAME, max_length=150)]
@@ -76,19 +77,19 @@ class Verification(RecordModel):
     """Result of the last verification or scrub of a checkpoint."""
 
     ok: bool
-    """Whether it is complete and undamaged."""
+    """Whether the checkpoint is complete and undamaged."""
     at: datetime
     """Time of the result."""
     loaded_at: datetime | None = None
-    """When all of its tensors were last loaded; absent if only checksums were compared."""
+    """Time at which all tensors were last loaded; absent if only checksums were compared."""
     loaded_on: int | None = None
-    """Number of ranks that loaded them."""
+    """Number of ranks that loaded the tensors."""
     tensors: int | None = None
     """Number of loaded tensors."""
     fault: CheckpointFault | None = None
-    """Kind of the fault."""
+    """Kind of the fault that was found."""
     message: ShortText | None = None
-    """The fault as a sentence."""
+    """Description of the fault, as a sentence."""
 
 
 Prompt = Annotated[Text, Field(max_length=4000)]
@@ -102,13 +103,14 @@ class ExportTask(SpecModel):
     root: RootName
     """Storage root of the target."""
     name: ExportName
-    """Its folder, in `exports` below that root."""
+    """Name of the target folder, in `exports` below the storage root."""
     dtype: WeightsType
-    """Type of the written weights."""
+    """Dtype of the written weights."""
     shard_gib: ShardGib = SHARD_GIB
-    """Largest total size of the tensors in one file; a larger tensor has its own file."""
+    """Maximum total size of the tensors in one file; a larger tensor gets a file of its own."""
     tokenizer: Place | None = None
-    """Hugging Face tokenizer to export with the weights; absent for the byte tokenizer."""
+    """Hugging Face tokenizer to export with the weights; absent if the job uses the byte
+    tokenizer."""
 
     @property
     def place(self) -> str:
@@ -120,52 +122,52 @@ class ExportResult(RecordModel):
     """Result of an export."""
 
     place: str
-    """Its folder, as `<root>:<relative path>`."""
+    """Folder of the export, as `<root>:<relative path>`."""
     path: str
-    """The same folder as a path on the node."""
+    """Folder of the export, as a path on the node."""
     dtype: WeightsType
-    """Type of the weights."""
+    """Dtype of the written weights."""
     files: int
-    """Files in the folder."""
+    """Number of files in the folder."""
     size: int
-    """Bytes of all of them."""
+    """Total size of the files, in bytes."""
 
 
 class SampleTask(SpecModel):
     """Parameters of text generation."""
 
     spec: JobSpec
-    """Spec of the job, without its environment, for model and tokenizer."""
+    """Spec of the job without `env`; it defines the model and the tokenizer."""
     prompt: Prompt
-    """The prompt."""
+    """Text that the model continues."""
     max_tokens: DrawnTokens
-    """Largest number of tokens to generate."""
+    """Maximum number of tokens to generate."""
     temperature: Temperature
-    """Divides the logits; 0 selects the likeliest token each time."""
+    """Sampling temperature, which divides the logits; 0 always selects the likeliest token."""
     seed: Seed
-    """Seed of the sampling."""
+    """Seed for sampling."""
 
 
 class SampleEnd(StrEnum):
-    """Why a sample ended."""
+    """Reason why a sample ended."""
 
     END_OF_TEXT = "end_of_text"
-    """The model ended the text."""
+    """The model generated the end of the text."""
     MAX_TOKENS = "max_tokens"
     """The requested number of tokens was generated."""
     TIME = "time"
-    """It exceeded its time limit."""
+    """The sample reached its time limit."""
 
 
 class SampleResult(RecordModel):
     """A generated text."""
 
     text: Annotated[str, Cut(200_000)]
-    """The prompt and its continuation by the model."""
+    """Prompt, followed by the generated text."""
     tokens: int
     """Number of generated tokens."""
     ended: SampleEnd
-    """Why it ended."""
+    """Reason why the sample ended."""
 
 
 class RecoverTask(SpecModel):
@@ -174,37 +176,39 @@ class RecoverTask(SpecModel):
     attempt: Annotated[int, Field(ge=1)]
     """Number of the attempt."""
     fence: Annotated[int, Field(ge=1)]
-    """New value of the storage's fence, raised first: the number of the next attempt."""
+    """New value of the storage's fence: the number of the next attempt. The fence is raised before
+    the search."""
     after_step: Annotated[int, Field(ge=-1)]
-    """The attempt's newest step in the catalog; -1 without one."""
+    """Newest step of the attempt in the catalog; -1 if the catalog has none."""
 
 
 EnvironmentDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 of all inputs of an environment."""
+"""SHA-256 over all inputs of an environment."""
 
 
 class BuildTask(SpecModel):
-    """An environment to build."""
+    """A request to build an environment."""
 
     digest: EnvironmentDigest
-    """Name of its request and of its folder, in `environments` of the storage root."""
+    """Digest of the environment, which names the request and the folder in `environments` of the
+    storage root."""
 
 
 class OperationTask(RecordModel):
-    """Input of a node to execute an operation."""
+    """Input of a node for an operation."""
 
     kind: OperationKind
-    """What to do."""
+    """Kind of the operation."""
     job_id: str
-    """Job of the checkpoints."""
+    """Id of the job that wrote the checkpoints."""
     root: str
-    """Storage root."""
+    """Name of the storage root."""
     paths: tuple[str, ...]
-    """Folders of the checkpoints, relative to the root."""
+    """Folders of the checkpoints, relative to the storage root."""
     whole_job: bool = False
-    """Whether the rest of the job's folder is deleted too."""
+    """Whether to delete the rest of the job's folder too."""
     checkpoint: ResumePoint | None = None
-    """The checkpoint to read, with the expected digest of its metadata."""
+    """Checkpoint to read, with the expected digest of its metadata."""
     export: ExportTask | None = None
     """Parameters of an export."""
     sample: SampleTask | None = None
@@ -216,7 +220,7 @@ class OperationTask(RecordModel):
 
     @property
     def other_roots(self) -> frozenset[str]:
-        """Return the storage roots that the node must see in addition to `root`."""
+        """Storage roots that the node must see in addition to `root`."""
         places: list[str | None] = []
         if self.export is not None:
             places += [self.export.place, self.export.tokenizer]
@@ -226,16 +230,16 @@ class OperationTask(RecordModel):
 
 
 class OperationOrder(RecordModel):
-    """`task.json`: an operation with the paths of its node."""
+    """`task.json`: an operation, with paths on its node."""
 
     task: OperationTask
-    """What to do."""
+    """Input of the operation."""
     root_path: str
-    """Folder or URL of the storage root here."""
+    """Folder or URL of the task's storage root, as seen from this node."""
     root_id: str | None = None
-    """UUID that the root must have; any when absent."""
+    """Required UUID of the task's storage root; when absent, any UUID is accepted."""
     roots: dict[str, str] = Field(default_factory=dict)
-    """Path of every storage root here."""
+    """Path on this node of each storage root, by name."""
 
 
 class OperationProgress(RecordModel):
@@ -244,31 +248,32 @@ class OperationProgress(RecordModel):
     doing: Annotated[str, Cut(200)]
     """Current activity, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
-    """Bytes read and written, tokens generated, files deleted, or steps of a build so far."""
+    """Number of bytes read and written, tokens generated, files deleted, or steps of a build
+    done."""
     total: Annotated[int, Field(ge=0, lt=2**62)]
-    """Total of the same unit."""
+    """Total to reach, in the unit of `done`."""
 
 
 class FailedTries(RecordModel):
     """Consecutive failures of a repeated operation."""
 
     count: Annotated[int, Field(ge=1)]
-    """Number of failures."""
+    """Number of consecutive failures."""
     since: datetime
-    """When it first failed."""
+    """Time of the first of these failures."""
     reason: ShortText
-    """Why it failed last."""
+    """Reason of the last failure."""
     next_at: datetime | None
-    """Earliest time of the next try; absent if it is now."""
+    """Earliest time of the next try; absent if the operation may be tried now."""
 
 
 class OperationOutcome(RecordModel):
-    """`outcome.json`: how an operation ended on its node."""
+    """`outcome.json`: result of an operation on its node."""
 
     outcome: Literal["succeeded", "failed"]
-    """Whether the work was done; a verification that finds damage has succeeded."""
+    """Whether the operation did its work; a verification that finds damage has succeeded."""
     message: ShortText
-    """Result in words, or the reason of the failure."""
+    """Result as text, or reason of the failure."""
     verification: Verification | None = None
     """Result of a verification or scrub."""
     files: Annotated[int, Field(ge=0, lt=2**62)] = 0
@@ -278,4 +283,4 @@ class OperationOutcome(RecordModel):
     sample: SampleResult | None = None
     """Result of a sample."""
     commits: tuple[str, ...] = ()
-    """Manifests of the commits found, as text, newest first."""
+    """Manifests of the commits that a search found, as JSON text, newest first."""

@@ -1,4 +1,4 @@
-"""Parse records of other processes: the dataclasses of `trainyard.run`, and models."""
+"""Parse records that other processes wrote: dataclasses of `trainyard.run`, and models."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import TypeAdapter
 Record = TypeVar("Record")
 
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-"""Return the parser and writer of a record class, cached because building one is slow."""
+"""Return the parser and writer of a record class; cached, because it is slow to build."""
 
 
 def parse_record(kind: type[Record], text: str | bytes) -> Record:
     """Parse a record from JSON text.
 
     Raises:
-        ValidationError: the text is not such a record.
+        ValidationError: the text is not a record of this class.
     """
     found: Record = adapter(kind).validate_json(text)
     return found
@@ -28,7 +28,7 @@ def check_record(kind: type[Record], value: object) -> Record:
     """Parse a record from a parsed JSON value.
 
     Raises:
-        ValidationError: the value is not such a record.
+        ValidationError: the value is not a record of this class.
     """
     found: Record = adapter(kind).validate_python(value)
     return found

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that a new job may load, and the effects of leaving parts out."""
+"""Parts of a checkpoint that a new job may load, and the effects of parts that it omits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class CheckpointPart(StrEnum):
     """A part of a checkpoint."""
 
     MODEL = "model"
-    """Weights."""
+    """Weights of the model."""
     OPTIMIZER = "optimizer"
-    """Both moments and the step counter of each parameter."""
+    """Optimizer state: both moments and the step counter of each parameter."""
     COUNTERS = "counters"
-    """Steps and tokens so far, which determine the position in the learning-rate schedule."""
+    """Steps and tokens so far; they determine the position in the learning-rate schedule."""
     DATA = "data"
     """Position in the data."""
 
@@ -34,7 +34,7 @@ WITHOUT = {
     CheckpointPart.DATA: "the data starts at position 0: sequences are repeated that were "
     "trained on, and no window is skipped",
 }
-"""Effect of leaving out a part."""
+"""Effect of each part that is not loaded."""
 
 
 def _legal(parts: tuple[CheckpointPart, ...]) -> tuple[CheckpointPart, ...]:
@@ -49,11 +49,11 @@ Parts = Annotated[
     tuple[Annotated[CheckpointPart, Field(strict=False)], ...],
     Field(strict=False, max_length=4, json_schema_extra={"minItems": 1}), AfterValidator(_legal),
 ]  # fmt: skip
-"""Parts to load, in order: `model`, and any of the others (`data` only with `counters`)."""
+"""Parts to load, in order: `model`, and any of the others; `data` needs `counters`."""
 
 
 def parts_not_loaded(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
-    """Return the effects of each part that is not loaded; empty if all are loaded."""
+    """Return the effect of each part that is not loaded; empty if all parts are loaded."""
     taken = set(parts)
     return tuple(f"without {part}: {text}" for part, text in WITHOUT.items() if part not in taken)
 
@@ -61,7 +61,7 @@ def parts_not_loaded(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
 def start_state(
     state: TrainState, parts: Iterable[CheckpointPart], *, dataset_digest: str
 ) -> TrainState:
-    """Return the initial counters of a job that loads these parts of a checkpoint."""
+    """Return the initial counters of a job that loads only these parts of a checkpoint."""
     taken = set(parts)
     counted = CheckpointPart.COUNTERS in taken
     return TrainState(

@@ -1,4 +1,4 @@
-"""Fields of a spec that may differ from the spec of a loaded checkpoint."""
+"""Fields of a spec that may differ from the spec in the loaded checkpoint."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ WITHOUT_EFFECT = frozenset(
         "training.tensorboard",
     }
 )
-"""Sections and fields that no resume overrides and that do not affect the weights."""
+"""Sections and fields that a resume cannot override and that do not affect the weights."""
 SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"})
-"""The two fields for the end of the schedule, which is compared in tokens."""
+"""Fields for the end of the schedule; the end is compared in tokens instead."""
 MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
-"""Sections and fields that may differ; no other field may."""
+"""Sections and fields that may differ; all other fields must be equal."""
 SAME_ORDER = frozenset({"data.document_masks", "data.prefetch_batches"})
-"""Fields of the section `data` that do not change the sequences and their order."""
+"""Fields of the section `data` that change neither the sequences nor their order."""
 ORDER_FIELDS = (
     *(f for name in DataSection.model_fields if (f := f"data.{name}") not in SAME_ORDER),
     *("training.seq_len", "training.seed"),
 )
-"""Fields that determine the sequences and their order: if one changes, a position in the data
-denotes another sequence."""
+"""Fields that determine the sequences and their order. If one of them changes, the same position in
+the data denotes another sequence."""
 SHOWN_CHARACTERS = 100
 
 
@@ -46,7 +46,7 @@ class Difference(RecordModel):
     """A field that differs between two specs."""
 
     field: str
-    """Path, such as `training.steps`."""
+    """Dotted path of the field, such as `training.steps`."""
     before: Any
     """Value in the first spec."""
     after: Any
@@ -57,7 +57,7 @@ class Difference(RecordModel):
 
 
 def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the differences between two specs that affect the result."""
+    """Return the differences between two specs that affect the result of training."""
     found = [each for each in _fields(before, after) if not _may_change(each.field)]
     effective = [_effective(each, before, after) for each in found]
     if before.schedule_tokens != after.schedule_tokens:
@@ -72,25 +72,25 @@ def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
 
 
 def harmless_differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the differences between two specs that do not affect the result."""
+    """Return the differences between two specs that do not affect the result of training."""
     found = (each for each in _fields(before, after) if _may_change(each.field))
     return tuple(each for each in found if each.field not in SCHEDULE_END)
 
 
 def keeps_order(field: str) -> bool:
-    """Return whether the data can continue with another value of a field, such as `data.path`."""
+    """Return whether the data keeps its order if a field changes, such as `data.path`."""
     return field not in ORDER_FIELDS
 
 
 def _fields(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
-    """Yield each field of each section that differs."""
+    """Yield each field that differs, in all sections."""
     names = JobSpec.model_fields.keys() - set(LABELS)
     # If one spec was derived from the other, most sections are the same objects.
     other = {name for name in names if getattr(before, name) is not getattr(after, name)}
     old = before.model_dump(mode="json", include=other)
     new = after.model_dump(mode="json", include=other)
     for section in old:
-        if old[section] is None or new[section] is None:  # one of them runs a program
+        if old[section] is None or new[section] is None:  # one of the jobs runs a program
             if old[section] != new[section]:
                 yield Difference(field=section, before=old[section], after=new[section])
             continue
@@ -106,7 +106,7 @@ def _may_change(field: str) -> bool:
 
 
 def _effective(found: Difference, before: JobSpec, after: JobSpec) -> Difference:
-    """Replace absent values of the section `model` by the size's own values."""
+    """Replace an absent value in the section `model` by the value that the named size defines."""
     section, _, name = found.field.partition(".")
     if section != "model":
         return found

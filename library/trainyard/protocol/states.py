@@ -1,7 +1,7 @@
 """States of jobs, attempts, attempt-nodes, operations and requests for nodes; legal transitions.
 
-docs/lifecycle.md and docs/sources.md describe them; `server/core/lifecycle.py` is the only module
-that applies them.
+docs/lifecycle.md and docs/sources.md describe the states. `server/core/lifecycle.py` is the only
+module that changes a state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ State = TypeVar("State", bound=StrEnum)
 
 
 class JobState(StrEnum):
-    """Summarised state of a job."""
+    """State of a job, summarised from its attempts."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -67,7 +67,7 @@ class NodeRequestState(StrEnum):
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt, or one node's share of it, ended."""
+    """Outcome of an attempt, or of one node's share of it."""
 
     SUCCEEDED = "succeeded"
     STOPPED = "stopped"
@@ -76,7 +76,8 @@ class AttemptOutcome(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """Desired state of an attempt; each reply to a supervisor's report carries it."""
+    """Desired state of an attempt; each reply to a supervisor's report contains the desired
+    state."""
 
     RUN = "run"
     STOP = "stop"
@@ -84,14 +85,15 @@ class DesiredState(StrEnum):
 
 
 class AttemptCause(StrEnum):
-    """Why an attempt is launched."""
+    """Cause of an attempt."""
 
     SUBMIT = "submit"
     RESUME = "resume"
     RESIZE = "resize"
     RETRY = "retry"
     IMPORT = "import"
-    """Nothing is launched: the attempt holds the points of a run that another tool recorded."""
+    """An import launches nothing; its attempt holds the points of a run that another tool
+    recorded."""
 
 
 TERMINAL_JOB_STATES = frozenset(
@@ -149,5 +151,5 @@ NODE_REQUEST_MOVES: Mapping[NodeRequestState, frozenset[NodeRequestState]] = {
 
 
 def sources(moves: Mapping[State, frozenset[State]], target: State) -> frozenset[State]:
-    """Return the states that may move to `target`: the guard of its UPDATE."""
+    """Return the states from which `target` can be reached; the UPDATE requires one of them."""
     return frozenset(state for state, targets in moves.items() if target in targets)

@@ -27,21 +27,22 @@ from trainyard.spec.job import JobSpec
 PROTOCOL = 3
 """Version of the messages between workers and the server."""
 OLDEST_PROTOCOL = 3
-"""Oldest version that the server serves: the one before `PROTOCOL`, once a release had it."""
+"""Oldest version that the server accepts: the previous version, once it was in a release."""
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
-"""Largest report body that the server reads."""
+"""Maximum size of a report's body, in bytes."""
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-"""Limit of one chunk in decompressed bytes; all chunks of a report may have four times as many."""
+"""Maximum decompressed size of one chunk, in bytes; all chunks of a report have four times this
+limit."""
 MAX_ASKED = 500
-"""Most jobs in one `EndedJobsRequest`."""
+"""Maximum number of jobs in one `EndedJobsRequest`."""
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
 EVENT_FILES = "event_files"
-"""Metrics that a supervisor reads from a program's event files."""
+"""Name of the file with metrics that a supervisor reads from a program's event files."""
 ARTIFACTS = "artifacts"
-"""`ArtifactLine`s of the supervisor of each node."""
+"""Name of the file with `ArtifactLine`s, which each node's supervisor writes."""
 SPOOL_FILE_PATTERN = rf"^(metrics|events|{EVENT_FILES}|{ARTIFACTS}|(metrics|log):\d{{1,9}})$"
 
 
@@ -52,79 +53,79 @@ class Hardware(RecordModel):
     """Hardware of a node."""
 
     device: Literal["cpu", "cuda"]
-    """Kind of its slots."""
+    """Kind of the node's slots."""
     slots: Annotated[int, Field(ge=1, le=1024)]
-    """Slots that it offers."""
+    """Number of slots that the node offers."""
     device_name: str
     """Name of the GPU or CPU."""
     device_memory_bytes: Annotated[int, Field(ge=0)]
-    """Memory of one slot: of one GPU, or of the host divided by its slots."""
+    """Memory of one slot: of its GPU, or the host's memory divided by the number of slots."""
     cores: Annotated[int, Field(ge=1)]
-    """CPU cores."""
+    """Number of CPU cores."""
     memory_bytes: Annotated[int, Field(ge=0)]
     """Memory of the host."""
     isolation: Isolation = "none"
-    """Isolation of ranks from the node's own files. `user`: a Unix user for each attempt.
-    `namespace`: the same with users of a user namespace. `none`: code of a job can read the node's
-    token."""
+    """Isolation of ranks from files of the node. `user`: each attempt runs as a Unix user of its
+    own. `namespace`: the same, with users of a user namespace. `none`: a job's code can read the
+    node's token."""
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=MAX_ACCELERATORS)] = ()
-    """The device of each slot, in the order of the slots; empty on a node with CPU slots, and from
-    a worker that does not list devices."""
+    """Device of each slot, in the order of the slots. Empty on a node with CPU slots, and if the
+    worker does not list devices."""
     driver: Annotated[Text, Field(max_length=100)] | None = None
-    """Version of the accelerators' driver."""
+    """Version of the driver for the accelerators."""
 
 
 class WorkerIdentity(RecordModel):
-    """Identity of the worker that serves a node: its data folder and the boot of its kernel.
+    """Identity of a worker: its data folder and the boot of its kernel.
 
-    No two running workers share it: a running worker holds the lock of its folder.
+    No two running workers have the same identity, because a running worker locks its folder.
     """
 
     folder: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    """Id of the data folder; a copy of the folder has another id."""
+    """Id of the data folder; a copy of the folder gets another id."""
     boot_id: Annotated[str, Field(pattern=r"^[0-9a-f-]{8,64}$")]
     """Boot id of the kernel."""
 
 
 class Registration(RecordModel):
-    """Registration of a node, with a join token the first time and its own token afterwards."""
+    """Registration of a node: at first with a join token, later with the node's own token."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     node: NodeName
-    """Its name; a node token is bound to it."""
+    """Name of the node; its node token is valid for this name only."""
     address: Annotated[str, Field(min_length=1, max_length=255)]
-    """Host name or address at which the other nodes of an attempt reach it."""
+    """Host name or address at which other nodes of an attempt reach the node."""
     hardware: Hardware
-    """Its hardware."""
+    """Hardware of the node."""
     roots: dict[str, str]
-    """UUID of each storage root that it sees, by name."""
+    """UUID of each storage root that the node sees, by name of the root."""
     worker: WorkerIdentity
-    """The sender."""
+    """Identity of the worker that sends the registration."""
     version: str
     """Version of Trainyard on the node."""
     labels: Labels = Field(default_factory=dict)
     """Labels from the worker's settings."""
     inbox: Literal["broker", "server"] = "broker"
-    """Source of its messages: its queue at the broker, or long polls of the server."""
+    """Source of the worker's messages: a queue at the broker, or long polls to the server."""
     pilot: PilotIdentity | None = None
-    """Identity of the pilot if the worker is one; absent outside an allocation of a source."""
+    """Identity of the pilot; absent if the worker is no pilot in an allocation of a source."""
 
 
 class RegistrationReply(RecordModel):
-    """The answer to a registration."""
+    """Reply to a registration."""
 
     node_token: str | None
-    """Token of the node, sent once when it joins; absent if it registered with its own token."""
+    """Token of the node; absent if the node registered with its own token."""
     heartbeat_seconds: float
-    """Period in which the worker sends heartbeats."""
+    """Interval at which the worker sends heartbeats."""
     slots: tuple[str, ...] = ()
-    """UUID of the device of each slot, if the server's order differs from the registration's:
-    while attempts hold slots of this node, slots keep their numbers."""
+    """UUID of the device of each slot, if the order differs from the registration's. Slots keep
+    their numbers while attempts hold slots of the node."""
 
 
 class Identity(RecordModel):
-    """Identity of a supervisor process: no other process ever has the same."""
+    """Identity of a supervisor process, which no other process ever shares."""
 
     boot_id: str
     """Boot id of the kernel."""
@@ -137,221 +138,226 @@ class Identity(RecordModel):
 
 
 class ClockReading(RecordModel):
-    """Comparison of a node's clock with the database's clock, from one heartbeat."""
+    """Comparison of a node's clock and the database's clock during one heartbeat."""
 
     skew_seconds: Annotated[float, Field(allow_inf_nan=False)]
-    """The node's clock minus the database's, in the middle of the round trip."""
+    """Time of the node's clock minus time of the database's clock, in the middle of the round
+    trip."""
     error_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Half of the round trip: the largest error of `skew_seconds`."""
+    """Half of the round-trip time, which is the maximum error of `skew_seconds`."""
 
 
 class NodeHeartbeat(RecordModel):
-    """Heartbeat of a worker, with the supervisors that it watches."""
+    """Heartbeat of a worker, with the supervisors on its node."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     node: NodeName
-    """Its name."""
+    """Name of the node."""
     supervised: tuple[str, ...] = ()
     """Ids of attempts with a live supervisor on this node."""
     worker: WorkerIdentity
-    """The sender."""
+    """Identity of the worker that sends the heartbeat."""
     gone: tuple[str, ...] = ()
-    """Ids of attempts that this node claimed and that have neither a process in the sender's data
-    folder nor a last report. The server decides whether this proves their end
-    (docs/lifecycle-failures.md, 48)."""
+    """Ids of attempts that this node claimed, but for which the worker's data folder has neither a
+    process nor a last report. The server decides whether this proves that the attempts ended on
+    this node (docs/lifecycle-failures.md, 48)."""
     notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
-    """Reason for the machine's announced shutdown; absent without one."""
+    """Announced reason for a shutdown of the machine; absent without one."""
     sample: NodeSample | None = None
     """State of the node; absent if the worker takes no samples."""
     clock: ClockReading | None = None
-    """The node's clock at the last answered heartbeat; absent before the first answer."""
+    """Clock of the node at the last heartbeat with a reply; absent before the first reply."""
     ends_at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """End of the node's allocation, Unix time; absent if unknown."""
+    """End of the node's allocation, as Unix time; absent if unknown."""
 
 
 class NodeHeartbeatReply(RecordModel):
-    """The answer to a worker's heartbeat."""
+    """Reply to a worker's heartbeat."""
 
     expected: tuple[str, ...]
-    """Ids of live attempts that this node has claimed according to the server; the worker checks
-    which of them have ended."""
+    """Ids of live attempts that this node has claimed, as stored by the server. The worker checks
+    which of these attempts have ended."""
     time: float
-    """The database's clock, which all servers share, at this answer, Unix time."""
+    """Unix time of the database's clock at this reply; all servers share this clock."""
 
 
 class EndedJobsRequest(RecordModel):
-    """Jobs with run directories on a node."""
+    """Jobs with a run directory on a node; the reply contains the jobs that have ended."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     node: NodeName
-    """Its name."""
+    """Name of the node."""
     jobs: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=MAX_ASKED)]
     """Ids of jobs."""
 
 
 class EndedJobsReply(RecordModel):
-    """Jobs that no longer need their run directories."""
+    """Jobs that no longer need their run directories on the node."""
 
     ended: tuple[str, ...]
     """Ids of the jobs that have ended or are unknown."""
 
 
 class Claim(RecordModel):
-    """Claim of a node's share of an attempt: compare-and-set, once."""
+    """Claim of a node's share of an attempt, or of an operation; granted to one sender only."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     node: NodeName
-    """Its name."""
+    """Name of the node."""
     worker: WorkerIdentity
-    """The sender."""
+    """Identity of the worker that sends the claim."""
     secret: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{43}$")] | None = None
     """256 random bits in base64, new for each launch; the token for reports is derived from them.
-    A claim that is repeated after a lost answer has the same secret, and is granted again. Absent
-    in claims of operations."""
+    If the reply to a claim is lost, the worker repeats the claim with the same secret, and the
+    server grants it again. Absent in a claim of an operation."""
 
 
 class ClaimReply(RecordModel):
     """All parameters that a supervisor needs to launch its share."""
 
     spec: JobSpec
-    """The job's spec."""
+    """Spec of the job."""
     attempt: AttemptSpec
-    """The attempt, without roots: each node has its own."""
+    """Attempt, without paths of storage roots, which differ between nodes."""
     attempt_token: str
-    """Token for the reports of this attempt on this node."""
+    """Token for reports on this attempt from this node."""
     node_rank: int
     """Position of the node in the attempt."""
     rendezvous: str
-    """`host:port` of the rendezvous; a loopback address on a single node."""
+    """`host:port` of the rendezvous; a loopback address if the attempt has a single node."""
     addresses: tuple[str, ...] = ()
-    """Address of each node of the attempt, by node rank; empty for a single node."""
+    """Address of each node of the attempt, by node rank; empty if the attempt has a single node."""
     lease_seconds: float
-    """Silence after which the node counts as unreachable."""
+    """Time without a report after which the node counts as unreachable."""
     report_seconds: float
-    """Longest pause between two reports."""
+    """Maximum time between two reports."""
 
 
 class Chunk(RecordModel):
-    """Bytes of one file of the run directory; the server stores them once, by their offsets.
+    """Bytes of one file in the run directory; the server stores each byte once, by its offset.
 
-    The server drops bytes that it already has. After a gap it stores nothing, and its reply names
-    the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
-    partial line or an unreadable line. Except in logs, an unreadable line that is *alone* in its
-    chunk is skipped and acknowledged, with an event. So after a 422 a sender sends these files
-    line by line until it is past the fault, and no line blocks it for ever.
+    The server ignores bytes that it already has. After a gap it stores nothing, and its reply
+    contains the offset at which the sender must continue. It rejects a whole report (422) that has
+    a damaged chunk, a partial line or an unreadable line. An exception is an unreadable line that
+    is *alone* in its chunk, in a file other than a log: the server skips and acknowledges the line,
+    and records an event. So after a 422 the sender sends such files line by line until it has
+    passed the fault; otherwise the fault would block the file for ever.
     """
 
     file: Annotated[str, Field(pattern=SPOOL_FILE_PATTERN)]
-    """`metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics from them),
-    `artifacts` (artifacts that a node's processes logged), or `log:<global rank>`."""
+    """Name of the file: `metrics`, `events`, `metrics:<process of a program>`, `event_files`
+    (metrics from event files), `artifacts` (artifacts that processes of the node logged), or
+    `log:<global rank>`."""
     start: Annotated[int, Field(ge=0)]
     """Offset of the first byte."""
     end: Annotated[int, Field(ge=0)]
-    """Offset after the last byte; all files except logs end with a whole line."""
+    """Offset after the last byte; in all files except logs, the last byte ends a line."""
     content: str
-    """The bytes, zlib-compressed and in base64."""
+    """Bytes of the file, compressed with zlib and encoded in base64."""
 
 
 class Report(RecordModel):
-    """Report of a supervisor: everything new since its last acknowledged report."""
+    """Report of a supervisor, with everything that is new since its last acknowledged report."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     node: NodeName
-    """Its node."""
+    """Name of the supervisor's node."""
     identity: Identity
-    """Its process."""
+    """Identity of the supervisor process."""
     heartbeat: Heartbeat | None = None
     """Last heartbeat of the trainer."""
     rank_pids: dict[int, int] = Field(default_factory=dict)
-    """Process id of each global rank on this node, once known."""
+    """Process ids of the ranks on this node, by global rank, once known."""
     provenance: dict[str, object] | None = None
-    """`provenance.json`, once."""
+    """Content of `provenance.json`; sent once."""
     facts: RunFacts | None = None
-    """`facts.json` of a program if it has changed."""
+    """Content of a program's `facts.json`, if it has changed."""
     chunks: Annotated[tuple[Chunk, ...], Field(max_length=256)] = ()
-    """New bytes of the run directory's files."""
+    """New bytes of files in the run directory."""
     answers: dict[str, RequestAnswer] = Field(default_factory=dict)
-    """Answers to requests, by request id."""
+    """Responses of the trainer to requests, by id of the request."""
     unusable: UnusableDevices = Field(default_factory=dict)
-    """Devices of the share that were unusable at its launch."""
+    """Devices of the share that were unusable at the launch."""
     exit: ExitRecord | None = None
-    """The last report: everything has ended, and every byte was acknowledged or dropped."""
+    """End of the share. Only in the last report, after all processes have ended, and all bytes were
+    acknowledged or dropped."""
 
 
 class PendingRequest(RecordModel):
-    """A request that the trainer has not answered yet."""
+    """A request without a response of the trainer."""
 
     id: str
     """Id of the request."""
     request: Request
-    """Kind of the request."""
+    """Kind and parameters of the request."""
 
 
 class ReportReply(RecordModel):
-    """Reply to a report: desired state, requests and stored offsets."""
+    """Reply to a report: desired state, open requests and stored offsets."""
 
     acknowledged: dict[str, int]
-    """Stored bytes (end offset) of each file in the report."""
+    """Number of stored bytes (end offset) of each file in the report."""
     desired: DesiredState
-    """Desired state of the attempt; repeated in every reply until it ends."""
+    """Desired state of the attempt; every reply contains it until the attempt ends."""
     requests: tuple[PendingRequest, ...] = ()
-    """Requests without an answer."""
+    """Requests without a response of the trainer."""
     shells: tuple[ShellOrder, ...] = ()
-    """Shell commands of people that the supervisor has not started."""
+    """Commands of people that the supervisor has not started yet."""
 
 
 class LaunchMessage(RecordModel):
-    """The Celery message of a launch: ids only. It grants nothing; only a claim does."""
+    """Celery message for a launch. It only contains ids and grants nothing; only a claim grants."""
 
     attempt_id: str
     """Id of the attempt."""
     node: NodeName
-    """Node that must claim it."""
+    """Node that must claim its share of the attempt."""
 
 
 class OperationMessage(RecordModel):
-    """The Celery message of an operation: ids only. It grants nothing: only a claim does."""
+    """Celery message for an operation. It only contains ids and grants nothing; only a claim
+    grants."""
 
     operation_id: str
     """Id of the operation."""
     node: NodeName
-    """Node that must claim it."""
+    """Node that must claim the operation."""
 
 
 class OperationClaimReply(RecordModel):
     """All parameters that a node needs to execute an operation."""
 
     task: OperationTask
-    """What to do."""
+    """Input of the operation."""
     storage: str | None
-    """UUID of the storage root; any when absent."""
+    """Required UUID of the storage root; when absent, any UUID is accepted."""
     fence: int
-    """Fencing number of this claim; reports with a lower one are ignored."""
+    """Fencing number of this claim; the server ignores reports with a lower number."""
     report_seconds: float
-    """Longest pause between two reports."""
+    """Maximum time between two reports."""
 
 
 class OperationReport(RecordModel):
-    """Report of an operation's supervisor; it renews the lease."""
+    """Report of an operation's supervisor; it also renews the lease of the operation."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     node: NodeName
-    """Its node."""
+    """Name of the supervisor's node."""
     fence: Annotated[int, Field(ge=1, lt=2**31)]
-    """Number of its claim."""
+    """Fencing number of the supervisor's claim."""
     progress: OperationProgress | None = None
     """Progress of the operation."""
     outcome: OperationOutcome | None = None
-    """The last report: how it ended."""
+    """Result of the operation; only in the last report."""
 
 
 class OperationReportReply(RecordModel):
-    """The answer to an operation's report."""
+    """Reply to an operation's report."""
 
     ended: bool
-    """Whether the server has stored the end."""
+    """Whether the operation has ended according to the server."""

@@ -1,4 +1,4 @@
-"""Atomic writes: files and folders are written under another name and renamed last."""
+"""Atomic writes: a file or folder is written under another name and then renamed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 LOCK = ".lock"
-"""Suffix of a draft's lock file."""
+"""Suffix of the lock file of a draft."""
 TARGET_EXISTS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-# Some network file systems reject fsync of a folder; names cannot be made more durable there.
+# Some network file systems reject fsync of a folder; there, names cannot be made more durable.
 NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 
 
 def replace_file(
     path: PurePath, content: str | bytes, *, mode: int = 0o644, durable: bool = True
 ) -> None:
-    """Write a file atomically, replacing an existing one.
+    """Write a file atomically; an existing file is replaced.
 
     Args:
-        path: the file; a symbolic link of that name is replaced, not followed.
-        content: its whole content; text is encoded as UTF-8.
+        path: the file. A symbolic link with this name is replaced, not followed.
+        content: the whole content; text is encoded as UTF-8.
         mode: permissions of the new file, before the umask.
-        durable: sync the content before the rename. The name needs `sync_folder`.
+        durable: whether to sync the content before the rename; `sync_folder` syncs the name.
 
     Raises:
-        OSError: the system refuses; the former file is unchanged.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     with replacing(path, mode=mode, durable=durable) as file:
         file.write(_encoded(content))
@@ -40,10 +40,10 @@ def replace_file(
 
 @contextmanager
 def replacing(path: PurePath, *, mode: int = 0o644, durable: bool = True) -> Iterator[BinaryIO]:
-    """Yield a file that replaces `path` when the block ends without an error.
+    """Yield a draft file that replaces `path` once the block has ended without an error.
 
     Raises:
-        OSError: the system refuses; the former file is unchanged.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     draft = _draft(path)
     try:
@@ -60,11 +60,11 @@ def replacing(path: PurePath, *, mode: int = 0o644, durable: bool = True) -> Ite
 def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> bool:
     """Write a file durably unless it exists; return whether it was written.
 
-    If several processes on any machines try at the same time, one succeeds, and none reads a
-    partial file.
+    If several processes on any machines do this at the same time, one of them succeeds, and none
+    reads a partial file.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the file cannot be written.
     """
     draft = _draft(path)
     try:
@@ -82,16 +82,17 @@ def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> b
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a folder to fill; rename it to `path`, durably, when the block ends without an error.
+    """Yield a folder to fill; once the block has ended without an error, rename it to `path`.
 
-    Leftover folders of killed processes are removed first; folders of live processes stay.
+    The rename is durable. First, leftover folders of killed processes are removed; folders of
+    live processes stay.
 
     Args:
-        path: the folder; absent or empty. Its parents are created.
+        path: the target, which is absent or an empty folder. Its parents are created.
 
     Raises:
-        FileExistsError: another process has created `path` meanwhile.
-        OSError: the system refuses.
+        FileExistsError: another process has created `path` during the block.
+        OSError: the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
@@ -111,7 +112,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: a file's own fsync does not cover its name."""
+    """Make the names in a folder durable; fsync of a file does not cover the file's name."""
     try:
         _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -128,9 +129,9 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def _draft(path: PurePath) -> Path:
-    """Return a name that no other process can predict: ranks may write into the same folder.
+    """Return a name that no other process can predict, because ranks may write into the folder.
 
-    It has no suffix that readers search for, such as `.json`.
+    The name has no suffix that readers search for, such as `.json`.
     """
     return Path(path).with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
@@ -144,14 +145,15 @@ def _create(draft: Path, mode: int) -> BinaryIO:
 def _locked_draft(path: Path) -> Iterator[Path]:
     """Yield the path of a draft that no other process removes while the block runs.
 
-    A file next to it is locked; the system unlocks it when the process ends for any reason.
+    A lock file next to the draft is locked; the system unlocks it when the process ends for any
+    reason.
     """
     while True:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
         lock = draft.with_name(draft.name + LOCK)
         with _create(lock, 0o644) as file:
             if not _took(file.fileno()):
-                continue  # another process found it before it was locked, and removes it
+                continue  # another process found the file before the lock, and removes it
             try:
                 yield draft
             finally:
@@ -163,27 +165,27 @@ def _remove_leftovers(path: Path) -> None:
     """Remove the drafts of processes that have ended."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial{re.escape(LOCK)}")
     for lock in [found for found in path.parent.iterdir() if name.fullmatch(found.name)]:
-        # Without locks on the file system, nothing shows that the process has ended.
+        # Without support for locks, it is unknown whether the process has ended: keep the draft.
         with suppress(OSError), _opened(lock) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(lock.with_suffix(""), lock)
 
 
 def _remove(draft: Path, lock: Path) -> None:
-    """Remove a draft, and its lock last: the lock stays if a part of the draft stays."""
+    """Remove a draft, then its lock; keep the lock if a part of the draft remains."""
     shutil.rmtree(draft, ignore_errors=True)
     if not draft.exists():
         lock.unlink(missing_ok=True)
 
 
 def _took(descriptor: int) -> bool:
-    """Lock a new file; return False if another process has locked or removed it."""
+    """Lock a new file; return False if another process has already locked or removed it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # without locks no process removes the draft
+        return True  # no process removes drafts without locks
     return os.fstat(descriptor).st_nlink > 0
 
 

@@ -1,4 +1,4 @@
-"""Control files of a run directory: the order to stop, requests and answers."""
+"""Control files of a run directory: order to stop, requests, and responses to requests."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from trainyard.run.records import Request, RequestAnswer
 REQUEST_SUFFIX = ".json"
 ANSWER_SUFFIX = ".answer.json"
 LONGEST_DEADLINE = 64
-"""Most bytes to read of `stop`."""
+"""Maximum number of bytes to read from `stop`."""
 
 
 def order_stop(run: RunDirectory, *, deadline: float | None = None) -> None:
-    """Create `stop`: the trainer saves and ends.
+    """Create `stop`, which orders the trainer to save and end.
 
     Args:
         run: the run directory.
-        deadline: Unix time after which the processes may be gone; a save that cannot end before is
-            not started. An existing order without a deadline stays; an order with another
-            deadline is replaced.
+        deadline: Unix time after which the processes may be killed; the trainer does not start a
+            save that cannot end before. Without a deadline, an existing order stays unchanged.
+            With a deadline, an order with another deadline is replaced.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the file cannot be written.
     """
-    # Neither branch writes through a link that a rank may have put there.
+    # Neither branch writes through a link that a rank may have created in place of the file.
     if deadline is None:
         create_file(run.stop, "")
     elif stop_deadline(run) != deadline:
@@ -42,8 +42,8 @@ def order_stop(run: RunDirectory, *, deadline: float | None = None) -> None:
 def stop_deadline(run: RunDirectory) -> float | None:
     """Return the deadline of an order to stop; None without a deadline or an order.
 
-    A rank can put a pipe, a link or a file of any size there: the function never waits for a pipe,
-    follows a link or reads a large file.
+    A rank can replace the file by a pipe, a link or a large file. So this function never waits
+    for a pipe, follows a link or reads a large file.
     """
     try:
         with os.fdopen(open_plain(run.stop), "rb") as file:
@@ -59,10 +59,10 @@ def should_stop(run: RunDirectory) -> bool:
 
 
 def post_request(run: RunDirectory, request_id: str, request: Request) -> None:
-    """Write a request unless it exists.
+    """Write a request, unless it already exists.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the file cannot be written.
     """
     folder = run.requests
     folder.mkdir(exist_ok=True)
@@ -70,27 +70,27 @@ def post_request(run: RunDirectory, request_id: str, request: Request) -> None:
 
 
 def request_files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
-    """Yield id and file of every request, answered or not, ordered by id."""
+    """Yield id and file of every request, including answered requests, sorted by id."""
     for path in sorted(run.requests.glob(f"*{REQUEST_SUFFIX}")):
         if not path.name.endswith(ANSWER_SUFFIX):
             yield path.name.removesuffix(REQUEST_SUFFIX), path
 
 
 def write_answer(run: RunDirectory, request_id: str, answer: RequestAnswer) -> None:
-    """Write the answer to a request.
+    """Write the response to a request.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the file cannot be written.
     """
     replace_record(answer_file(run, request_id), answer)
 
 
 def answer_file(run: RunDirectory, request_id: str) -> Path:
-    """Return the file of the answer to a request."""
+    """Return the path of the response to a request."""
     return run.requests / f"{request_id}{ANSWER_SUFFIX}"
 
 
 def answer_files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
-    """Yield id and file of every answer, ordered by id."""
+    """Yield request id and file of every response, sorted by id."""
     for path in sorted(run.requests.glob(f"*{ANSWER_SUFFIX}")):
         yield path.name.removesuffix(ANSWER_SUFFIX), path

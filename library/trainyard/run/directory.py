@@ -1,4 +1,4 @@
-"""The run directory of an attempt: the names of its files, and the phases of a trainer."""
+"""The run directory of an attempt: names of its files, and phases of the trainer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""On this signal a rank writes its `RankPosition`, and the Python stacks of all its threads to its
-log, and continues."""
+"""Signal on which a rank writes its `RankPosition`, and the Python stacks of all threads to its
+log. The rank then continues."""
 
 
 class Entry:
-    """A path in a run directory, by name."""
+    """A path in the run directory, by name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -24,67 +24,67 @@ class Entry:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths in the run directory of one attempt on one node; opens nothing itself."""
+    """Paths in the run directory of one attempt on one node; the class opens no file."""
 
     root: Path
     """`<node-local data>/runs/<job>/<attempt>`."""
 
     spec = Entry("spec.json")
-    """The job's spec, unchanged."""
+    """Spec of the job, as submitted."""
     attempt = Entry("attempt.json")
-    """Layout, overrides, allocation and resume point; absent for a bare launch."""
+    """Layout, overrides, allocation and resume point; absent in a launch by hand."""
     metrics = Entry("metrics.jsonl")
-    """A `MetricRecord` for each step and each late validation, on the node of global rank 0."""
+    """A `MetricRecord` per step and per late validation; only on the node of global rank 0."""
     rank_metrics = Entry("metrics")
-    """Folder of `rank-<r>.jsonl`: `MetricRecord` lines of the other processes of a program."""
+    """Folder with `rank-<r>.jsonl`: `MetricRecord` lines of a program's other processes."""
     artifacts = Entry("artifacts")
-    """Folder of `rank-<r>.jsonl`, with `ArtifactRecord` lines of a program's processes, and of
-    content that the server does not have yet."""
+    """Folder with `rank-<r>.jsonl`, the `ArtifactRecord` lines of a program's processes, and with
+    content files that the server does not have yet."""
     outputs = Entry("outputs")
-    """Folder for files of a program; `program.artifacts` selects some of them."""
+    """Folder for files that a program writes; `program.artifacts` selects the files to store."""
     events = Entry("events.jsonl")
-    """An `EventRecord` for each event, on the node of global rank 0."""
+    """An `EventRecord` per event; only on the node of global rank 0."""
     committing = Entry("committing")
-    """Exists while global rank 0 may have a commit without an event."""
+    """Mark that exists while global rank 0 may have a commit without an event."""
     logs = Entry("logs")
-    """Folder of the ranks' output."""
+    """Folder with the output of the ranks."""
     heartbeat = Entry("heartbeat.json")
-    """The `Heartbeat` of this node, replaced atomically."""
+    """The `Heartbeat` of this node; each heartbeat replaces the file atomically."""
     stop = Entry("stop")
-    """If it exists, the trainer saves and ends."""
+    """Order to stop: if the file exists, the trainer saves and ends."""
     requests = Entry("requests")
-    """Folder of the requests `<id>.json` and their answers `<id>.answer.json`."""
+    """Folder with requests `<id>.json` and the responses `<id>.answer.json`."""
     outcome = Entry("outcome.json")
-    """How the trainer ended, an `Outcome`."""
+    """The trainer's `Outcome`."""
     error = Entry("error.json")
-    """The `Failure` of the first failing rank of this node."""
+    """The `Failure` of the first rank of this node that failed."""
     check_error = Entry("check_error.json")
     """The `Failure` of this node's check, if the check runs while the ranks start."""
     provenance = Entry("provenance.json")
-    """The `Provenance` of this node, written once at the start."""
+    """The `Provenance` of this node, written once at the start of the attempt."""
     facts = Entry("facts.json")
-    """The `RunFacts` of a program, replaced atomically on the node of global rank 0."""
+    """The `RunFacts` of a program, replaced atomically; only on the node of global rank 0."""
     tensorboard = Entry("tensorboard")
-    """Folder of TensorBoard files, if the job enables them."""
+    """Folder with TensorBoard files, if the job enables them."""
     flight_recorder = Entry("flight_recorder")
-    """Folder of `rank-<r>`: the last collectives of a rank, left by a timeout on CUDA."""
+    """Folder with `rank-<r>`: the last collectives of each rank, written at a timeout on CUDA."""
     positions = Entry("positions")
-    """Folder of `rank-<r>.json`: the `RankPosition` of a rank, written on `STACKS_SIGNAL`."""
+    """Folder with `rank-<r>.json`: the `RankPosition` of each rank, written on `STACKS_SIGNAL`."""
     profiles = Entry("profiles")
-    """Folder of Chrome traces of some steps, by rank."""
+    """Folder with Chrome traces of profiled steps, by rank."""
     snapshots = Entry("snapshots")
-    """Folder of memory snapshots of ranks on CUDA."""
+    """Folder with memory snapshots of ranks on CUDA."""
     kernels = Entry("kernels")
-    """Caches of torch's compilers for this attempt only; removed when it ends."""
+    """Folder with the caches of torch's compilers for this attempt; removed at its end."""
     kernel_archive = Entry("kernels.zip")
-    """Archive of these caches, made by the first rank of a node after its first step."""
+    """Archive of the folder `kernels`, made by the first rank of a node after its first step."""
     exit = Entry("exit.json")
     """The supervisor's `ExitRecord`."""
     secret = Entry("supervisor.secret")
-    """The attempt's token (mode 0600); never passed to ranks."""
+    """Token of the attempt (mode 0600), which is never passed to ranks."""
 
     def position(self, rank: int) -> Path:
-        """Return the path of the `RankPosition` of one global rank."""
+        """Return the path of the `RankPosition` of a global rank."""
         return self.positions / f"rank-{rank}.json"
 
     def metrics_of(self, rank: int) -> Path:
@@ -92,12 +92,12 @@ class RunDirectory:
         return self.metrics if rank == 0 else self.rank_metrics / f"rank-{rank}.jsonl"
 
     def log(self, rank: int) -> Path:
-        """Return the path of the output (stdout and stderr) of one global rank."""
+        """Return the path of the output (stdout and stderr) of a global rank."""
         return self.logs / f"rank-{rank}.log"
 
 
 class Phase(StrEnum):
-    """Current activity of the trainer; each phase has its own limit of silence."""
+    """Current activity of the trainer; each phase has its own limit for a hang."""
 
     STARTING = "starting"
     BUILDING_CACHE = "building_cache"

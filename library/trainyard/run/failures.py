@@ -12,7 +12,7 @@ from trainyard.run.record_base import JsonRecord
 
 
 class FailureReason(StrEnum):
-    """Why an attempt ended without success."""
+    """Reason for which an attempt ended without success."""
 
     OUT_OF_MEMORY = "out_of_memory"
     NON_FINITE_LOSS = "non_finite_loss"
@@ -31,7 +31,7 @@ class FailureReason(StrEnum):
 
 
 FREE_RETRIES = frozenset({FailureReason.NODE_LOST, FailureReason.PREEMPTED})
-"""Reasons that do not use up the retry budget."""
+"""Reasons of failures after which a retry does not use up the retry budget."""
 
 NEVER_RETRIED = frozenset(
     {
@@ -42,20 +42,22 @@ NEVER_RETRIED = frozenset(
         FailureReason.DISK_LIMIT,
     }
 )
-"""Reasons that would recur in a retry: the job ends with a remedy instead."""
+"""Reasons that would recur in a retry; so the job ends, with a remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy(JsonRecord):
-    """Remedy for a failure."""
+    """Suggested remedy for a failure."""
 
     text: ShortText
-    """One or two sentences."""
+    """Remedy, in one or two sentences."""
     resume: Literal["memory", "earlier", "free"] | None = None
-    """Suggested change in a resume: less memory on each slot, or free slots. `earlier` occurs only
-    in failures of older versions, because an earlier checkpoint leads to the same failure."""
+    """Suggested kind of resume: `memory` needs less memory per slot, `free` fits into the free
+    slots. `earlier` only occurs in failures of older versions; an earlier checkpoint would lead to
+    the same failure."""
     field: ShortText | None = None
-    """Field of the spec that a new job can change and a resume cannot; a section ends in a dot."""
+    """Spec field that a new job can change but a resume cannot; the name of a section ends in a
+    dot."""
 
 
 REMEDIES: dict[FailureReason, Remedy] = {
@@ -108,56 +110,57 @@ REMEDIES: dict[FailureReason, Remedy] = {
         "then resume; or raise TRAINYARD_RUN_BYTES of the node's worker."
     ),
 }
-"""The usual remedies; a failure with a more specific cause has its own remedy."""
+"""Usual remedy for each reason; a failure with a more specific cause has another remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse(JsonRecord):
-    """Memory of a rank on its device when it ran out, in bytes."""
+    """Memory of a rank on its device at the time of an out-of-memory error, in bytes."""
 
     device: ShortText
-    """`cuda` or `cpu`."""
+    """Kind of device: `cuda` or `cpu`."""
     total_bytes: Number
-    """Memory of the device, or of the host."""
+    """Total memory of the device, or of the host."""
     reserved_bytes: Number
-    """Reserved by the allocator; on a CPU the resident set."""
+    """Memory that the allocator has reserved; on a CPU, the resident set."""
     allocated_bytes: Number
-    """Used by tensors; on a CPU the resident set."""
+    """Memory that tensors use; on a CPU, the resident set."""
     weights_bytes: Number
-    """Weights, without temporarily gathered ones."""
+    """Memory of the weights, without temporarily gathered weights."""
     gradients_bytes: Number
-    """Gradients, without unreduced ones."""
+    """Memory of the gradients, without gradients that are not reduced yet."""
     optimizer_bytes: Number
-    """States of the optimizer."""
+    """Memory of the optimizer states."""
     rest_bytes: Number
-    """The rest: activations, gathered tensors, buffers; on a CPU also the program."""
+    """Other memory: activations, gathered tensors and buffers; on a CPU also the program."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadFailure(JsonRecord):
-    """The checkpoint that an attempt could not load."""
+    """Checkpoint that an attempt could not load."""
 
     checkpoint_id: ShortText
-    """Its id."""
+    """Id of the checkpoint."""
     fault: CheckpointFault | None
-    """Why it is unusable; absent after an error of the storage, which may be temporary."""
+    """Fault that makes the checkpoint unusable; absent after a storage error, which may be
+    temporary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BadWindow(JsonRecord):
-    """The sequences of all steps since the last good value; some of them may have done damage."""
+    """Sequences of all steps since the last good value; some of them may have damaged the
+    weights."""
 
     start: Annotated[int, Bounds(ge=0, lt=2**63)]
     """Position of the first sequence."""
     end: Annotated[int, Bounds(ge=0, lt=2**63)]
     """Position after the last sequence."""
     first_step: Annotated[int, Bounds(ge=1)]
-    """Step that started with the first sequence; only checkpoints before this step are
-    undamaged."""
+    """Step that trained on the first sequence; only checkpoints before this step are undamaged."""
 
     @property
     def window(self) -> tuple[int, int]:
-        """First position, and position after the last."""
+        """Position of the first sequence, and position after the last sequence."""
         return self.start, self.end
 
 
@@ -165,59 +168,61 @@ _USUAL = Remedy(text="the usual remedy for the reason")
 
 
 def _usual_remedy() -> Remedy:
-    # A dataclass's factory cannot see other fields, so __post_init__ looks up the reason.
+    # The factory of a dataclass field cannot read other fields, so __post_init__ looks up the
+    # reason.
     return _USUAL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure(JsonRecord):
-    """The first failure of an attempt, as stored in `error.json` and on the server."""
+    """First failure of an attempt, as stored in `error.json` and on the server."""
 
     reason: FailureReason
-    """Kind of the failure."""
+    """Reason of the failure."""
     message: ShortText
-    """One or two sentences: the given value, the needed one, the path or field."""
+    """Failure in one or two sentences, with the given value, the required value, and path or
+    field."""
     remedy: Remedy = field(default_factory=_usual_remedy)
-    """The remedy; the usual one for the reason if the writer named none."""
+    """Remedy; by default the usual remedy for the reason."""
     rank: Number | None = None
-    """Global rank that failed first; absent when no rank did."""
+    """Global rank that failed first; absent if no rank failed."""
     node: ShortText | None = None
-    """Node of that rank."""
+    """Node of the rank that failed first."""
     signal: ShortText | None = None
-    """Signal that ended the rank, such as `SIGKILL`."""
+    """Signal that ended the rank, such as `SIGKILL`; absent without one."""
     exit_code: Number | None = None
-    """Exit code of the rank."""
+    """Exit code of the rank; absent without one."""
     step: Number | None = None
-    """Step of the failure."""
+    """Step at which the failure occurred."""
     path: WrittenPath | None = None
-    """File or folder at fault."""
+    """File or folder that caused the failure."""
     metric: ShortText | None = None
-    """Metric that a guard judged bad, such as `train/grad_norm`."""
+    """Metric that a guard found bad, such as `train/grad_norm`."""
     traceback: Annotated[str, Cut(20_000, keep_end=True)] | None = None
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None
-    """Sequences that the next attempt leaves out, if the guard requires a rollback."""
+    """Sequences that the next attempt skips, if a guard requires a rollback."""
     free_retry: bool = False
-    """Whether another attempt may follow without using up the retry budget, for any reason: the job
-    was not at fault."""
+    """Whether a retry does not use up the retry budget, whatever the reason, because the job did
+    not cause the failure."""
     node_at_fault: bool = False
-    """Whether the failure counts against its node: a worker, a supervisor or torchrun failed there.
-    Ranks and their check leave it unset; `node_lost` counts without it."""
+    """Whether the failure counts against its node, because a worker, supervisor or torchrun failed.
+    Ranks and the node's check never set this field; the reason `node_lost` counts without it."""
     memory: MemoryUse | None = None
-    """Use of the memory, if it ran out."""
+    """Use of the memory after an out-of-memory error."""
     load: LoadFailure | None = None
-    """The checkpoint that could not be loaded, if one was at fault."""
+    """Checkpoint that could not be loaded, if it caused the failure."""
     environment: ShortText | None = None
-    """Digest of the program's environment if its storage root lacks it: it is built before the next
-    attempt."""
+    """Digest of the program's environment, if the storage root lacks it. The environment is then
+    built before the next attempt."""
 
     def __post_init__(self) -> None:
-        """Cut the texts, and set the usual remedy if none is given."""
+        """Cut long texts, and set the usual remedy if none is given."""
         super().__post_init__()
         if self.remedy is _USUAL:
             object.__setattr__(self, "remedy", REMEDIES[self.reason])
 
     @property
     def is_free(self) -> bool:
-        """Whether a retry after it does not use up the budget."""
+        """Whether a retry after this failure does not use up the retry budget."""
         return self.free_retry or self.reason in FREE_RETRIES

@@ -1,4 +1,4 @@
 """Size limit of an archive of compiled kernels."""
 
 LARGEST_ARCHIVE = 512 * 2**20
-"""Most bytes of an archive; kernels of a large model take tens of MiB."""
+"""Maximum size of an archive, in bytes; kernels of a large model take tens of MiB."""

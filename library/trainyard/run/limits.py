@@ -1,8 +1,8 @@
-"""Limits of what scripts and programs write: texts and numbers of records, names, warnings.
+"""Limits on what scripts and programs write: texts and numbers of records, names, warnings.
 
-Limits of records are annotations that pydantic applies when it parses. A record cuts its own texts
-when it is constructed. Only the program that parses a record checks bounds of numbers, because the
-writer counted them itself.
+Limits in records are annotations, which pydantic applies when it parses a record. A record also
+cuts its own texts when it is constructed. Bounds of numbers are only checked by the program that
+parses the record, because the program that writes it computed the numbers itself.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ CoreSchema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cut:
-    """A text from a program, of any content and length.
+    """Limit of a text from a program, which may have any content and length.
 
-    An error quotes data, paths and output of other programs. Its record must be stored in any
-    case, so the text is made storable instead of being refused: PostgreSQL stores no NUL, UTF-8
-    has no half of a surrogate pair, and a report has a size limit.
+    An error quotes data, paths and output of other programs, and its record must always be
+    stored. So the text is converted, not rejected: PostgreSQL stores no NUL, UTF-8 has no lone
+    surrogates, and the size of a report is limited.
     """
 
     limit: int
-    """Most characters; `...` replaces the omitted part."""
+    """Maximum number of characters; `...` replaces the omitted part."""
     keep_end: bool = False
-    """Whether the end is kept instead of the start."""
+    """Whether to keep the end of the text instead of its start."""
 
     def apply(self, text: str) -> str:
-        """Return the text in storable form."""
+        """Return the text in a form that can be stored."""
         clean = text.encode("utf-8", errors="backslashreplace").decode().replace("\0", "\ufffd")
         if len(clean) <= self.limit:
             return clean
@@ -42,7 +42,7 @@ class Cut:
     def _before(self, value: object) -> object:
         return self.apply(value) if isinstance(value, str) else value
 
-    # Called by pydantic; a core schema is a plain dict, so nothing is imported here.
+    # pydantic calls this method. A core schema is a plain dict, so this module needs no pydantic.
     def __get_pydantic_core_schema__(
         self, source: Any, handler: Callable[[Any], CoreSchema]
     ) -> CoreSchema:
@@ -55,7 +55,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of a number, or the most items of a tuple or a dict."""
+    """Bounds of a number, or the maximum number of items in a tuple or dict."""
 
     ge: int | None = None
     gt: int | None = None
@@ -71,34 +71,34 @@ class Bounds:
 
 
 ShortText = Annotated[str, Cut(4000)]
-"""One or two sentences from a program: an error, an outcome, an answer."""
+"""One or two sentences from a program: an error, a result or a response."""
 WrittenPath = Annotated[str, Cut(4096)]
-"""A path from a program, with any bytes."""
+"""A path from a program, which may contain any bytes."""
 Number = Annotated[int, Bounds(gt=-(2**62), lt=2**62)]
-"""A whole number in a record; both databases and JSON can hold it."""
+"""An integer in a record that both databases and JSON can store."""
 
 
 MAX_WARNINGS = 100
-"""Names of which one place warns."""
+"""Maximum number of names for which one place in the code warns."""
 
 
 def legal_step(step: SupportsIndex, *, name: str = "step") -> int:
     """Return a step as a Python int.
 
     Raises:
-        ValueError: it is no whole number from 0 to 1,000,000,000.
+        ValueError: the step is not an integer from 0 to 1,000,000,000.
     """
     return whole_number(name, step, least=0, most=LAST_STEP)
 
 
 def number_of(value: SupportsFloat) -> float:
-    """Return a number as a Python float; an array of any dimensions with one number is accepted.
+    """Return a number as a Python float; an array of any shape with a single number is accepted.
 
     Raises:
-        TypeError, ValueError, OverflowError: it is no number.
+        TypeError, ValueError, OverflowError: the value is not a number.
     """
     shape, item = getattr(value, "shape", None), getattr(value, "item", None)
-    # numpy 2.4 refuses `float()` of an array with dimensions, and warned of it before.
+    # numpy 2.4 rejects `float()` of an array with dimensions; earlier versions warn.
     if isinstance(shape, tuple) and shape and math.prod(shape) == 1 and callable(item):
         single = item()
         if not isinstance(single, str | bytes):
@@ -107,13 +107,13 @@ def number_of(value: SupportsFloat) -> float:
 
 
 class WarnedNames:
-    """The names of which a place has warned: of each once, of the first `MAX_WARNINGS` alone."""
+    """Names for which one place has warned: each name once, and only `MAX_WARNINGS` names."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def add(self, name: str) -> bool:
-        """Return whether to warn of a name, and count it."""
+        """Record a name; return whether to warn about it."""
         if name in self._names or len(self._names) >= MAX_WARNINGS:
             return False
         self._names.add(name)

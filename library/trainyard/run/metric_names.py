@@ -1,4 +1,4 @@
-"""Names of metrics: the names that the server stores, and the legal names for scripts."""
+"""Names of metrics: names that the server stores, and names that scripts may log."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from hashlib import blake2b
 from unicodedata import category
 
 LONGEST = 268
-"""Most characters of a stored name."""
+"""Maximum length of a stored name, in characters."""
 LONGEST_LOGGED = 256
-"""Most characters of a script's name: `/rank-99999` may be appended."""
+"""Maximum length of a script's name, in characters; `/rank-99999` may be appended."""
 LEGAL_FORM = (
     f"a name has 1 to {LONGEST_LOGGED} printable characters of any script except the comma, starts "
     "with a letter, a digit, `_` or a symbol such as ∇ and ends without a space, as `train/loss`"
 )
 _UNSTORABLE = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
-# The first character must not make a spreadsheet read the field as a formula.
+# The first character must not cause a spreadsheet to read the name as a formula.
 _STORABLE = re.compile(f"[^, =+@\\-{_UNSTORABLE}][^,{_UNSTORABLE}]{{0,{LONGEST - 1}}}")
 _FORMULAS = "\uff1d\uff0b\uff0d\uff20"
-"""The wide forms of `=+-@`."""
-# Legal within words of Persian or Hindi and within emoji. Next to ASCII they would make two names
-# look the same.
+"""Full-width forms of `=+-@`."""
+# Joiners are legal in Persian or Hindi words and in emoji. Next to ASCII, they would allow two
+# names that look the same.
 _JOINERS = re.compile("(?<=[^\x00-\x7f])[\u200c\u200d](?=[^\x00-\x7f])")
 _MARK = "_01234567"
-"""An underscore and eight digits of a checksum."""
+"""Placeholder with the length of the appended mark: an underscore and eight digits."""
 
 
 def is_storable(name: str) -> bool:
-    """Return whether the server stores a series of this name.
+    """Return whether the server stores a series with this name.
 
-    It accepts more than `is_legal`, which depends on the character tables of the Python version.
-    A comma is illegal because it separates names in URLs.
+    The server accepts more names than `is_legal`, which depends on the character tables of the
+    Python version. A comma is illegal, because commas separate names in URLs.
     """
     return _STORABLE.fullmatch(name) is not None
 
 
 def is_legal(name: str) -> bool:
-    """Return whether a script's name is stored unchanged."""
+    """Return whether a name from a script is stored unchanged."""
     return (
         0 < len(name) <= LONGEST_LOGGED
         and _may_begin(name[0])
@@ -48,7 +48,8 @@ def is_legal(name: str) -> bool:
 
 
 def _may_begin(character: str) -> bool:
-    """Return whether a legal name may start with a character: of a word, or a non-ASCII symbol."""
+    """Return whether a name may start with a character: a letter, digit, `_` or non-ASCII
+    symbol."""
     if character.isalnum() or character == "_":
         return True
     is_symbol = not character.isascii() and category(character)[0] in "SP"
@@ -59,13 +60,13 @@ def _may_begin(character: str) -> bool:
 def legal_name(name: str) -> str:
     """Return the name under which a value is stored; a legal name stays unchanged.
 
-    In an illegal name, each run of illegal characters becomes `_`, characters that may not start a
-    name are dropped from its start, the rest is cut to length, and a checksum of the whole name is
-    appended: `top-5, in %` becomes `top-5_ in %_18412e97`. So different names stay different, on
-    each rank and in each attempt.
+    In an illegal name, each sequence of illegal characters becomes `_`, and characters that may
+    not start a name are dropped from its start. The rest is cut, and a checksum of the original
+    name is appended: `top-5, in %` becomes `top-5_ in %_18412e97`. So different names stay
+    different, and a name has the same form on each rank and in each attempt.
 
     Raises:
-        TypeError: it is no text.
+        TypeError: the name is not text.
     """
     if not isinstance(name, str):
         raise TypeError(f"metric name {name!r} is {type(name).__name__}; legal: text")
@@ -80,5 +81,5 @@ def legal_name(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name without commas and line ends as a CSV field (RFC 4180)."""
+    """Return a name without commas and line breaks as a CSV field (RFC 4180)."""
     return '"' + name.replace('"', '""') + '"' if '"' in name else name

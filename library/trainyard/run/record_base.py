@@ -1,4 +1,4 @@
-"""The base of the records in a run directory: texts cut at construction, and JSON text."""
+"""Base class of the records in a run directory: it cuts texts and writes JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from trainyard.run.limits import Cut
 
 Cutter = Callable[[Any], Any]
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-"""JSON strings for numbers that JSON lacks."""
+"""JSON strings for numbers that JSON does not allow."""
 
 
 class JsonRecord(DescribedFields):
-    """The base of the frozen dataclasses that programs write for programs.
+    """Base class of the frozen dataclasses by which programs exchange data through files.
 
-    Unlike a spec a record may hold NaN and infinity, which are written as strings: people search
-    for the point where a loss became NaN. `trainyard.protocol.record_parser` parses records.
+    Unlike a spec, a record may contain NaN and infinity, so that people can find the point at
+    which a loss became NaN; both are written as strings. `trainyard.protocol.record_parser`
+    parses records.
     """
 
-    # Only pydantic reads it; the same settings as in `trainyard.base.model_base.RecordModel`.
+    # Settings for pydantic, the same as in `trainyard.base.model_base.RecordModel`.
     __pydantic_config__: ClassVar[dict[str, object]] = {
         "extra": "forbid",
         "ser_json_inf_nan": "strings",
@@ -33,7 +34,7 @@ class JsonRecord(DescribedFields):
     }
 
     def __post_init__(self) -> None:
-        """Cut the texts."""
+        """Cut long texts."""
         for name, cut in _cutters(type(self)):
             object.__setattr__(self, name, cut(getattr(self, name)))
 
@@ -42,13 +43,13 @@ def to_json(record: JsonRecord, *, indent: int | None = None) -> str:
     """Return the JSON text of a record, without a final line break."""
     try:
         return _encode(record, indent=indent)
-    except ValueError:  # it holds NaN or infinity
-        # Copied only in this case: a copy takes 0.1 s for the commit of 10,000 files.
+    except ValueError:  # the record contains NaN or infinity
+        # Copy only in this case, because a copy takes 0.1 s for a commit of 10,000 files.
         return _encode(to_plain(record), indent=indent)
 
 
 def to_plain(value: Any) -> Any:
-    """Return a record, or a value in it, as JSON types; NaN and infinity become strings."""
+    """Convert a record, or a value in it, to JSON types; NaN and infinity become strings."""
     if isinstance(value, float):
         return value if math.isfinite(value) else NOT_FINITE[str(value)]
     if isinstance(value, JsonRecord | datetime):
@@ -85,7 +86,7 @@ def _find_cutters(kind: type[JsonRecord]) -> tuple[tuple[str, Cutter], ...]:
 
 
 def _cutter(hint: Any) -> Cutter | None:
-    """Return a function that cuts the texts in a value of this type; None if it has no texts."""
+    """Return a function that cuts all texts in a value of this type; None if it contains none."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         cuts = (limit.apply for limit in arguments[1:] if isinstance(limit, Cut))

@@ -1,4 +1,4 @@
-"""Write records to files of a run directory: append, replace, or create once."""
+"""Write records to files of a run directory: append, replace, or create."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trainyard.run.record_base import JsonRecord, to_json
 
 
 def append_record(path: PurePath, record: JsonRecord) -> None:
-    """Append a record as one line, whole or not at all, so that a full disk leaves no partial line.
+    """Append a record as one line, completely or not at all; a full disk leaves no partial line.
 
     Raises:
-        OSError: the record could not be appended whole.
+        OSError: the record could not be appended completely.
     """
-    # One write, so that a reader that follows the file never sees two records mixed in a line.
+    # Use a single write, so that readers of a growing file never see two records in one line.
     line = to_json(record).encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(fd).st_size
         written = os.write(fd, line)
         if written != len(line):
-            if os.fstat(fd).st_size == size + written:  # else another process has appended too
+            if os.fstat(fd).st_size == size + written:  # no other process has appended meanwhile
                 os.ftruncate(fd, size)
             raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
     finally:
@@ -30,22 +30,22 @@ def append_record(path: PurePath, record: JsonRecord) -> None:
 
 
 def replace_record(path: PurePath, record: JsonRecord) -> None:
-    """Replace a file that only programs read, while the attempt runs.
+    """Replace a file that only programs read while the attempt runs.
 
     Raises:
-        OSError: the system refuses; the former file is unchanged.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
-    # Not synced: heartbeats are replaced every second, and a power loss ends the attempt anyway.
+    # Not synced, because heartbeats are replaced every second, and a power loss ends the attempt.
     replace_file(path, to_json(record) + "\n", durable=False)
 
 
 def create_record(path: PurePath, record: JsonRecord) -> bool:
-    """Write a file that people open, indented and durable, unless it exists.
+    """Write a file for people, indented and durable, unless it exists.
 
     Returns:
         Whether the file was written.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the file cannot be written.
     """
     return create_file(path, to_json(record, indent=1) + "\n")

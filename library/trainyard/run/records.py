@@ -1,4 +1,4 @@
-"""Records of a run directory, defined once for writers and readers."""
+"""Records in a run directory, with one definition for writers and readers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from trainyard.run.limits import LAST_STEP, Bounds, Cut, Number, ShortText
 from trainyard.run.record_base import JsonRecord
 
 DIFF_LIMIT_BYTES = 1_000_000
-"""Most bytes of `Provenance.git_diff`."""
+"""Maximum length of `Provenance.git_diff`."""
 MAX_RANKS = 100_000
-"""Upper limit of ranks."""
+"""Upper limit of the number of ranks."""
 MAX_RANK_RANGES = 256
-"""Most ranges that describe a process group (12 KiB); a group of a mesh needs a few."""
+"""Maximum number of ranges for one process group (12 KiB); a group of a mesh needs a few."""
 MAX_RESTARTED = 500
-"""Most names in one `SeriesRestart`: with the longest names it still fits in a report."""
+"""Maximum number of names in one `SeriesRestart`; with the longest names it still fits in a
+report."""
 
 ProgramAnswer = Literal["stop", "save", "profile", "memory_snapshot"]
-"""An order or a request that a program can support."""
+"""Order or request that a program can support."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat(JsonRecord):
-    """`heartbeat.json`: proof that the trainer makes progress, and its phase."""
+    """`heartbeat.json`: proof that the trainer makes progress, with its phase."""
 
     phase: Phase
-    """Current activity."""
+    """Current phase of the trainer."""
     step: Annotated[int, Bounds(ge=0, le=LAST_STEP)]
     """Completed optimizer steps."""
     time: float
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     steps: Annotated[int, Bounds(ge=1, le=LAST_STEP)] | None = None
-    """Total steps, if a program reports them."""
+    """Total number of steps, if a program reports it."""
     answers: Annotated[tuple[ProgramAnswer, ...], Bounds(max_length=4)] = ()
-    """Orders and requests that a program supports, by its calls of `should_stop`, `should_save` and
-    `request`."""
+    """Orders and requests that a program supports, as shown by its calls to `should_stop`,
+    `should_save` and `request`."""
 
 
 MAX_RECORD_VALUES = 500
-"""Most values of a script in one record: with the longest names it still fits in a report."""
+"""Maximum number of a script's values in one record; with the longest names the record still fits
+in a report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,25 +53,27 @@ class MetricRecord(JsonRecord):
     step: int
     """Completed optimizer steps, including this one."""
     time: float
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     values: dict[str, float]
-    """Metric names with group and unit, such as `train/loss`; NaN and infinity as strings."""
+    """Values, by name of the metric with group and unit, such as `train/loss`. NaN and infinity are
+    strings."""
     data_digest: str | None = None
-    """Digest of the sequences of this step, in global order; in a program with several processes,
-    of the samples of one process."""
+    """Digest of the sequences in this step, in global order. In a program with several processes,
+    digest of the samples of one process."""
     ranks: Annotated[int, Bounds(ge=1, le=MAX_RANKS)] = 1
-    """Number of processes that may record the step; if above 1, the values are of one of them."""
+    """Number of processes that may record this step. If it is above 1, the values are from one
+    process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesRestart(MetricRecord):
-    """A line in the metrics of event files: a new session of the program starts at `step`.
+    """A line among the metrics of event files: a new session of the program starts at `step`.
 
-    It has no values. Points of the former session from this step on are dropped.
+    The line has no values. Points of the previous session from this step on are dropped.
     """
 
     names: Annotated[tuple[str, ...], Bounds(max_length=MAX_RESTARTED)]
-    """Series of the former session."""
+    """Series of the previous session."""
 
 
 RunEventKind = Literal[
@@ -92,28 +96,28 @@ class EventRecord(JsonRecord):
     """One line of `events.jsonl`: an event of the attempt."""
 
     time: float
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     kind: RunEventKind
     """Kind of the event."""
     step: int
-    """Completed optimizer steps at that time."""
+    """Completed optimizer steps at the time of the event."""
     data: dict[str, object] = field(default_factory=dict)
-    """Its details: a `Manifest` for a commit, a `SaveSettled` once the end of a save is noted, a
-    `SaveFailed` for a save that is retried, a phase name, a request's id."""
+    """Details of the event: a `Manifest` for a commit, a `SaveSettled` for a noticed end of a save,
+    a `SaveFailed` for a save that is retried, the name of a phase, or the id of a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(JsonRecord):
-    """`outcome.json`: how the trainer ended."""
+    """`outcome.json`: outcome of the trainer."""
 
     outcome: Literal["succeeded", "stopped", "failed"]
-    """How it ended."""
+    """Outcome of the trainer."""
     step: Number
     """Completed optimizer steps."""
     checkpoint_id: ShortText | None = None
-    """Last checkpoint that it committed."""
+    """Id of the last checkpoint that the trainer committed."""
     failure: Failure | None = None
-    """Why it failed."""
+    """Failure, if the trainer failed."""
 
 
 RequestKind = Literal["save", "profile", "memory_snapshot"]
@@ -127,21 +131,21 @@ class Request(JsonRecord):
     kind: RequestKind
     """Kind of the request."""
     steps: Annotated[int, Bounds(ge=1, le=100)] = 3
-    """Steps that a profile or the history of a memory snapshot holds."""
+    """Number of steps in a profile, or in the history of a memory snapshot."""
     ranks: RecordingRanks = "first"
-    """Ranks that record: global rank 0, or every rank."""
+    """Ranks that record: only global rank 0, or all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestAnswer(JsonRecord):
-    """`requests/<id>.answer.json`: the result of a request."""
+    """`requests/<id>.answer.json`: response to a request."""
 
     ok: bool
-    """Whether it was done."""
+    """Whether the trainer did what was requested."""
     message: ShortText
-    """What was done, or why not."""
+    """Result of the request, or reason of the failure."""
     step: Annotated[int, Bounds(ge=0)]
-    """Completed optimizer steps at that time."""
+    """Completed optimizer steps at the time of the response."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,13 +153,13 @@ class Provenance(JsonRecord):
     """`provenance.json`: code, software and hardware of the run on one node."""
 
     git_commit: ShortText | None
-    """Commit of the trainer's source tree; absent if it is not in a repository."""
+    """Commit of the trainer's source tree; absent outside a repository."""
     git_diff: Annotated[str, Cut(DIFF_LIMIT_BYTES)] | None
-    """Changes of tracked files since that commit; empty without changes."""
+    """Changes to tracked files since the commit; empty without changes."""
     git_diff_truncated: bool
-    """Whether `git_diff` was cut at its limit."""
+    """Whether `git_diff` was cut because of its limit."""
     packages: Annotated[dict[ShortText, ShortText], Bounds(max_length=4000)]
-    """Version of every installed package."""
+    """Versions of all installed packages, by name."""
     python: ShortText
     """Version of Python."""
     torch: ShortText
@@ -163,32 +167,32 @@ class Provenance(JsonRecord):
     cuda: ShortText | None
     """CUDA version of the torch build."""
     cuda_driver: ShortText | None
-    """Version of the NVIDIA driver; absent without one."""
+    """Version of the NVIDIA driver; absent without a driver."""
     nccl: ShortText | None
-    """Version of NCCL; absent if torch has none."""
+    """Version of NCCL; absent if torch lacks NCCL."""
     host: ShortText
     """Name of the host."""
     platform: ShortText
     """Kernel and architecture."""
     cpu_count: Number
-    """CPU cores that the trainer may use."""
+    """Number of CPU cores that the trainer may use."""
     gpus: Annotated[tuple[ShortText, ...], Bounds(max_length=1024)]
-    """Names of the GPUs that it sees, by index."""
+    """Names of the GPUs that the trainer sees, by index."""
     launch: ShortText | None = None
-    """Start of the ranks: `warm`, forked from a process that had imported torch, or `cold` with the
-    reason; absent without a supervisor."""
+    """Kind of start of the ranks: `warm` (forked from a process that had imported torch), or `cold`
+    with the reason; absent without a supervisor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankRange(JsonRecord):
-    """Global ranks at equal distances."""
+    """Global ranks with equal distances."""
 
     first: Annotated[int, Bounds(ge=0, lt=MAX_RANKS)]
-    """First rank."""
+    """First rank of the range."""
     last: Annotated[int, Bounds(ge=0, lt=MAX_RANKS)]
-    """Last rank, inclusive."""
+    """Last rank, which is included."""
     step: Annotated[int, Bounds(ge=1, lt=MAX_RANKS)] = 1
-    """Distance between neighbours."""
+    """Distance between adjacent ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,51 +200,51 @@ class PendingCollective(JsonRecord):
     """A collective that has not ended on a rank."""
 
     group: ShortText
-    """Its process group; the same on all ranks of the group."""
+    """Process group of the collective; its name is the same on all ranks of the group."""
     ranks: Annotated[tuple[RankRange, ...], Bounds(max_length=MAX_RANK_RANGES)] = ()
-    """Global ranks of the group; empty if unknown. Ranges are short: each rank reports its group,
-    and a list of 4,096 ranks would take 22 KB."""
+    """Global ranks of the group; empty if unknown. They are stored as ranges, because each rank
+    reports its group, and a list of 4,096 ranks would take 22 KB."""
     number: Number
-    """Its position among the collectives of the group; the same on all ranks."""
+    """Number of the collective within the group; the same on all ranks."""
     op: ShortText
-    """Operation, such as `all_reduce`."""
+    """Operation of the collective, such as `all_reduce`."""
     sizes: ShortText
-    """Shapes of its input."""
+    """Shapes of the input."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankPosition(JsonRecord):
-    """`positions/rank-<r>.json`: position of a rank, written when the supervisor requests it."""
+    """`positions/rank-<r>.json`: position of a rank, written on a signal from the supervisor."""
 
     rank: Number
     """Global rank."""
     time: float
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     step: Number | None = None
-    """Completed optimizer steps; absent for a rank that did not answer."""
+    """Completed optimizer steps; absent if the rank did not respond."""
     place: ShortText | None = None
     """Innermost frame outside Python and packages, such as `data/batches.py:113 in __next__`;
-    absent for a rank that did not answer."""
+    absent if the rank did not respond."""
     collective: PendingCollective | None = None
-    """The oldest open collective of the rank."""
+    """Oldest collective of the rank that has not ended."""
     process: ShortText | None = None
-    """State of its process if it did not answer, such as `stopped`."""
+    """State of the process if the rank did not respond, such as `stopped`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankExit(JsonRecord):
-    """How one rank ended."""
+    """End of one rank."""
 
     rank: Number
     """Global rank."""
     pid: Number
     """Process id."""
     exit_code: Number | None
-    """Exit code; absent if a signal ended it or its end was not observed."""
+    """Exit code; absent if a signal ended the rank, or if its end was not observed."""
     signal: ShortText | None
-    """Signal that ended it, such as `SIGKILL`."""
+    """Signal that ended the rank, such as `SIGKILL`."""
     time: float
-    """Unix time, seconds."""
+    """Unix time of the end, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,17 +252,17 @@ class ExitRecord(JsonRecord):
     """`exit.json`: the supervisor's record of the end of its node's share of the attempt."""
 
     outcome: Literal["succeeded", "stopped", "failed", "cancelled"]
-    """How it ended, from the trainer's outcome, the ranks' exits and the orders."""
+    """Outcome of the share, from the trainer's outcome, the exits of the ranks, and the orders."""
     failure: Failure | None
-    """Why it failed."""
+    """Failure, if the share failed."""
     ranks: tuple[RankExit, ...]
-    """Observed exits of ranks, in order of time."""
+    """Observed exits of ranks, sorted by time."""
     time: float
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     positions: Annotated[tuple[RankPosition, ...], Bounds(max_length=1024)] = ()
-    """Positions of the ranks after a silence of most of the hang limit; empty without such a
-    silence at the end."""
+    """Positions of the ranks after a silence that lasted most of the hang limit. Empty if no such
+    silence preceded the end."""
     false_alarms: Number = 0
-    """Number of such silences that progress followed."""
+    """Number of such silences after which the trainer made progress again."""
     unreported_commit: bool = False
-    """Whether global rank 0 may have committed a checkpoint without writing its event."""
+    """Whether global rank 0 may have committed a checkpoint without recording the event."""

@@ -16,25 +16,26 @@ from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 DeviceKind = Literal["cpu", "cuda"]
 AutoValues = dict[str, bool | int | float | str]
-"""Values by the path of their field, such as `compile.enabled`."""
+"""Resolved values, by dotted path of the spec field, such as `compile.enabled`."""
 Value = TypeVar("Value")
 
 AUTO: Final = "auto"
 GPU_LOG_EVERY_STEPS = 10
-"""A logged line costs two collectives and a wait for the device; torchtitan logs as often."""
+"""Number of steps between two logged lines on GPUs. Each line costs two collectives and a wait for
+the device; torchtitan logs at the same interval."""
 GPU_INTERVAL_SECONDS = 600.0
-"""A failure loses at most ten minutes. A save that stalls a 7B model for 6.3 s (PyTorch's figure
-for asynchronous DCP) then costs 1 %. By Young's formula, sqrt(2 x 6.3 s x MTBF), the interval is
-optimal for one failure every eight hours."""
+"""Time between two saves on GPUs: a failure loses at most ten minutes. A save that stalls a 7B
+model for 6.3 s (a value from PyTorch for asynchronous DCP) then costs 1 % of the time. By Young's
+formula, sqrt(2 x 6.3 s x MTBF), the interval is optimal for one failure every eight hours."""
 
 
 def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> JobSpec:
-    """Return the spec with each `auto` replaced by its value; given values stay.
+    """Return the spec with each `auto` replaced by its value; other fields stay.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         device: kind of the slots.
-        layout: the attempt's layout; the spec's own axes when absent.
+        layout: layout of the attempt; by default the spec's own axes.
     """
     by_section: dict[str, AutoValues] = {}
     for path, value in auto_values(spec, device, layout).items():
@@ -48,17 +49,17 @@ def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) ->
 
 
 def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> AutoValues:
-    """Return the value of each field that is `auto`; arguments as for `resolved`.
+    """Return the resolved value of each field that is `auto`.
 
-    On CPUs the value is the field's entry in `FIRST_DEFAULTS`. The rules reject a returned value
-    only if they reject every value. The result is empty for a program, because only the built-in
-    trainer reads these fields.
+    The arguments are those of `resolved`. On CPUs the value is the field's entry in
+    `FIRST_DEFAULTS`. The rules only reject a returned value if no value is legal. The result is
+    empty for a program, because only the built-in trainer reads these fields.
     """
     if spec.program is not None:
         return {}
     steps, seconds = _intervals(spec, device)
     on_gpu = device == "cuda"
-    pinned = on_gpu and not spec.optimizer.cpu_offload  # offload already keeps them on the host
+    pinned = on_gpu and not spec.optimizer.cpu_offload  # offload keeps tensors on the host
     values: AutoValues = {
         "training.log_every_steps": GPU_LOG_EVERY_STEPS if on_gpu else 1,
         "compile.enabled": _compiles(spec, device, layout or spec.parallelism),
@@ -105,7 +106,7 @@ def _compiles(spec: JobSpec, device: DeviceKind, axes: Layout | ParallelismSecti
 
 
 def _intervals(spec: JobSpec, device: DeviceKind) -> tuple[int, float]:
-    """Return steps and seconds between saves."""
+    """Return the numbers of steps and of seconds between two saves."""
     section = spec.checkpoint
     steps, seconds = section.interval_steps, section.interval_seconds
     if steps != AUTO:
@@ -117,7 +118,8 @@ def _intervals(spec: JobSpec, device: DeviceKind) -> tuple[int, float]:
 
 
 def _interval_steps(spec: JobSpec) -> int:
-    """Return the interval nearest to the first default that the retention settings allow."""
+    """Return the legal interval, by the retention settings, that is nearest to the first
+    default."""
     usual: int = FIRST_DEFAULTS["checkpoint", "interval_steps"]
     unit, every = _validated(spec) or 1, spec.checkpoint.keep_every_steps
     if every:

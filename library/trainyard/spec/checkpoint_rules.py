@@ -1,4 +1,4 @@
-"""Rules of the section `checkpoint`, and the largest number of checkpoints of a job."""
+"""Rules of the section `checkpoint`, and the maximum number of checkpoints that a job holds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainyard.training.known_devices import Slot
 
 
 def most_kept(spec: JobSpec, *, step: int = 0) -> int:
-    """Return the largest number of checkpoints that a job holds at the same time after a step.
+    """Return the maximum number of checkpoints that a job holds at the same time after a step.
 
-    Saves on request are not counted: their number is unknown. Nor are saves by the clock without
-    `keep_latest_k`. With `keep_latest_k` the job holds one more than it keeps, because the oldest
-    is deleted only after the newest is committed.
+    Saves on request are not counted, because their number is unknown. Without `keep_latest_k`,
+    saves by the clock are not counted either. With `keep_latest_k` the job holds one checkpoint
+    more than it keeps, because the oldest is deleted only after the newest is committed.
 
     Args:
         spec: the job, resolved.
@@ -30,25 +30,25 @@ def most_kept(spec: JobSpec, *, step: int = 0) -> int:
     if not section.keep_latest_k:
         return saves
     if explicit(section.interval_seconds):
-        saves = spec.training.steps - step  # by the clock at most one a step
+        saves = spec.training.steps - step  # by the clock: at most one save per step
     others = kept_for_good(spec, step=step) + section.keep_best_k
     return min(saves, section.keep_latest_k + 1 + others)
 
 
 def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
-    """Return the number of saves after a step: those at this interval and the one at the end."""
+    """Return the number of saves after a step: saves at this interval, and the final save."""
     by_steps = (spec.training.steps - 1) // interval - step // interval if interval else 0
     return by_steps + 1  # the save at the end
 
 
 def kept_for_good(spec: JobSpec, *, step: int) -> int:
-    """Return the number of later checkpoints that `keep_every_steps` keeps."""
+    """Return the number of checkpoints after a step that `keep_every_steps` keeps."""
     every = spec.checkpoint.keep_every_steps
     return spec.training.steps // every - step // every if every else 0
 
 
 def retention(spec: JobSpec) -> Iterator[Problem]:
-    """What is kept in addition to the newest goes with a number of the newest."""
+    """`keep_every_steps` and `keep_best_k` need `keep_latest_k`."""
     section = spec.checkpoint
     for field in ("keep_every_steps", "keep_best_k"):
         value = getattr(section, field)
@@ -92,7 +92,7 @@ def _best(spec: JobSpec) -> Iterator[Problem]:
 
 
 def writers(spec: JobSpec) -> Iterator[Problem]:
-    """The number of writers is at most the number of ranks."""
+    """The number of writers must not exceed the number of ranks."""
     number, ranks = spec.checkpoint.writers, spec.resources.world_size
     if isinstance(number, int) and number > ranks:
         yield Problem(
@@ -102,7 +102,7 @@ def writers(spec: JobSpec) -> Iterator[Problem]:
 
 
 def staging(spec: JobSpec) -> Iterator[Problem]:
-    """`staging_gib` needs a number as `writers`; otherwise no shards are streamed."""
+    """`staging_gib` needs a number in `writers`; otherwise no rank streams shards to another."""
     section = spec.checkpoint
     default = CheckpointSection().staging_gib
     if not isinstance(section.writers, int) and section.staging_gib != default:
@@ -114,11 +114,11 @@ def staging(spec: JobSpec) -> Iterator[Problem]:
 
 
 def accelerator(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Pinned memory speeds up copies from an accelerator only.
+    """Pinned memory is illegal on CPUs, because it only speeds up copies from an accelerator.
 
     Args:
         spec: the job.
-        slots: slots of the nodes; empty means unknown.
+        slots: slots of the nodes; empty if the nodes are unknown.
     """
     kinds = {slot.device for slot in slots_for(spec, slots)} | {spec.resources.device} - {"auto"}
     if spec.checkpoint.async_mode == "async_with_pinned_mem" and kinds == {"cpu"}:
@@ -136,4 +136,4 @@ CHECKPOINT_RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     _every_steps,
     _best,
 )
-"""Rules that span the fields of the section."""
+"""Rules across the fields of the section `checkpoint`."""

@@ -1,22 +1,22 @@
-"""Packs, the code of programs: gzipped tar archives of limited size, named by their digest."""
+"""Packs: gzipped tar archives with the code of programs, of limited size, named by digest."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 
 PACK_DIGEST = r"^sha256:[0-9a-f]{64}$"
-"""Name of a pack: the SHA-256 of its archive."""
+"""Format of a pack's name: the SHA-256 of its archive."""
 MAX_PACK_BYTES = 64 * 2**20
-"""Largest pack, compressed."""
+"""Maximum size of a pack's compressed archive, in bytes."""
 MAX_UNPACKED_BYTES, MAX_ENTRIES = 512 * 2**20, 20_000
-"""Limits of a pack: bytes after decompression, and files, folders and links."""
+"""Limits of an unpacked pack: its size in bytes, and its number of files, folders and links."""
 
 
 def stays_inside(name: str, target: str) -> bool:
     """Return whether a symbolic link of a pack stays inside the pack.
 
-    `..` is legal only at the start of the target, and no higher than the pack. After other names
-    it could climb out of the target of another link.
+    `..` is legal only at the start of the target, and must not lead above the pack. A `..` after
+    another name could leave the pack, because that name may be a link itself.
 
     Args:
         name: relative path of the link.

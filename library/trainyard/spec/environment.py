@@ -16,24 +16,24 @@ RESERVED_ENV = re.compile(
     r"|CUDA_VISIBLE_DEVICES|PYTHON(PATH|HOME|STARTUP)|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|PATH"
     r"|TORCHELASTIC_.*|TRAINYARD_.*|AWS_.*|BOTO_.*|FSSPEC_.*)"
 )
-"""Names that the launcher sets or reserves for the node; no job may set them."""
+"""Names that the launcher sets or that the node reserves; a job must not set them."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """The legal values of one variable."""
+    """Legal values of one variable."""
 
     legal: str
-    """The legal values in words."""
+    """Legal values, as text for people."""
     accepts: Callable[[str], bool]
-    """Whether a value is legal."""
+    """Return whether a value is legal."""
 
 
 def checked_environment(env: dict[str, str]) -> dict[str, str]:
-    """Return the variables; reject malformed and reserved names.
+    """Return the variables unchanged if all names are well-formed and not reserved.
 
     Raises:
-        ValueError: naming the variable.
+        ValueError: a name is malformed or reserved; the error gives the name.
     """
     for name in env:
         if not ENV_NAME.fullmatch(name):
@@ -52,8 +52,9 @@ def is_allowed(name: str, value: str) -> bool:
 def environment_problems(env: Mapping[str, str]) -> list[Problem]:
     """Return a problem for each variable of an `env` that might run, load or contact something.
 
-    A deny-list cannot be complete (`PYTHONWARNINGS` with `BROWSER` starts a shell), so only names
-    of the allow-list pass, each with a check of its value. Values may be secrets and are not shown.
+    A deny-list cannot be complete, because for example `PYTHONWARNINGS` with `BROWSER` starts a
+    shell. So only variables of the allow-list pass, and each value is checked. A value may be a
+    secret, so no problem contains it.
     """
     problems: list[Problem] = []
     shown = False
@@ -61,7 +62,7 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
         variable = ALLOWED.get(name)
         if variable is None:
             detail = f"{name} is legal only where jobs may bring code (TRAINYARD_ALLOW_CODE)"
-            if not shown:  # once: the list is long
+            if not shown:  # only once, because it is long
                 detail += f"; legal without: {allowed_names()}"
                 shown = True
         elif variable.accepts(value):
@@ -73,7 +74,7 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
 
 
 def masked_problems(document: object, *path: str | int) -> list[Problem]:
-    """Return a problem for each mask in a JSON document; a mask is never a stored value."""
+    """Return a problem for each masked value in a JSON document; no stored value is a mask."""
     if isinstance(document, str):
         detail = f"{MASK!r} masks a hidden value; give the value itself, or leave it out"
         return [Problem(pointer=pointer_to(path), detail=detail)] if is_masked(document) else []
@@ -116,7 +117,7 @@ def _integer(low: int, high: int) -> Variable:
 
 
 def _several(values: str, *, before: str = "", sign: str = "") -> Variable:
-    """Return a comma-separated list of values; the list and each value may follow a sign."""
+    """Accept a comma-separated list of values; a sign may precede the list and each value."""
     words = sorted(values.split())
     each = rf"[{sign}]?({'|'.join(words)})" if sign else f"({'|'.join(words)})"
     first = f"optionally {before!r} and then " if before else ""
@@ -126,7 +127,7 @@ def _several(values: str, *, before: str = "", sign: str = "") -> Variable:
 
 
 def _settings(**values: str) -> Variable:
-    """Return comma-separated `name:value` pairs, with a pattern for the value of each name."""
+    """Accept comma-separated `name:value` pairs; each name has a pattern for its values."""
     each = "|".join(f"{name}:({pattern})" for name, pattern in values.items())
     legal = f"name:value by commas, with the names {', '.join(sorted(values))}"
     return _like(f"({each})(,({each}))*", legal)
@@ -150,7 +151,7 @@ _KINDS: Mapping[str, Variable] = {
     PYTORCH_NO_CUDA_MEMORY_CACHING CUDA_CACHE_DISABLE CUDA_FORCE_PTX_JIT CUDA_LAUNCH_BLOCKING
     NVIDIA_TF32_OVERRIDE TORCH_USE_CUDA_DSA
     """: FLAG,
-    # Output of NCCL goes to the log of the rank; NCCL_DEBUG_FILE would name another file.
+    # NCCL writes to the log of the rank; NCCL_DEBUG_FILE could redirect this output to any file.
     "NCCL_DEBUG": _one_of("VERSION WARN INFO ABORT TRACE"),
     "NCCL_DEBUG_SUBSYS": _several(
         "INIT COLL P2P SHM NET GRAPH TUNING ENV ALLOC CALL PROXY NVLS BOOTSTRAP REG PROFILE "
@@ -159,7 +160,7 @@ _KINDS: Mapping[str, Variable] = {
     ),
     "NCCL_ALGO": _several("Tree Ring CollnetDirect CollnetChain NVLS NVLSTree PAT", before="^"),
     "NCCL_PROTO": _several("LL LL128 Simple", before="^"),
-    # An interface has at most 15 characters, none of them a slash: it can name no file.
+    # A name of an interface has at most 15 characters and no slash, so it cannot name a file.
     "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME": _like(
         r"[\^=]{0,2}[A-Za-z0-9_.-]{1,15}(,[A-Za-z0-9_.-]{1,15}){0,63}",
         "network interfaces by commas, optionally after '^' or '='",
@@ -213,7 +214,7 @@ _KINDS: Mapping[str, Variable] = {
     "GOMP_SPINCOUNT": _like("[0-9]{1,12}|infinite", "a number, or infinite"),
     "MKL_DYNAMIC": _one_of("TRUE FALSE"),
     "MKL_CBWR": _one_of("AUTO COMPATIBLE AVX2 AVX512 AVX2,STRICT AVX512,STRICT"),
-    # Names that torch registers, and no others: torch imports a module of any other name.
+    # Only names that torch registers, because torch imports any other name as a module.
     "TORCH_LOGS": _several(
         """
         all aot autograd c10d ddp distributed dtensor dynamic dynamo export fsdp inductor pp torch
@@ -243,7 +244,8 @@ _KINDS: Mapping[str, Variable] = {
     "CUBLAS_WORKSPACE_CONFIG": _like("(:[0-9]{1,9}:[0-9]{1,4}){1,8}", "sizes such as :4096:8"),
     "CUDA_MODULE_LOADING": _one_of("LAZY EAGER"),
 }
-"""Kind of value by space-separated variable names."""
+"""Legal values, by space-separated variable names."""
 ALLOWED = {name: kind for names, kind in _KINDS.items() for name in names.split()}
-"""Variables that a job without its own code may set. They tune and trace NCCL, gloo, threads,
-torch's logs and allocators, and CUDA. None names a file, program, library, plugin or host."""
+"""Variables that a job without its own code may set, with their legal values. They tune and trace
+NCCL, gloo, threads, CUDA, and torch's logs and allocators. No legal value names a file, program,
+library, plugin or host."""

@@ -1,7 +1,7 @@
 """Rules for fields that other fields make ineffective.
 
-A new job with such a field is rejected. A job that was stored earlier, or has a new layout,
-continues; its plan contains a warning.
+A new job with such a field is rejected. A stored job, or a resume with a new layout, continues; its
+plan then contains a warning.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from trainyard.spec.precision import LINEAR_LAYERS
 from trainyard.training.architectures import ARCHITECTURES
 
 EMBEDDING, HEAD = "tok_embeddings", "output"
-"""Names of our embedding, and of our head, which is never quantized."""
+"""Names of the built-in model's embedding and head; the head is never quantized."""
 
 
 def overlap(spec: JobSpec) -> Iterator[Problem]:
-    """Only inductor fuses communication with matrix products."""
+    """`async_tp` needs inductor, the only backend that fuses communication with matrix products."""
     if (
         spec.parallelism.async_tp
         and spec.compile.enabled is True
@@ -34,7 +34,7 @@ def overlap(spec: JobSpec) -> Iterator[Problem]:
 
 
 def decay(spec: JobSpec) -> Iterator[Problem]:
-    """A cosine schedule always decays from the end of the warm-up to the end."""
+    """A cosine schedule ignores the decay fields: it decays from the warm-up to the last step."""
     if spec.lr_schedule.name != "cosine":
         return
     for field, value in _changed(spec.lr_schedule, "decay_steps", "decay_tokens", "decay_shape"):
@@ -46,7 +46,7 @@ def decay(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _changed(section: SpecModel, *fields: str) -> Iterator[tuple[str, object]]:
-    """Yield name and value of each field that does not have its default."""
+    """Yield the name and value of each field that differs from its default."""
     default = type(section)()
     for field in fields:
         if (value := getattr(section, field)) != getattr(default, field):
@@ -54,13 +54,13 @@ def _changed(section: SpecModel, *fields: str) -> Iterator[tuple[str, object]]:
 
 
 def exclusions(spec: JobSpec) -> Iterator[Problem]:
-    """Each part in `exclude` occurs in the name of a layer."""
+    """Each entry of `exclude` must occur in the name of a layer."""
     if spec.quantization.recipe != "none" and _has_our_names(spec):
         yield from _parts_of_names("/quantization/exclude", spec.quantization.exclude, spec, HEAD)
 
 
 def undecayed(spec: JobSpec) -> Iterator[Problem]:
-    """Each part in `no_decay` occurs in the name of a matrix; norms never decay."""
+    """Each entry of `no_decay` must occur in the name of a matrix; norms never decay."""
     if _has_our_names(spec):
         outer = (EMBEDDING,) if spec.architecture.tied_embeddings else (EMBEDDING, HEAD)
         yield from _parts_of_names("/optimizer/no_decay", spec.optimizer.no_decay, spec, *outer)
@@ -74,7 +74,7 @@ def _has_our_names(spec: JobSpec) -> bool:
 def _parts_of_names(
     pointer: str, parts: tuple[str, ...], spec: JobSpec, *outer: str
 ) -> Iterator[Problem]:
-    """Yield a problem if a part is in no name of a block's linear layer or of `outer`."""
+    """Yield a problem if an entry of `parts` occurs in no name of a linear layer or of `outer`."""
     if not parts:
         return
     inner = [name for names in LINEAR_LAYERS.values() for name in names]
@@ -91,7 +91,7 @@ def _parts_of_names(
 
 
 def retries(spec: JobSpec) -> Iterator[Problem]:
-    """Some failures are never retried, even if `retry.on` names them."""
+    """`retry.on` must not name a failure that is never retried."""
     never = [reason for reason in spec.retry.on if reason in NEVER_RETRIED]
     if never:
         legal = ", ".join(reason for reason in FailureReason if reason not in NEVER_RETRIED)
@@ -116,7 +116,7 @@ def pipeline(spec: JobSpec) -> Iterator[Problem]:
 
 
 def budget(spec: JobSpec) -> Iterator[Problem]:
-    """The other modes ignore the budget."""
+    """Only the mode `memory_budget` uses the budget."""
     section = spec.activation_checkpoint
     if section.mode == "memory_budget":
         return
@@ -128,7 +128,8 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
 
 
 def shrinking(spec: JobSpec) -> Iterator[Problem]:
-    """A job of a fixed size without spare nodes waits for a lost node."""
+    """`shrink_after_seconds` needs an elastic job or spare nodes; other jobs wait for a lost
+    node."""
     seconds = spec.resources.shrink_after_seconds
     if seconds is not None and not spec.resources.continues_without_node:
         yield Problem(
@@ -140,6 +141,6 @@ def shrinking(spec: JobSpec) -> Iterator[Problem]:
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
 NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed, retries)
-"""Rules that reject a new job: no layout and no override of a resume would use the field."""
+"""Rules that reject a new job, because neither a layout nor an override could use the field."""
 WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget, shrinking)
 """Rules that the plan reports as warnings."""

@@ -42,7 +42,7 @@ Tag = Annotated[str, Field(pattern=TAG, max_length=LONGEST_TAG)]
 ProjectName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["vision"])]
 
 DEFAULT_PROJECT = "default"
-"""Project of a job that names no project; it always exists."""
+"""Project of a job that does not name one; this project always exists."""
 
 
 FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
@@ -53,78 +53,80 @@ FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
     ("compile", "enabled"): False,
     ("training", "log_every_steps"): 1,
 }
-"""Original defaults that a later version changed, by section and field; digests omit them."""
+"""Original values of defaults that a later version changed, by section and field. Digests omit a
+field with its original default."""
 TRAINER_SECTIONS = (
     *("model", "data", "training", "optimizer", "lr_schedule", "parallelism"),
     *("activation_checkpoint", "compile", "quantization", "validation"),
 )
-"""Sections of the built-in trainer; a job with a `program` has none of them."""
+"""Sections that only the built-in trainer reads; a job with a `program` has none of them."""
 TRAINER_POINTERS = (
     *(f"/{section}" for section in TRAINER_SECTIONS),
     *(f"/checkpoint/{field}" for field in CheckpointSection.model_fields if field not in KEPT),
 )
-"""JSON pointers that are illegal in a job with a `program`; the JSON Schema has them too."""
+"""JSON pointers that are illegal in a job with a `program`; the JSON Schema lists them too."""
 
 
 class JobSpec(SpecModel):
-    """A complete training job: what runs, resources and reaction to failures.
+    """A complete training job: what it runs, its resources, and its reaction to failures.
 
-    A job runs the built-in trainer, with model, data and training, or a `program`. The spec is
-    immutable after submission; overrides of a resume are stored on the attempt.
+    A job runs either a `program`, or the built-in trainer with the sections `model`, `data` and
+    `training`. The spec is immutable after submission; the overrides of a resume are stored with
+    the attempt.
     """
 
     model_config = ConfigDict(json_schema_extra={"of_the_trainer": list(TRAINER_POINTERS)})
 
     name: JobName = "job"
-    """Name in lists and references; need not be unique."""
+    """Name of the job in lists and references; several jobs may share it."""
     description: Annotated[Text, Field(max_length=4000)] = ""
-    """What the job is for."""
+    """Purpose of the job, as free text."""
     tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
-    """Words to filter by."""
+    """Tags by which lists of jobs can be filtered."""
     project: ProjectName = DEFAULT_PROJECT
-    """Project whose share and quotas the job's slots count towards; it must exist."""
+    """Existing project of the job; the job's slots count towards the project's share and quotas."""
     program: ProgramSection | None = None
-    """A program of the user's own, instead of the built-in trainer. Leave out the trainer's
-    sections then: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
-    `activation_checkpoint`, `compile`, `quantization` and `validation`."""
+    """A program of the user's own that runs instead of the built-in trainer. A job with a program
+    must not have the trainer's sections: `model`, `data`, `training`, `optimizer`, `lr_schedule`,
+    `parallelism`, `activation_checkpoint`, `compile`, `quantization` and `validation`."""
     model: ModelSection = ModelSection()
-    """The model."""
+    """Model to train."""
     data: DataSection = DataSection()
-    """The training text and its tokenizer."""
+    """Training text and tokenizer."""
     training: TrainingSection = TrainingSection()
-    """Length, batch and precision."""
+    """Number of steps, batch size and precision."""
     optimizer: OptimizerSection = OptimizerSection()
-    """The optimizer."""
+    """Optimizer and its settings."""
     lr_schedule: LrScheduleSection = LrScheduleSection()
-    """The learning rate over time."""
+    """Learning rate as a function of the step."""
     parallelism: ParallelismSection = ParallelismSection()
-    """The parallel axes."""
+    """Sizes of the parallel axes, and their options."""
     activation_checkpoint: ActivationCheckpointSection = ActivationCheckpointSection()
-    """What backward recomputes."""
+    """Activations that the backward pass recomputes."""
     compile: CompileSection = CompileSection()
-    """torch.compile."""
+    """Options of torch.compile."""
     quantization: QuantizationSection = QuantizationSection()
-    """Low-precision matrix products."""
+    """Low-precision matrix products in training."""
     checkpoint: CheckpointSection = CheckpointSection()
-    """What is saved, when and where."""
+    """Content, times and storage of checkpoints, and their retention."""
     resources: ResourcesSection = ResourcesSection()
-    """Where it runs."""
+    """Slots, nodes and priority of the job."""
     retry: RetrySection = RetrySection()
-    """What follows a failure."""
+    """Reaction to a failed attempt."""
     guard: GuardSection = GuardSection()
-    """What follows a loss that goes wrong."""
+    """Reaction to a loss that is not finite or that spikes, and to a hang."""
     validation: ValidationSection = ValidationSection()
     """Loss on held-out sequences."""
     env: Env = Field(default_factory=dict)
-    """Environment variables of the ranks. Where jobs may not bring code, only the variables in
-    docs/environment.md are legal. Values are stored encrypted; views mask those of all other
-    variables."""
+    """Environment variables of the ranks. Where jobs must not bring code, only the variables in
+    docs/environment.md are legal. Values are stored encrypted; views mask the values of variables
+    that docs/environment.md does not list."""
 
     @model_validator(mode="after")
     def _fit_warmup(self) -> Self:
-        """Cut the default warm-up to the length of the schedule, so that short runs are legal.
+        """Shorten the default warm-up to the length of the schedule, so that short runs are legal.
 
-        The spec stores the number, so that later versions read the same value.
+        The spec stores the shortened number, so a version with another default reads the same.
         """
         if self.program is not None:
             return self
@@ -143,24 +145,25 @@ class JobSpec(SpecModel):
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether another job may preempt it; a program decides, because its saves are unknown."""
+        """Whether another job may preempt the job; a program sets this, as its saves are
+        unknown."""
         return self.program is None or self.program.preemptible
 
     @property
     def total_steps(self) -> int | None:
-        """Steps after which the job has succeeded; None for a program that does not give them."""
+        """Number of steps of the whole job; None for a program that does not give its steps."""
         return self.training.steps if self.program is None else self.program.steps
 
     def layout_name(self, layout: Layout) -> str:
-        """Return a layout in words; only the number of slots for a program."""
+        """Return a layout as text; for a program, only its number of slots."""
         return str(layout) if self.program is None else layout.slots_in_words
 
     @property
     def architecture(self) -> Architecture:
-        """Shape of the model: that of its size, with the changes that the spec gives.
+        """Shape of the model: the shape of its named size, with the changes from the spec.
 
         Raises:
-            KeyError: the family or the size is unknown (`trainyard.spec.rules` rejects it first).
+            KeyError: the family or size is unknown; `trainyard.spec.rules` rejects that earlier.
         """
         return self.model.shape_of(ARCHITECTURES[self.model.family][self.model.size])
 
@@ -178,14 +181,14 @@ class JobSpec(SpecModel):
 
     @property
     def schedule(self) -> LrSchedule:
-        """The learning rate over the whole job."""
+        """The learning rate of every step of the job."""
         section, per_step, total = self.lr_schedule, self.tokens_per_step, self.schedule_tokens
         warmup, decay = section.warmup_tokens, section.decay_tokens
         if warmup is None:
             warmup = section.warmup_steps * per_step
         if decay is None:
             steps = section.decay_steps
-            decay = total // 5 if steps is None else steps * per_step  # help of `decay_steps`
+            decay = total // 5 if steps is None else steps * per_step  # see help of `decay_steps`
         return LrSchedule(
             name=section.name,
             decay_shape=section.decay_shape,
@@ -212,9 +215,9 @@ class JobSpec(SpecModel):
     def digest(self) -> str:
         """SHA-256 of all values that differ from the first defaults, in hexadecimal.
 
-        A new field or a changed default in a later version does not change the digest. It omits
-        `env`: values may be secrets, and a digest would allow others to test guesses. It omits
-        `project`, which no trainer receives, so server and trainer compute the same digest.
+        A new field or a changed default in a later version does not change the digest. The digest
+        omits `env`, because its values may be secrets that a digest would allow others to guess. It
+        omits `project`, because trainers do not receive it, so server and trainer compute the same.
         """
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env", "project"})
         for (section, field), first in FIRST_DEFAULTS.items():
@@ -232,16 +235,16 @@ class JobSpec(SpecModel):
         return None if code is None else code.pack
 
     def layout(self, world_size: int | None = None) -> Layout:
-        """Return the layout on `world_size` slots (the spec's number when absent).
+        """Return the layout on `world_size` slots; by default, on the slots of the spec.
 
         Raises:
-            SpecError: the axes do not multiply to the world size.
+            SpecError: the product of the axes differs from the world size.
         """
         size = world_size or self.resources.world_size
         return Layout.fill(world_size=size, **self.parallelism.sizes)
 
     def facts(self, layout: Layout) -> LayoutFacts:
-        """Return the input of the rules of the parallel axes.
+        """Return the facts about the job on a layout that the rules of the parallel axes check.
 
         Raises:
             ValueError: there are fewer micro-batches than data-parallel ranks.
@@ -260,10 +263,10 @@ class JobSpec(SpecModel):
         )
 
     def batch_partition(self, layout: Layout) -> BatchPartition:
-        """Return how each global batch is split over the data-parallel ranks of a layout.
+        """Return the split of each global batch over the data-parallel ranks of a layout.
 
         Raises:
-            ValueError: there are fewer micro-batches than ranks.
+            ValueError: there are fewer micro-batches than data-parallel ranks.
         """
         training = self.training
         return BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
@@ -271,8 +274,8 @@ class JobSpec(SpecModel):
     def on_layout(self, layout: Layout) -> JobSpec:
         """Return the job with the axes and number of slots of another layout.
 
-        Options that apply to one size of an axis are reset when the size changes: the stages of a
-        pipeline and its micro-batches are derived again, and `async_tp` is reset with `tp`.
+        An option that depends on the size of an axis is reset if this size changes: `async_tp` with
+        `tp`, the stages of the pipeline with `pp`, its micro-batches with `pp` or `dp`.
         """
         resources = self.resources.model_copy(update={"world_size": layout.world_size})
         if self.program is not None:
@@ -292,15 +295,16 @@ class JobSpec(SpecModel):
     def is_sharded(self, layout: Layout) -> bool:
         """Return whether FSDP holds the weights on a layout.
 
-        A single rank, or a single rank for each stage, has nothing to shard or gather, and nothing
-        to cast if it computes in the type of its weights. FSDP would still copy weights and
-        gradients: 4 % of the step of a model of 5 M parameters, and the memory of one layer.
+        FSDP is useless if each pipeline stage has a single rank, which shards and gathers nothing,
+        and if the rank computes in the dtype of its weights, so that nothing is cast. FSDP would
+        still copy weights and gradients: 4 % of the step of a model with 5 M parameters, and the
+        memory of one layer.
         """
         casts = self.training.param_dtype != self.training.weight_dtype
         return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload
 
     def _has_pipelines_of(self, layout: Layout) -> bool:
-        """Return whether the job's own axes give the same `pp` and `dp` as a layout."""
+        """Return whether the job's own axes give the same `pp` and `dp` as the other layout."""
         try:
             own = self.layout()
         except ValueError:
@@ -312,11 +316,11 @@ def parse_job_spec(source: str | bytes | Mapping[str, Any]) -> JobSpec:
     """Read a job spec from JSON text or from a parsed TOML, YAML or JSON document.
 
     Raises:
-        SpecError: it is no JSON object, or a field is unknown or has a wrong type or value.
+        SpecError: the source is not a JSON object, or a field is unknown or has an illegal value.
     """
     try:
         text = source if isinstance(source, str | bytes) else json.dumps(source, default=str)
-    except (TypeError, ValueError, RecursionError) as error:  # a key or a cycle that JSON lacks
+    except (TypeError, ValueError, RecursionError) as error:  # such as a cycle: not valid JSON
         raise refusal("", f"this is no JSON object: {error}") from None
     try:
         return JobSpec.model_validate_json(text)

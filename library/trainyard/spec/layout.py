@@ -1,4 +1,4 @@
-"""Layouts: the parallel axes of one attempt, whose product is the world size."""
+"""Layouts: sizes of the parallel axes of one attempt. Their product is the world size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from trainyard.base.problems import SpecError, around, multiples, nearest, refus
 if TYPE_CHECKING:
 
     class _Sizes(SpecModel):
-        """The axes as fields for a type checker; `Layout.size` takes any axis by name."""
+        """The axes as fields for type checkers; `Layout.size` returns the size of an axis by
+        name."""
 
         dp_replicate: Ranks = 1
         dp_shard: Ranks = 1
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         pp: Ranks = 1
 
 else:
-    # A layout stored before an axis existed lacks its field: the size is 1.
+    # A layout that was stored before an axis existed lacks this axis, so the default is 1.
     _Sizes = create_model(
         "_Sizes",
         __base__=SpecModel,
@@ -37,7 +38,7 @@ _MESH_SIZES = attrgetter(*(axis.name for axis in MESH_AXES))
 
 
 class Layout(_Sizes):
-    """The resolved parallel axes (`trainyard.axes`); ranks are ordered by `MESH_AXES`."""
+    """Sizes of the parallel axes (`trainyard.axes`); ranks are ordered by `MESH_AXES`."""
 
     def size(self, axis: str) -> int:
         """Return the size of an axis."""
@@ -51,7 +52,7 @@ class Layout(_Sizes):
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks; each trains on different sequences."""
+        """Number of data-parallel ranks, which train on different sequences."""
         return self.dp_replicate * self.dp_shard
 
     @property
@@ -61,10 +62,10 @@ class Layout(_Sizes):
 
     @property
     def node_units(self) -> tuple[int, ...]:
-        """Sizes of the groups of adjacent ranks that share a node if it has enough slots.
+        """Sizes of groups of adjacent ranks that should share a node if the node has enough slots.
 
-        First `cp x tp`, then `tp`; 1 is left out. Both axes communicate in every block, and vary
-        fastest in rank order.
+        The sizes are `cp x tp`, then `tp`; a size of 1 is omitted. Both axes communicate in every
+        block of the model, and vary fastest in the order of ranks.
         """
         return tuple(dict.fromkeys(n for n in (self.cp * self.tp, self.tp) if n > 1))
 
@@ -74,7 +75,7 @@ class Layout(_Sizes):
         return f"{self.world_size} slot{'' if self.world_size == 1 else 's'}"
 
     def __str__(self) -> str:
-        """Name the axes above one, as in `FSDP 4`, `HSDP 2x2`, `TP 2` or `DDP 2 x TP 2`."""
+        """Return the axes larger than 1, as in `FSDP 4`, `HSDP 2x2`, `TP 2` or `DDP 2 x TP 2`."""
         parts = [
             f"{axis.label} {self.size(axis.name)}" for axis in AXES if self.size(axis.name) > 1
         ]
@@ -88,11 +89,11 @@ class Layout(_Sizes):
 
         Args:
             world_size: number of ranks.
-            sizes: size of each axis, 1 when absent; `dp_shard=-1` takes the remaining factor.
+            sizes: size of each axis; 1 if absent. `dp_shard=-1` takes the remaining factor.
 
         Raises:
-            SpecError: the axes do not multiply to `world_size`; it names field, value and nearest
-                legal values.
+            SpecError: the product of the axes differs from `world_size`. The error gives the field,
+                its value and the nearest legal values.
         """
         factors = {axis.name: sizes.get(axis.name, 1) for axis in AXES if axis.multiplies_world}
         dp_shard = factors.pop("dp_shard")
@@ -115,9 +116,9 @@ class Layout(_Sizes):
 def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Layout]:
     """Return the layouts of `world_size` ranks that change only the `dp` axes.
 
-    In this order: the layout that keeps the number of shards, the one that keeps the number of
-    replicas, and one replica over all ranks. The list is empty if the other axes do not divide
-    `world_size`.
+    The order is: the layout with the same number of shards, the layout with the same number of
+    replicas, and the layout with one replica over all ranks. The list is empty if the product of
+    the other axes does not divide `world_size`.
 
     Args:
         sizes: size of each axis; `dp_shard` may be -1.
@@ -139,7 +140,7 @@ def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Lay
 
 
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
-    """Return a problem at the largest axis with a legal alternative, else at the slots."""
+    """Return an error for the largest axis with a legal other size; if none has, for the slots."""
     product = math.prod(axes.values())
     words = f"{' x '.join(axes)} = {product}"
     slots = around(world_size, multiples(product, world_size))

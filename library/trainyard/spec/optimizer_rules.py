@@ -1,4 +1,4 @@
-"""Rules across the fields of the sections on learning."""
+"""Rules across the fields of `optimizer`, `training`, `lr_schedule` and `validation`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.training import LrScheduleSection, OptimizerSection
 
 STANDSTILL = 2.0**-8
-"""Half a unit in the last place of bfloat16, as a ratio; smaller changes are rounded away."""
+"""Half a unit in the last place of bfloat16, relative to the number. Rounding removes smaller
+changes."""
 
 
 def weight_decay(spec: JobSpec) -> Iterator[Problem]:
-    """Adam has no weight decay: a given one would have no effect."""
+    """`weight_decay` is illegal with Adam, which would ignore it."""
     section = spec.optimizer
     default = OptimizerSection().weight_decay
     if section.name == "adam" and section.weight_decay not in (0.0, default):
@@ -25,7 +26,7 @@ def weight_decay(spec: JobSpec) -> Iterator[Problem]:
 
 
 def moments(spec: JobSpec) -> Iterator[Problem]:
-    """A moment in bfloat16 decays only if the decay of one step survives rounding."""
+    """Moments in bfloat16 need betas for which the decay of one step survives rounding."""
     section = spec.optimizer
     if section.state_dtype != "bfloat16":
         return
@@ -40,7 +41,7 @@ def moments(spec: JobSpec) -> Iterator[Problem]:
 
 
 def weights(spec: JobSpec) -> Iterator[Problem]:
-    """Weights in bfloat16 need compute and moments in bfloat16."""
+    """Weights in bfloat16 need computation and moments in bfloat16."""
     if spec.training.weight_dtype != "bfloat16":
         return
     types = {
@@ -58,7 +59,8 @@ def weights(spec: JobSpec) -> Iterator[Problem]:
 
 
 def schedule(spec: JobSpec) -> Iterator[Problem]:
-    """Each length of a schedule is given once, and is at most the total."""
+    """Each length of the schedule is given in steps or tokens, not both, and is at most the
+    total."""
     section, total = spec.lr_schedule, spec.schedule_tokens
     tokens = {"warmup": spec.schedule.warmup_tokens, "decay": spec.schedule.decay_tokens}
     for part in ("warmup", "decay", "total"):
@@ -80,7 +82,7 @@ def schedule(spec: JobSpec) -> Iterator[Problem]:
 
 
 def validation(spec: JobSpec) -> Iterator[Problem]:
-    """Validation needs sequences that training never sees."""
+    """Validation needs a held-out part of the data."""
     interval = spec.validation.interval_steps
     if interval and not spec.data.validation_fraction:
         yield Problem(

@@ -1,4 +1,4 @@
-"""Rules of low precision and compilation: shapes of the model, and hardware of the nodes."""
+"""Rules for low precision and compilation: shapes of the model, and hardware of the nodes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from trainyard.training.known_devices import LEAST_CAPABILITY, Slot, known_devic
 from trainyard.training.rounding import Rounding
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
-"""Recipes with kernels that return bfloat16 only."""
+"""Recipes with kernels that only return bfloat16."""
 MULTIPLE = {"float8": 16, "mxfp8": 32}
-"""Tensor cores multiply float8 in pieces of 16, and 32 numbers share one scale of MX."""
+"""Factor of each matrix width, by number format. Tensor cores multiply float8 in pieces of 16
+numbers; in MX, 32 numbers share one scale."""
 LINEAR_LAYERS = {
     "n_heads": ("attention.wq", "attention.wo"),
     "n_kv_heads": ("attention.wk", "attention.wv"),
     "ffn_dim": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3"),
 }
-"""Layers of a block by the field of their sharded width; the other width is `dim`."""
+"""Linear layers of a block, by the spec field of the width that TP shards. The other width is
+`dim`."""
 FROM_SHARDED = ("attention.wo", "feed_forward.w2")
-"""Layers with inputs of the sharded width: their weights have `dim` rows."""
+"""Layers with an input of the sharded width. The weights of these layers have `dim` rows."""
 
 
 def number_format(spec: JobSpec) -> Literal["float8", "mxfp8"] | None:
@@ -36,7 +38,7 @@ def number_format(spec: JobSpec) -> Literal["float8", "mxfp8"] | None:
 
 
 def rounding_of(spec: JobSpec) -> Rounding:
-    """Return the coarsest rounding in a step of this job."""
+    """Return the least precise rounding in a step of the job."""
     training, recipe = spec.training, spec.quantization.recipe
     if recipe != "none":
         return recipe
@@ -46,12 +48,12 @@ def rounding_of(spec: JobSpec) -> Rounding:
 
 
 def quantizes(section: QuantizationSection, name: str, *widths: int) -> bool:
-    """Return whether a linear layer multiplies in low precision.
+    """Return whether a linear layer is multiplied in low precision.
 
     Args:
         section: recipe and excluded layers.
-        name: name of the layer in the whole model.
-        widths: both widths of its matrix, undivided.
+        name: full name of the layer in the model.
+        widths: both widths of the layer's matrix before sharding.
     """
     return (
         section.recipe != "none"
@@ -61,7 +63,7 @@ def quantizes(section: QuantizationSection, name: str, *widths: int) -> bool:
 
 
 def slots_for(spec: JobSpec, slots: Collection[Slot]) -> list[Slot]:
-    """Return the slots on which a job may be placed."""
+    """Return the slots that a job may use, by their kind of device."""
     device = spec.resources.device
     return [slot for slot in slots if device in {"auto", slot.device}]
 
@@ -69,17 +71,17 @@ def slots_for(spec: JobSpec, slots: Collection[Slot]) -> list[Slot]:
 def can_quantize(spec: JobSpec, slot: Slot) -> bool:
     """Return whether a slot supports the job's number format.
 
-    A CPU emulates every format; an unknown GPU is assumed to support it.
+    A CPU emulates every format; an unknown GPU is assumed to support the format.
     """
     numbers, device = number_format(spec), known_device(slot.name)
     return numbers is None or slot.device == "cpu" or device is None or device.can(numbers)
 
 
 def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """The widths and the tokens on each rank are multiples of `MULTIPLE`.
+    """The widths of layers and the tokens on each rank must be multiples of `MULTIPLE`.
 
-    Tokens count because products for weight gradients sum over them. The layers of an own model
-    are unknown before it is built; the trainer checks them.
+    The number of tokens matters because products for weight gradients sum over tokens. The
+    layers of a user's own model are unknown until it is built; the trainer checks them then.
     """
     numbers = number_format(spec)
     if numbers is None:
@@ -87,7 +89,7 @@ def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     block = MULTIPLE[numbers]
     fields = {} if spec.model.factory is not None else _quantized_fields(spec)
     if spec.architecture.dim % block and "dim" in fields:
-        fields = {"dim": 1}  # the other problems mostly follow from this one
+        fields = {"dim": 1}  # most other problems result from this one
     for field, unit in fields.items():
         value, shards = getattr(spec.architecture, field), 1 if field == "dim" else layout.tp
         if value * unit % (block * shards) == 0:
@@ -115,7 +117,7 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 
 def _quantized_fields(spec: JobSpec) -> dict[str, int]:
-    """Return the fields that set the width of a quantized layer, each with its unit."""
+    """Return the number of features per unit, by field that sets the width of a quantized layer."""
     found = {field for field, _, _ in _quantized_layers(spec)}
     units = {"dim": 1, **_units(spec)}
     return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
@@ -134,9 +136,10 @@ def quantized_elements(spec: JobSpec) -> int:
 
 
 def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
-    """Return the number of ranks over which FSDP and TP divide the rows of scalable weights.
+    """Return the number of ranks over which FSDP and TP divide the rows of float8 weights.
 
-    None if FSDP gathers no weights from the device, where it would scale them for float8.
+    Return None if FSDP does not gather weights on the device, because only a gather on the
+    device scales weights for float8.
     """
     if not spec.is_sharded(layout) or spec.optimizer.cpu_offload:
         return None
@@ -146,8 +149,8 @@ def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
 def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
     """Return the number of weights per block that FSDP gathers in float8, averaged over blocks.
 
-    They are the weights of `float8_tensorwise` with rows that divide evenly over the ranks, as in
-    `trainer.parallel.quantize`.
+    Only the recipe `float8_tensorwise` gathers in float8, and only weights with rows that divide
+    evenly over the ranks (as in `trainer.parallel.quantize`).
     """
     shards = shards_of_rows(spec, layout)
     if spec.quantization.recipe != "float8_tensorwise" or shards is None:
@@ -157,7 +160,7 @@ def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
 
 
 def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
-    """Yield the field of the sharded width, the rows and the weights of each quantized layer."""
+    """Yield the sharded width's field, the number of rows and of weights per quantized layer."""
     a = spec.architecture
     for field, unit in _units(spec).items():
         width = getattr(a, field) * unit
@@ -167,7 +170,7 @@ def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
 
 
 def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
-    """A memory budget needs the compiler, which selects the activations to keep for backward."""
+    """A memory budget needs the compiler, which selects the activations to keep."""
     if spec.activation_checkpoint.mode == "memory_budget" and spec.compile.enabled is not True:
         yield Problem(
             pointer="/activation_checkpoint/mode",
@@ -177,9 +180,9 @@ def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
 
 
 def compiled_recomputation(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """Compiled blocks under tensor parallelism cannot be recomputed in full.
+    """Full recomputation is illegal with compiled blocks under tensor parallelism.
 
-    torch 2.13 then saves a device mesh with the tensors of a block, and miscounts them.
+    torch 2.13 saves a device mesh with the tensors of such a block, and miscounts the tensors.
     """
     if layout.tp > 1 and spec.compile.enabled is True and spec.activation_checkpoint.mode == "full":
         yield Problem(
@@ -198,16 +201,16 @@ PRECISION: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
 
 
 def depends_on_hardware(spec: JobSpec) -> bool:
-    """Return whether `hardware` can reject the job at all."""
+    """Return whether the rule `hardware` could reject the job on any nodes."""
     return spec.quantization.recipe != "none" or spec.parallelism.async_tp
 
 
 def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """At least one slot that the job may use supports its recipe.
+    """At least one slot of the nodes must support the job's recipe and `async_tp`.
 
     Args:
         spec: the job.
-        slots: slots of the nodes; empty means unknown.
+        slots: slots of the nodes; empty if the nodes are unknown.
     """
     if not depends_on_hardware(spec):
         return
@@ -249,7 +252,7 @@ def _symmetric(slot: Slot) -> bool:
 
 
 def _named(slots: Collection[Slot]) -> str:
-    """Return each kind of device once, GPUs with their compute capability."""
+    """Return the name of each kind of device once; for known GPUs with the compute capability."""
     words = []
     for slot in slots:
         device = known_device(slot.name)

@@ -1,4 +1,4 @@
-"""Rules of a job that runs a program instead of the built-in trainer."""
+"""Rules for a job that runs a program instead of the built-in trainer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
 
 
 def sections(spec: JobSpec) -> Iterator[Problem]:
-    """A section of the built-in trainer has no effect on a program."""
+    """A job with a program must not change a section of the built-in trainer."""
     for name in TRAINER_SECTIONS:
         if getattr(spec, name) != JobSpec.model_fields[name].default:
             yield _left_out(name)
 
 
 def given_sections(spec: JobSpec) -> Iterator[Problem]:
-    """A new job with a program names no section of the trainer, not even with its defaults.
+    """A new job with a program must not name a section of the trainer, even with its defaults.
 
-    A document that names all of them is legal: `show --json` writes such a document.
+    A document that names all of these sections is legal, because `show --json` writes it.
     """
     given = spec.model_fields_set & {*TRAINER_SECTIONS}
     if given == {*TRAINER_SECTIONS}:
@@ -39,7 +39,7 @@ def _left_out(name: str) -> Problem:
 
 
 def saving(spec: JobSpec) -> Iterator[Problem]:
-    """A program decides when and how it saves; fields for it are rejected."""
+    """A program controls its own saves, so the fields for saves are illegal."""
     section, default = spec.checkpoint, CheckpointSection()
     for name in CheckpointSection.model_fields:
         value = getattr(section, name)
@@ -52,7 +52,7 @@ def saving(spec: JobSpec) -> Iterator[Problem]:
 
 
 def resuming(spec: JobSpec) -> Iterator[Problem]:
-    """A range of sizes, and `resume_arguments`, need a program that can resume."""
+    """An elastic job, and `resume_arguments`, need a program that can resume."""
     program = spec.program
     assert program is not None, "the rules of programs apply to programs"
     if spec.resources.size_range is not None and program.resume != "any_world_size":
@@ -75,4 +75,4 @@ PROGRAM: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     retention,
     resuming,
 )
-"""Rules of every job with a program."""
+"""Rules for every job with a program."""

@@ -23,21 +23,21 @@ from trainyard.training.known_devices import Slot
 Rule = Callable[[JobSpec], Iterator[Problem]]
 
 BYTE_VOCABULARY = 259
-"""256 bytes, start of text, end of text, padding."""
+"""Number of tokens of the byte tokenizer: 256 bytes, start of text, end of text, and padding."""
 SIZES_NAMED = 64
-"""World sizes that are tried on either side of an illegal one to find the nearest legal ones."""
+"""Number of world sizes to try above or below an illegal size, to find the nearest legal sizes."""
 
 
 def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
-    """Reject a job that cannot run: an unknown model, or inconsistent shapes or axes.
+    """Reject a job that cannot run, because of an unknown model, or inconsistent shapes or axes.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it. Each `auto` is checked with its
-            value on the expected device; the device alone is never a reason to reject.
-        slots: slots of the nodes; if empty, no job is rejected because of hardware.
+            value on the expected device, although the actual device may differ.
+        slots: slots of the nodes; if empty, the hardware is not checked.
 
     Raises:
-        SpecError: naming every problem found.
+        SpecError: naming all problems.
     """
     _check(spec, (*RULES, _axes, _ends_of_range), slots)
 
@@ -45,19 +45,19 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     """Reject a job that cannot run, or a field that has no effect.
 
-    A field without effect does not stop a job that was stored earlier from continuing.
+    A stored job with a field without effect continues; only a new job is rejected.
 
     Raises:
-        SpecError: naming every problem found.
+        SpecError: naming all problems.
     """
     _check(spec, (*RULES, _axes, _ends_of_range, *NEW_JOB_RULES), slots, given_sections)
 
 
 def fields_with_code(spec: JobSpec) -> tuple[str, ...]:
-    """Return the fields of a spec that run, or could run, code of the job.
+    """Return the fields of a spec that run code of the job, or could run it.
 
-    Other jobs do not trust a job with such fields: they share none of its caches on a node and
-    none of its measurements.
+    A job with such fields is untrusted: on a node it shares neither caches nor measurements with
+    other jobs.
     """
     fields = [p.pointer[1:].replace("/", ".") for p in environment_problems(spec.env)]
     if spec.model.factory is not None:
@@ -71,7 +71,7 @@ def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None
     """Reject a job that cannot run on any layout; `layout_problems` has the rules of layouts.
 
     Raises:
-        SpecError: naming every problem found.
+        SpecError: naming all problems.
     """
     _check(spec, RULES, slots)
 
@@ -79,7 +79,7 @@ def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None
 def _check(
     spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot], *of_programs: Rule
 ) -> None:
-    """Apply `rules` to a trainer job; apply `PROGRAM` and `of_programs` to a program."""
+    """Apply `rules` to a job of the trainer; apply `PROGRAM` and `of_programs` to a program."""
     if spec.program is not None:
         found = [problem for rule in (*PROGRAM, *of_programs, _resources) for problem in rule(spec)]
         if found:
@@ -101,7 +101,7 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
         )
         return
     shape = spec.architecture
-    if spec.model.factory is None:  # an own model has its own heads
+    if spec.model.factory is None:  # a user's own model defines its own heads
         yield from _heads(shape)
     if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
         yield Problem(
@@ -135,7 +135,7 @@ def _heads(shape: Architecture) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec) -> Iterator[Problem]:
-    """Reject fields that only an own model has, or that it lacks; `axes` has its layout rules."""
+    """Reject fields that need a user's own model, or that such a model lacks."""
     model = spec.model
     if model.factory is None:
         for name in ("code", "arguments", "block_classes", "plans"):
@@ -160,7 +160,7 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _data(spec: JobSpec) -> Iterator[Problem]:
-    """Reject fields that this kind of input lacks or ignores."""
+    """Reject data fields that are missing for the kind of input, or that it ignores."""
     data = spec.data
     corpus, bytes_only = data.source == "corpus", data.tokenizer == "byte"
     source = f"source={data.source!r}"
@@ -217,7 +217,7 @@ def _axes(spec: JobSpec) -> Iterator[Problem]:
 
 
 def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """Yield a problem for each size that a layout cannot divide: batch, heads, tokens and so on."""
+    """Yield a problem for each quantity that the axes do not divide: batch, heads, tokens etc."""
     try:
         spec.batch_partition(layout)
     except ValueError as error:
@@ -235,7 +235,7 @@ def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
 
 
 def _borrowed(axis: Axis, facts: LayoutFacts) -> Iterator[Problem]:
-    """Reject an axis that regroups the ranks of other axes and does not divide their number."""
+    """Reject an axis that regroups ranks of other axes but does not divide their number."""
     size = facts.size(axis.name)
     if axis.multiplies_world or size == 1:
         return
@@ -279,9 +279,9 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _ends_of_range(spec: JobSpec) -> Iterator[Problem]:
-    """Reject a smallest or largest size of an elastic job that has no legal layout.
+    """Reject an elastic job without a legal layout for its minimum or maximum number of slots.
 
-    Skip a job that cannot run on its own number of slots: its other problems come first.
+    Skip a job that cannot run even on `world_size` slots, because its other problems come first.
     """
     if spec.resources.size_range is None or _breaks_a_rule(spec):
         return
@@ -300,7 +300,7 @@ def _ends_of_range(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _has_layout(spec: JobSpec, world_size: int) -> bool:
-    """Return whether some layout that changes only the `dp` axes is legal with micro-batch 1."""
+    """Return whether a layout that changes only the `dp` axes is legal, with micro-batches of 1."""
     training = spec.training.model_copy(update={"micro_batch_size": 1})
     smallest = spec.model_copy(update={"training": training})
     layouts = data_parallel_layouts(spec.parallelism.sizes, world_size)

@@ -1,4 +1,4 @@
-"""Storage URIs `<root>:<relative path>`, the only form in which a spec names a file."""
+"""Storage URIs `<root>:<relative path>`; a spec names files only in this form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.base.redaction import hide_credentials
 ROOT_PATTERN = re.compile(ROOT)
 OBJECTS = "s3://"
 ROOT_FILE = ".trainyard-root"
-"""File with the UUID of a storage root; it proves that nodes see the same root."""
+"""Name of the file with a storage root's UUID, which proves that nodes see the same root."""
 _OBJECT_STORE = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[\w.=-]+(?:/[\w.=-]+)*))?",
     re.ASCII,
@@ -22,13 +22,13 @@ _OBJECT_STORE = re.compile(
 
 
 def split_place(place: str) -> tuple[str, PurePosixPath]:
-    """Return the root's name and the path below it.
+    """Return the name of the root and the path below the root.
 
-    The settings of each machine define its roots. The code that opens the file resolves symbolic
-    links and checks that the result is below the root.
+    The settings of each machine define its roots. Code that opens the file resolves symbolic
+    links and checks that the resolved path is below the root.
 
     Raises:
-        ValueError: the text names no root, or its path is absolute or contains `..`.
+        ValueError: the text contains no root, or the path is absolute or contains `..`.
     """
     root, colon, relative = place.partition(":")
     if not colon or not ROOT_PATTERN.fullmatch(root):
@@ -45,15 +45,15 @@ def split_place(place: str) -> tuple[str, PurePosixPath]:
 
 
 def is_object_store(root: str) -> bool:
-    """Return whether a root in a machine's settings is a bucket."""
+    """Return whether a root in a machine's settings is a bucket of an object store."""
     return root.startswith(OBJECTS)
 
 
 def split_object_store(root: str) -> tuple[str, str]:
-    """Return bucket and prefix of a root in an object store; the prefix may be empty.
+    """Return the bucket and the prefix of a root in an object store; the prefix may be empty.
 
     Raises:
-        ValueError: it is not `s3://bucket` or `s3://bucket/prefix`.
+        ValueError: the root is neither `s3://bucket` nor `s3://bucket/prefix`.
     """
     match = _OBJECT_STORE.fullmatch(root)
     if match is None or {".", ".."} & set(root.split("/")):

@@ -1,1 +1,1 @@
-"""Pure computations for a run: batch partition, stream position, shapes, devices."""
+"""Pure computations for training: batch partition, stream position, shapes, devices."""

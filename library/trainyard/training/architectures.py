@@ -1,4 +1,4 @@
-"""Shapes of the built-in models, in one table without torch."""
+"""Shapes of the built-in models, in a table that does not need torch."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ from functools import partial
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3.1's scaling of rotary positions to contexts longer than the original one.
+    """Llama 3.1's scaling of rotary positions for contexts longer than the original context.
 
     Frequencies with fewer than `low_freq_factor` turns in the original context are divided by
-    `factor`, those with more than `high_freq_factor` turns stay, and the others are interpolated.
+    `factor`. Frequencies with more than `high_freq_factor` turns stay unchanged. Frequencies in
+    between are interpolated.
     """
 
     factor: float
     """Divisor of the low frequencies."""
     low_freq_factor: float = 1.0
-    """Most turns of a low frequency in the original context."""
+    """Maximum number of turns of a low frequency in the original context."""
     high_freq_factor: float = 4.0
-    """Fewest turns of a high frequency in the original context."""
+    """Minimum number of turns of a high frequency in the original context."""
     original_context: int = 8192
-    """Tokens of the original context."""
+    """Length of the original context, in tokens."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The shape of a decoder-only transformer (RMSNorm, rotary positions, SwiGLU, grouped keys)."""
+    """Shape of a decoder-only transformer (RMSNorm, rotary positions, SwiGLU, grouped keys)."""
 
     dim: int
     """Width of the residual stream."""
     n_layers: int
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     n_heads: int
-    """Query heads."""
+    """Number of query heads."""
     n_kv_heads: int
-    """Key and value heads; divides `n_heads`."""
+    """Number of key and value heads; it divides `n_heads`."""
     ffn_dim: int
     """Width of the SwiGLU hidden layer."""
     vocab_size: int
-    """Rows of the embedding."""
+    """Number of rows of the embedding."""
     own_head_dim: int | None = None
-    """Width of one attention head if it is not `dim / n_heads`."""
+    """Width of one attention head, if it differs from `dim / n_heads`."""
     rope_theta: float = 500_000.0
     """Base of the rotary position frequencies."""
     rope_scaling: RopeScaling | None = None
-    """Scaling of rotary positions; none when absent."""
+    """Scaling of rotary positions; None for no scaling."""
     norm_eps: float = 1e-5
     """Epsilon of the RMS norms."""
     tied_embeddings: bool = False
     """Whether the head is the transposed embedding."""
     qk_norm: bool = False
-    """Whether queries and keys of each head pass an RMS norm before the rotation."""
+    """Whether the queries and keys of each head pass an RMS norm before the rotation."""
 
     @property
     def head_dim(self) -> int:
@@ -60,7 +61,7 @@ class Architecture:
 
     @property
     def attention_dim(self) -> int:
-        """Total width of all query heads; `dim` unless heads have their own width."""
+        """Total width of all query heads; equals `dim` unless `own_head_dim` is set."""
         return self.n_heads * self.head_dim
 
 
@@ -75,11 +76,11 @@ _QWEN = partial(
 )
 _LLAMA_3_1, _LLAMA_3_2 = RopeScaling(factor=8.0), RopeScaling(factor=32.0)
 
-# As published in the models' config.json on the Hugging Face hub (meta-llama/Llama-3.2-1B and -3B,
+# Values as in the models' config.json on the Hugging Face hub (meta-llama/Llama-3.2-1B and -3B,
 # Llama-3.1-8B, -70B and -405B; Qwen/Qwen3-0.6B to -32B). Columns: dim, n_layers, n_heads,
-# n_kv_heads and ffn_dim. `debug` trains in seconds on one CPU core; its 320 rows hold the 256
-# bytes, three special tokens, and padding to a multiple of 64. Qwen's `debug` has heads wider than
-# dim / n_heads, like most of its family.
+# n_kv_heads and ffn_dim. `debug` trains in seconds on one CPU core; its 320 rows are the 256
+# bytes, three special tokens, and padding to a multiple of 64. The heads of Qwen's `debug` are
+# wider than dim / n_heads, as in most Qwen models.
 ARCHITECTURES: dict[str, dict[str, Architecture]] = {
     "llama3": {
         "debug": Architecture(64, 4, 4, 2, 192, 320, rope_theta=10_000.0),

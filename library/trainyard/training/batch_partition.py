@@ -1,9 +1,9 @@
-"""The split of a global batch into micro-batches over the data-parallel ranks.
+"""Split of a global batch into micro-batches over the data-parallel ranks.
 
-Planner and trainer share the rule. The global batch is cut in order into micro-batches of
-`micro_batch_size` sequences; the last one may hold fewer. Micro-batch i goes to data-parallel rank
-i mod dp. In the last round, ranks without a micro-batch run one with weight zero, so that every
-rank joins every collective.
+Planner and trainer share this rule. The global batch is cut in order into micro-batches of
+`micro_batch_size` sequences; the last micro-batch may be smaller. Micro-batch i goes to
+data-parallel rank i mod dp. In the last round, ranks without a micro-batch run one with weight
+zero, so that all ranks join every collective.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BatchPartition:
-    """The micro-batches of one global batch over `dp` ranks.
+    """Partition of one global batch into micro-batches over `dp` ranks.
 
     Raises:
-        ValueError: there are fewer micro-batches than ranks, so some ranks would never work.
+        ValueError: there are fewer micro-batches than ranks, so that some ranks never have work.
     """
 
     global_batch_size: int
-    """Sequences in one optimizer step."""
+    """Number of sequences in one optimizer step."""
     micro_batch_size: int
-    """Sequences in one forward pass of a rank."""
+    """Number of sequences in one forward pass of a rank."""
     dp: int
-    """Data-parallel ranks."""
+    """Number of data-parallel ranks."""
 
     def __post_init__(self) -> None:
         if min(self.global_batch_size, self.micro_batch_size, self.dp) < 1:
             raise ValueError(f"every number of {self} must be positive")
         if self.dp > self.micro_batches:
-            # dp micro-batches need (dp - 1) full ones, and one sequence in the last.
+            # dp micro-batches need dp - 1 full ones, and at least one sequence in the last.
             smaller = (self.global_batch_size - 1) // (self.dp - 1)
             or_smaller = f" or micro_batch_size up to {smaller}" if smaller else ""
             raise ValueError(
@@ -42,22 +42,22 @@ class BatchPartition:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of one step, over all ranks."""
+        """Number of micro-batches in one step, over all ranks."""
         return -(-self.global_batch_size // self.micro_batch_size)
 
     @property
     def rounds(self) -> int:
-        """Micro-batches of each rank in a step, including those of weight zero."""
+        """Number of micro-batches per rank in a step, including those of weight zero."""
         return -(-self.micro_batches // self.dp)
 
     @property
     def idle_share(self) -> float:
-        """Share of the ranks' sequence slots without a sequence, from 0 up to below 1."""
+        """Share of the ranks' sequence slots that contain no sequence, from 0 to below 1."""
         return 1 - self.global_batch_size / (self.rounds * self.dp * self.micro_batch_size)
 
     def for_rank(self, dp_rank: int) -> list[range]:
-        """Return a rank's offsets into the global batch for each round; empty for an idle round."""
-        # Round-robin, not blocks: at any dp the sequences of a round are neighbours in the stream.
+        """Return a rank's offsets into the global batch, per round; empty for an idle round."""
+        # Round-robin, not in blocks, so that the sequences of a round are adjacent at any dp.
         starts = range(0, self.global_batch_size, self.micro_batch_size)
         batches = [
             range(start, min(start + self.micro_batch_size, self.global_batch_size))

@@ -1,7 +1,7 @@
 """Positions in the endless stream of sequences, and the windows to skip.
 
 The trainer's reader and the server's comparisons share this arithmetic. Skipped windows change the
-sequences of a step, but never their number.
+sequences in a step, but never their number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _check_window(window: tuple[int, int]) -> tuple[int, int]:
     return window
 
 
-# The schema declares an array of two, because generated TypeScript types do not keep the tuple.
+# The schema declares an array of two items, because generated TypeScript lacks the tuple.
 _SCHEMA = {
     "type": "array",
     "items": {"type": "integer", "minimum": 0},
@@ -34,12 +34,12 @@ Window = Annotated[
     AfterValidator(_check_window),
     WithJsonSchema(_SCHEMA),
 ]
-"""Window of the stream: first position, and position after the last."""
+"""Window of the stream: its first position, and the position after its last position."""
 Windows = Annotated[tuple[Window, ...], Field(strict=False, max_length=10_000)]
 
 
 def merged(windows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Merge windows that overlap or touch, and return them in order."""
+    """Merge windows that overlap or touch; return the result in order."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(windows):
         if joined and start <= joined[-1][1]:
@@ -50,9 +50,10 @@ def merged(windows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) -> int:
-    """Advance a position by a number of sequences, and skip the windows.
+    """Return the position after a number of sequences, with the windows skipped.
 
-    The result is never inside a window; with 0 sequences the position only leaves a window.
+    The result is never inside a window. With 0 sequences, a position inside a window moves to the
+    end of the window; another position stays.
     """
     for start, end in merged(windows):
         if end <= position:
@@ -68,7 +69,7 @@ def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) 
 def left_out(windows: Iterable[tuple[int, int]], *, sequences: int) -> tuple[tuple[int, int], ...]:
     """Return the windows that are skipped within the first `sequences` sequences of the stream.
 
-    Two lineages of a job have trained on the same sequences as long as these are equal.
+    Two lineages of a job have trained on the same sequences as long as their results are equal.
     """
     windows = merged(windows)
     if not sequences:
@@ -78,5 +79,5 @@ def left_out(windows: Iterable[tuple[int, int]], *, sequences: int) -> tuple[tup
 
 
 def covered(window: tuple[int, int], windows: Iterable[tuple[int, int]]) -> bool:
-    """Return whether other windows cover every position of a window."""
+    """Return whether other windows contain all positions of a window."""
     return any(start <= window[0] and window[1] <= end for start, end in merged(windows))

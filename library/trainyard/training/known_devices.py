@@ -1,8 +1,9 @@
-"""Known devices by name: capabilities, speed and memory.
+"""Known GPUs, by name: capabilities, speed and memory.
 
-FLOPs are the dense peaks of the makers' data sheets (half of those "with sparsity"), for products
-that sum in float32. Names are those of `nvidia-smi` and `torch.cuda.get_device_name`. A device that
-is not listed is unknown: no rule rejects a job because of it, and no plan makes claims about it.
+FLOP/s are the dense peaks in the manufacturers' data sheets (half of the values "with sparsity"),
+for products that are summed in float32. Names are those in `nvidia-smi` and
+`torch.cuda.get_device_name`. For a device that is not listed, no rule rejects a job, and no plan
+makes a prediction.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ GB = 10**9
 Precision = Literal["float32", "tf32", "bfloat16", "float8"]
 
 LEAST_CAPABILITY = {"float8": (8, 9), "mxfp8": (10, 0)}
-"""Lowest compute capability of tensor cores with a format (PTX ISA, `mma` and `tcgen05`)."""
+"""Minimum compute capability with tensor cores for a format (PTX ISA, `mma` and `tcgen05`)."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Hardware of a kind of slot, from the registration of its node."""
+    """Hardware of a kind of slot, as registered by its node."""
 
     device: Literal["cpu", "cuda"]
     """Kind of device."""
@@ -40,26 +41,26 @@ class Device:
     capability: tuple[int, int]
     """CUDA compute capability."""
     memory_bytes: int
-    """Memory by the data sheet; the smallest size if there are several."""
+    """Memory by the data sheet; if it has several sizes, the smallest."""
     nvlink: bool
-    """Whether the GPUs of a node access each other's memory directly, as symmetric memory needs."""
+    """Whether GPUs of a node can access each other's memory, as symmetric memory needs."""
     peak_flops: dict[Precision, float]
-    """Dense FLOP/s by precision; a precision without tensor cores is absent."""
+    """Dense peak in FLOP/s, by precision; a precision without tensor cores is absent."""
 
     def can(self, number_format: Literal["float8", "mxfp8"]) -> bool:
-        """Return whether its tensor cores support a number format."""
+        """Return whether the GPU's tensor cores support a number format."""
         return self.capability >= LEAST_CAPABILITY[number_format]
 
 
 def known_device(name: str) -> Device | None:
-    """Return the device of this name; None for an unknown device, or a part of one."""
+    """Return the GPU with this name; None for an unknown GPU and for a MIG instance."""
     if re.search(r"\bMIG\b", name):
         return None
     return next((device for pattern, device in DEVICES if re.search(pattern, name)), None)
 
 
 def peak_flops(name: str, precision: Precision) -> float | None:
-    """Return the dense peak of a device in FLOP/s; None if unknown."""
+    """Return the dense peak of a GPU in FLOP/s; None if unknown."""
     device = known_device(name)
     return None if device is None else device.peak_flops.get(precision)
 
@@ -79,7 +80,7 @@ _HOPPER_SXM = (66.9, 494.7, 989.4, 1978.9)
 _HOPPER_NVL = (60.0, 417.5, 835.5, 1671.0)
 _A100 = (19.5, 156.0, 312.0)
 
-# The first match counts, so variants of a chip come before the plain name.
+# The first match is used, so variants of a GPU come before its plain name.
 # Data sheets: NVIDIA HGX B200 and GB200 NVL72 (per GPU), H100, H200, GH200, A100, A40, A30, A10,
 # L40S, L40, L20, L4, RTX 6000 Ada, V100, T4, H20, H800, A800 (these two have slower links only);
 # whitepapers of GB202 (RTX 5090), AD102 (RTX 4090) and GA102 (RTX 3090).

@@ -1,18 +1,18 @@
-"""Size of the chunks in which logits are computed, for trainer and planner."""
+"""Size of the chunks in which trainer and planner compute logits."""
 
 from __future__ import annotations
 
 LOGITS_PER_CHUNK = 1 << 27
-"""Most logits that exist at the same time: 512 MiB in float32."""
+"""Maximum number of logits that exist at the same time: 512 MiB in float32."""
 FUSED_LOGITS_PER_CHUNK = 1 << 30
-"""The same with GPU kernels, which need no float32 copy for the loss: 2 GiB in bfloat16."""
+"""Maximum number of logits with GPU kernels, which need no float32 copy: 2 GiB in bfloat16."""
 
 
 def tokens_per_chunk(vocab_size: int, *, fused: bool) -> int:
-    """Return the number of tokens in a chunk of logits.
+    """Return the number of tokens in one chunk of logits.
 
     Args:
-        vocab_size: rows of the vocabulary on one rank.
+        vocab_size: number of vocabulary rows on one rank.
         fused: whether GPU kernels compute the loss.
     """
     most = FUSED_LOGITS_PER_CHUNK if fused else LOGITS_PER_CHUNK

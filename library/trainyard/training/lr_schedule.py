@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step."""
+"""Learning rate, as a pure function of the step."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class LrSchedule:
-    """The learning rate of a job, all lengths in tokens.
+    """Learning-rate schedule of a job, with all lengths in tokens.
 
-    Lengths are integers, so that a schedule in steps and the same one in tokens agree bit by bit.
+    Lengths are integers, so that a schedule given in steps and the same schedule given in tokens
+    agree bit for bit.
     """
 
     name: Literal["warmup_stable_decay", "cosine"]
-    """`cosine` decays from the end of the warm-up on, `warmup_stable_decay` in its last part."""
+    """`cosine` decays after the warm-up; `warmup_stable_decay` only decays in its last part."""
     decay_shape: Literal["linear", "cosine", "sqrt"]
     """Shape of the decay of `warmup_stable_decay`."""
     peak: float
     """Highest rate."""
     min_ratio: float
-    """Rate at the end, as a share of the peak."""
+    """Learning rate at the end, as a share of the peak."""
     tokens_per_step: int
-    """Tokens of one optimizer step, over all ranks."""
+    """Number of tokens in one optimizer step, over all ranks."""
     total_tokens: int
-    """Tokens after which the rate keeps its final value."""
+    """Number of tokens after which the rate keeps its final value."""
     warmup_tokens: int
-    """Tokens of the warm-up."""
+    """Length of the warm-up, in tokens."""
     decay_tokens: int
-    """Tokens of the decay of `warmup_stable_decay`, if the schedule is long enough."""
+    """Length in tokens of the decay of `warmup_stable_decay`; limited by the schedule's length."""
 
     def rate(self, step: int) -> float:
-        """Return the rate of the optimizer step that completes `step` (counted from 1).
+        """Return the learning rate of the optimizer step that completes `step` (counted from 1).
 
-        Warmup rises linearly and reaches the peak at its end. `cosine` then follows half a cosine
-        to `min_ratio` at the total (Loshchilov and Hutter, SGDR, 2017, without restarts);
-        `warmup_stable_decay` holds the peak and decays over its last part (Hu et al., MiniCPM,
-        2024). After the total the rate keeps its final value.
+        The warm-up rises linearly and reaches the peak at its end. `cosine` then follows half a
+        cosine down to `min_ratio` at the total (Loshchilov and Hutter, SGDR, 2017, without
+        restarts). `warmup_stable_decay` holds the peak, and decays over its last part (Hu et al.,
+        MiniCPM, 2024). After the total, the rate keeps its final value.
         """
         seen, total, warmup = step * self.tokens_per_step, self.total_tokens, self.warmup_tokens
         if seen < warmup:
             return self.peak * (seen / warmup)
         start = warmup if self.name == "cosine" else max(warmup, total - self.decay_tokens)
-        # A decay of length 0 never starts: the rate stays at its peak.
+        # A decay of length 0 never starts, so the rate stays at its peak.
         progress = min(max(seen - start, 0) / (total - start), 1.0) if start < total else 0.0
         shape = "cosine" if self.name == "cosine" else self.decay_shape
         left = {

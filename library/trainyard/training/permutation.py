@@ -1,7 +1,7 @@
-"""The order of the samples in an epoch: a stateless bijection, and the hash that keys it.
+"""Order of the samples in an epoch: a stateless bijection, and the hash that makes its keys.
 
-The code works on Python's integers and on numpy's `uint64` arrays, so the trainer permutes whole
-batches with it. Orders of existing runs depend on every constant here.
+The code works on Python's integers and on `uint64` arrays of numpy, so that the trainer can permute
+whole batches. No constant may ever change, because the orders of existing runs depend on them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 Words = TypeVar("Words", bound=Any)
-"""A number below 2**64, or a numpy array of `uint64`."""
+"""An integer below 2**64, or a numpy array of `uint64`."""
 
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio: the increment of splitmix64
@@ -17,7 +17,7 @@ ROUNDS = 8
 
 
 def splitmix64(x: Words) -> Words:
-    """Return a 64-bit hash of each number; a bijection on the numbers below 2**64.
+    """Return a 64-bit hash of each number; the hash is a bijection on the numbers below 2**64.
 
     Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014).
     """
@@ -29,11 +29,12 @@ def splitmix64(x: Words) -> Words:
 
 
 class Permutation:
-    """A permutation of `range(n)` that is a pure function of (seed, epoch).
+    """A permutation of `range(n)`, as a pure function of seed and epoch.
 
-    A Feistel network with splitmix64 as its round function permutes the numbers of
-    `(n - 1).bit_length()` bits; a result of n or more is permuted again until it falls below n
-    (cycle walking, on average less than twice). Any entry takes constant time and memory.
+    A Feistel network with splitmix64 as its round function permutes the numbers with
+    `(n - 1).bit_length()` bits. A result of n or more is permuted again until it is below n
+    (cycle walking, fewer than two permutations on average). Each entry takes constant time and
+    memory.
 
     Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (2002).
 
@@ -67,10 +68,10 @@ class Permutation:
         return value
 
     def permute_bits(self, values: Words) -> Words:
-        """Return the network's result for each number; it may be n or more."""
+        """Return the output of the Feistel network for each number, which may be n or more."""
         high, low = values >> self._low_bits, values & self._low_mask
-        # Each round XORs one half with a function of the other, which is invertible. Alternating
-        # the target instead of swapping the halves allows halves of unequal width.
+        # Each round XORs one half with a function of the other half, which is invertible. The
+        # target alternates instead of a swap of the halves, so that the halves may differ in width.
         for even, odd in zip(self._keys[::2], self._keys[1::2], strict=True):
             low = low ^ (splitmix64(high ^ even) & self._low_mask)
             high = high ^ (splitmix64(low ^ odd) & self._high_mask)

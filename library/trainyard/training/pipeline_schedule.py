@@ -1,7 +1,8 @@
-"""The schedule of a pipeline: the stages of each rank, and the waiting time of ranks.
+"""Schedule of a pipeline: the stages of each rank, and the time for which ranks wait.
 
-Planner and trainer share the rules: one computes the cost of a schedule, the other runs it.
-p ranks share one pipeline; each runs v stages and, in one run of the schedule, m micro-batches.
+Planner and trainer share these rules: the planner computes the cost of a schedule, and the trainer
+runs it. p ranks share one pipeline. Each rank runs v stages and, in one run of the schedule, m
+micro-batches.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ PipelineSchedule = Literal[
     "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"
 ]
 INTERLEAVED = ("Interleaved1F1B", "InterleavedZeroBubble")
-"""Schedules with any number of stages per rank, from two on."""
+"""Schedules with two or more stages per rank."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
-"""Schedules that compute the gradients of inputs and of weights at different times."""
+"""Schedules that compute the gradients of inputs and those of weights at different times."""
 
 
 def rank_of_stage(schedule: PipelineSchedule, index: int, *, pp: int) -> int:
-    """Return the pipeline rank of a stage: round-robin, or in a V for `ZBVZeroBubble`.
+    """Return the pipeline rank of a stage: round-robin, or a V for `ZBVZeroBubble`.
 
-    In a V every rank has two stages; rank 0 has the first and the last.
+    In a V each rank has two stages; rank 0 has the first stage and the last.
     """
     if schedule == "ZBVZeroBubble":
         return min(index, 2 * pp - 1 - index)
@@ -30,20 +31,21 @@ def rank_of_stage(schedule: PipelineSchedule, index: int, *, pp: int) -> int:
 
 
 def runs_of(rounds: int, microbatches: int) -> int:
-    """Return the runs of a schedule in a step with `rounds` micro-batches per rank."""
+    """Return the number of runs in a step, in which each rank has `rounds` micro-batches."""
     return -(-rounds // microbatches)
 
 
 def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_rank: int) -> int:
     """Return the m with which a step of `rounds` micro-batches takes the least time.
 
-    Among equals it is the m with the fewest runs, because each run reduces gradients again. For a
-    given number of runs the smallest sufficient m is best: a larger m never shortens a run.
+    Of several such m, return the one with the fewest runs, because each run reduces gradients
+    once more. For a given number of runs, the smallest sufficient m is best, because a larger m
+    never shortens a run.
     """
     best, shortest = rounds, math.inf
     for runs in range(1, rounds + 1):
         if 3 * stages_per_rank * rounds + runs * (pp - 1) >= shortest:
-            break  # no run waits less than p - 1
+            break  # more runs are slower, because each run waits for at least p - 1
         m = next_runnable(schedule, -(-rounds // runs), pp=pp)
         wait = waiting(schedule, pp=pp, stages_per_rank=stages_per_rank, microbatches=m)
         time = runs * (3 * stages_per_rank * m + wait)
@@ -53,15 +55,16 @@ def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_ran
 
 
 def next_runnable(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> int:
-    """Return the smallest runnable number from the given one on; it is at most p - 1 higher."""
+    """Return the smallest m from the given number on that can run; at most p - 1 are added."""
     return next(m for m in itertools.count(microbatches) if can_run(schedule, m, pp=pp))
 
 
 def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:
     """Return whether a schedule can run this number of micro-batches in one run.
 
-    1F1B needs one for each stage. The interleaved schedules run them in max(1, m // p) equal
-    groups. The others accept any number (torch.distributed.pipelining.schedules, 2.13).
+    1F1B needs one micro-batch per stage. The interleaved schedules run the micro-batches in
+    max(1, m // p) groups of equal size. The other schedules accept any number
+    (torch.distributed.pipelining.schedules, 2.13).
     """
     if schedule in INTERLEAVED:
         return microbatches % max(1, microbatches // pp) == 0
@@ -69,27 +72,27 @@ def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:
 
 
 def least_microbatches(schedule: PipelineSchedule, *, pp: int) -> int:
-    """Return the fewest micro-batches that a schedule can run."""
+    """Return the minimum number of micro-batches in one run of a schedule."""
     return pp if schedule == "1F1B" else 1
 
 
 def bubble_share(
     schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int
 ) -> float:
-    """Return the share of a run for which a rank waits, if all stages take equal time."""
+    """Return the share of a run during which a rank waits, if all stages take equal time."""
     wait = waiting(schedule, pp=pp, stages_per_rank=stages_per_rank, microbatches=microbatches)
     return wait / (3 * stages_per_rank * microbatches + wait)
 
 
 def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int) -> int:
-    """Return the waiting time of each rank in a run, in forward passes of a stage.
+    """Return the time for which each rank waits in a run, in forward passes of a stage.
 
-    Backward takes two forward passes, or one for each half; a rank works for 3 v m. GPipe, 1F1B and
-    interleaved schedules with p micro-batches or more: Narayanan et al. 2021, section 2.2. ZB-H1
-    with v stages: Qi et al. 2023, table 2. ZB-V has no bubble there because its iterations overlap;
-    here they cannot, because all ranks wait for the gradient norm. With fewer micro-batches a rank
-    waits until the first one returns; those terms come from a simulation of the schedules, which a
-    test repeats.
+    Backward takes as long as two forward passes, or one per half; so a rank works for 3 v m.
+    GPipe, 1F1B and interleaved schedules with p or more micro-batches: Narayanan et al. 2021,
+    section 2.2. ZB-H1 with v stages: Qi et al. 2023, table 2. ZB-V has no bubble in that table,
+    because its iterations overlap. Here they cannot overlap, because all ranks wait for the
+    gradient norm. With fewer than p micro-batches, a rank waits until the first micro-batch
+    returns; these terms come from a simulation of the schedules, which a test repeats.
     """
     few = max(0, pp - microbatches)
     match schedule:
@@ -107,12 +110,12 @@ def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microb
 def in_flight(
     schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int, rank: int
 ) -> int:
-    """Return the most forward passes of stages that a rank holds before their backward.
+    """Return the maximum number of forward passes on a rank that still await their backward.
 
-    GPipe holds all of them; 1F1B holds one for each stage from this one on. The interleaved
-    schedules run (v - 1) g + k (p - 1 - rank) ahead, for groups of g micro-batches; k is 2, or 1
-    with a zero bubble, where the weight gradients of `rank` backward passes wait too. ZB-V holds
-    2 p, or somewhat less with fewer than 2 p - 1 micro-batches.
+    GPipe holds all of them. 1F1B holds one per stage from this rank's stage on. The interleaved
+    schedules run (v - 1) g + k (p - 1 - rank) ahead, for groups of g micro-batches. Here k is 2,
+    or 1 with a zero bubble, where the weight gradients of `rank` backward passes are held too.
+    ZB-V holds 2 p, or slightly less with fewer than 2 p - 1 micro-batches.
     """
     most = stages_per_rank * microbatches
     group = microbatches // max(1, microbatches // pp)
@@ -131,7 +134,7 @@ def in_flight(
 
 
 def default_stages_per_rank(schedule: PipelineSchedule) -> int:
-    """Return the default of v, for a spec without stages."""
+    """Return the default of v, for a spec that does not give stages."""
     return 1 if schedule in {"GPipe", "1F1B"} else 2
 
 

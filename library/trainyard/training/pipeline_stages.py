@@ -1,4 +1,4 @@
-"""Pipeline stages, and the modules of each."""
+"""Pipeline stages, and the modules in each stage."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainyard.training.pipeline_schedule import (
 )
 
 EMBEDDING_COST = 0.1
-"""Cost of the embedding in blocks: a look-up has no FLOPs, but takes some time and memory."""
+"""Cost of the embedding, relative to a block. A look-up has no FLOPs, but takes time and memory."""
 
 Modules = tuple[tuple[str, ...], ...]
-"""Names of the modules of each stage."""
+"""Names of the modules in each stage."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Stage:
     """One stage of the pipeline."""
 
     index: int
-    """Position in the model, from 0."""
+    """Position of the stage in the model, from 0."""
     rank: int
-    """Pipeline rank that runs it."""
+    """Pipeline rank that runs the stage."""
     modules: tuple[str, ...]
-    """Names in model order: `tok_embeddings`, `layers.0`, ..., `norm`, `output`."""
+    """Names of the modules in model order: `tok_embeddings`, `layers.0`, ..., `norm`, `output`."""
 
     @property
     def layers(self) -> int:
-        """Number of transformer blocks."""
+        """Number of transformer blocks in the stage."""
         return sum(name.startswith("layers.") for name in self.modules)
 
 
@@ -51,19 +51,19 @@ def cut_into_stages(
     modules: Modules = (),
     layers_per_stage: int | None = None,
 ) -> tuple[Stage, ...]:
-    """Return the stages of a model in model order; a single stage without pipeline parallelism.
+    """Return the stages of a model in model order; one stage without pipeline parallelism.
 
     Args:
         architecture: shape of the model.
-        pp: ranks of a pipeline.
-        seq_len: tokens of a sequence.
+        pp: number of ranks in a pipeline.
+        seq_len: number of tokens in a sequence.
         schedule: schedule that runs the stages.
-        modules: modules of each stage, by name.
-        layers_per_stage: layers of a stage. Without it and `modules`, the longest stage is as short
-            as possible, by FLOPs.
+        modules: names of the modules in each stage.
+        layers_per_stage: number of layers per stage. Without this and `modules`, the longest
+            stage is made as short as possible, by FLOPs.
 
     Raises:
-        SpecError: the model cannot be cut this way; it names the nearest legal values.
+        SpecError: the model cannot be divided like this; the error gives the nearest legal values.
     """
     names = module_names(architecture)
     if pp == 1:
@@ -94,7 +94,7 @@ def cut_into_stages(
 
 
 def module_names(architecture: Architecture) -> tuple[str, ...]:
-    """Return the modules that make up stages, in the order of a token's path."""
+    """Return the names of the modules that make up stages, in the order of the forward pass."""
     layers = (f"layers.{index}" for index in range(architecture.n_layers))
     head = () if architecture.tied_embeddings else ("output",)
     return ("tok_embeddings", *layers, "norm", *head)
@@ -114,10 +114,10 @@ def _balanced_layers(
 
 
 def head_cost(architecture: Architecture, *, seq_len: int) -> float:
-    """Return the cost of the head in blocks, by FLOPs for one token.
+    """Return the cost of the head relative to a block, by FLOPs for one token.
 
-    A block multiplies a token with its matrices and, on average, with half of a sequence's keys
-    and values: 2 x seq_len x (heads x head width) / 2.
+    A block multiplies a token by its matrices and, on average, by half of the keys and values of a
+    sequence: 2 x seq_len x (heads x head width) / 2.
     """
     a = architecture
     block = matmul_parameters_of_a_block(a) + a.attention_dim * seq_len
@@ -126,16 +126,16 @@ def head_cost(architecture: Architecture, *, seq_len: int) -> float:
 
 @lru_cache(maxsize=1024)
 def _balanced(n_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Return the layers of each stage such that the longest stage is as short as possible.
+    """Return the number of layers per stage such that the longest stage is as short as possible.
 
-    Each stage has one layer. Each further layer goes to the shortest stage so far, among equals to
-    the last, because the first stages hold more micro-batches.
+    Each stage starts with one layer. Each further layer goes to the stage that is shortest so
+    far; among equal stages to the last, because the first stages hold more micro-batches.
     """
     layers = [1] * stages
     costs = [1.0] * stages
     costs[0] += EMBEDDING_COST
     costs[-1] += head
-    # A heap by cost; the negative index puts the last of equals first.
+    # A heap by cost; the negative index sorts the last of several equal stages first.
     shortest = [(cost, -index) for index, cost in enumerate(costs)]
     heapq.heapify(shortest)
     for _ in range(n_layers - stages):

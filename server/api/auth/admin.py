@@ -20,15 +20,18 @@ from trainyard.base.ids import make_id
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
-"""Fixed id of the only admin token: of several first starts, the primary key lets one insert it."""
+"""Fixed id of the only admin token. If several servers start for the first time together, the
+primary key lets only one of them insert the token.
+"""
 ADMIN_NAME = "admin"
 CLOCKS = timedelta(seconds=60)
-"""Largest difference between servers' clocks: the admin token counts as the maker of tokens created
-up to this long before it."""
+"""Maximum difference between the clocks of two servers. A token created up to this long before the
+admin token is still listed as made since the admin token.
+"""
 LASTING = (TokenKind.API, TokenKind.JOIN)
-"""Kinds of tokens that an admin token makes and that outlive it."""
+"""Kinds of tokens that an admin token creates and that stay valid after its replacement."""
 OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
-"""Kinds of tokens that a registration with a join token makes."""
+"""Kinds of tokens that a registration with a join token creates."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,17 @@ class AdminRotation:
     """Result of replacing the admin token: counts of ended items, remaining tokens and requests."""
 
     token: str
-    """The new admin token."""
+    """Text of the new admin token."""
     sessions: int
-    """Browser sessions that ended."""
+    """Number of browser sessions that ended."""
     codes: int
-    """Login codes that ended."""
+    """Number of login codes that ended."""
     commands: int
-    """Commands in running attempts that ended."""
+    """Number of commands in running attempts that ended."""
     made: Sequence[Token]
-    """Valid tokens made since the former admin token was created, the oldest first: only it, or a
-    join token that it made, can have made them."""
+    """Valid tokens made since the former admin token was created, the oldest first. Only the former
+    admin token, or a join token that it created, can have made them.
+    """
     earlier: Sequence[Token]
     """Valid tokens that earlier admin tokens made."""
     requests: Sequence[str]
@@ -53,13 +57,13 @@ class AdminRotation:
 
 
 def ensure_admin_token(context: Context) -> Path | None:
-    """Create the admin token if there is none, and return the file that holds it.
+    """Create the admin token if there is none, and return the path of its file.
 
     Processes that start together agree: a second process on the same machine reads the file of the
-    first; a process on another machine deletes its own file again.
+    first; a later process on another machine deletes its own file.
 
     Returns:
-        None if the token existed, or if another machine has the file.
+        The path, or None if the token existed already or another machine has its file.
     """
     if _stored_hash(context) is not None:
         return None
@@ -80,13 +84,14 @@ def ensure_admin_token(context: Context) -> Path | None:
 def replace_admin_token(context: Context) -> AdminRotation:
     """Replace the admin token; end its sessions, all login codes, and its running commands.
 
-    Only the admin token makes login codes. The other tokens that it made stay valid: `revoke_made`
-    revokes them.
+    Only the admin token makes login codes. The other tokens that it made stay valid until
+    `revoke_made` revokes them.
     """
     token, now = make_token(TokenKind.ADMIN), context.now()
     with context.database.write() as connection:
         query = select(tokens.c.created_at).where(tokens.c.id == ADMIN_ID)
-        former = connection.scalar(query.with_for_update())  # first: it may be making tokens now
+        # Lock the former token first, because it may be creating tokens now.
+        former = connection.scalar(query.with_for_update())
         ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
         codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
         spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
@@ -133,7 +138,7 @@ def revoke_made(
 ) -> list[Token]:
     """Revoke the API and join tokens among `made`, and the tokens of the named machines.
 
-    The sessions of an API token and its commands in running attempts end with it.
+    Revoking an API token also ends its browser sessions and its commands in running attempts.
 
     Returns:
         The revoked tokens.

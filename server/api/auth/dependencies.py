@@ -1,8 +1,8 @@
-"""Authorization of endpoints: dependencies that return the principal or refuse the request.
+"""FastAPI dependencies that authorize a request: they return its principal or refuse it.
 
 FastAPI resolves sub-dependencies again for each use, which takes longer than the database query. So
-these dependencies have none: each reads the request itself, and `schemes_of` names its schemes for
-OpenAPI.
+these dependencies have no sub-dependencies. Each dependency reads the request itself, and
+`schemes_of` returns its security schemes for OpenAPI.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
-"""Name under https: browsers accept the prefix `__Host-` only from this host and with `Secure`."""
+"""Name of the session cookie under https. Browsers accept the prefix `__Host-` only from this host
+and with `Secure`.
+"""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NO_TOKEN = "send a token: Authorization: Bearer ty_..."
 
@@ -151,7 +153,7 @@ async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, 
     if token is None:
         raise UnauthenticatedError(NO_TOKEN)
     principal = await served_together(request, find_holders, token)
-    if principal.unnoted_use:  # in a separate group, so that other requests wait for no writer
+    if principal.unnoted_use:  # in a separate group, so that other requests do not wait for a write
         await served_together(request, note_uses, principal.token_id)
     if principal.kind not in kinds:
         legal = " or ".join(kinds)
@@ -162,8 +164,9 @@ async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, 
 def check_origin(context: Context, request: Request) -> None:
     """Check that a request with this site's cookie comes from a page of this site.
 
-    Without `public_url` the `Host` header names the server, and another site can point its own name
-    at the server's address (DNS rebinding): then only loopback is accepted.
+    Without `public_url` only the `Host` header gives the server's origin, and another site can
+    point its own name at the server's address (DNS rebinding). Therefore only loopback hosts are
+    accepted then.
 
     Raises:
         ForbiddenError: the `Origin` header is absent or differs from the server's origin.
@@ -190,22 +193,24 @@ def check_origin(context: Context, request: Request) -> None:
 person = Depends(_person)
 """An API or admin token, or a browser session."""
 admin = Depends(_admin)
-"""The admin token, or a browser session of it."""
+"""The admin token, or a browser session that it opened."""
 node = Depends(_by_token(TokenKind.NODE))
 """The token of a node."""
 joiner = Depends(_joiner)
-"""A join token, the join secret of a pilot, or the token of a returning node."""
+"""A join token, the join secret of a pilot, or the token of a node that registers again."""
 pilot = Depends(_pilot)
 """The join secret of a pilot."""
 source = Depends(_by_token(TokenKind.SOURCE))
 """The token of a source of nodes."""
 source_joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.SOURCE))
-"""A join token, or the token of a returning source."""
+"""A join token, or the token of a source that registers again."""
 attempt = Depends(_attempt_token_hash)
-"""Hash of the token, for `server.jobs.attempts.reports.authenticate_share` to compare."""
+"""Hash of the request's token; `server.jobs.attempts.reports.authenticate_share` compares it with
+the stored hash.
+"""
 
 Cookie = Annotated[str | None, Depends(_session_cookie)]
-"""The cookie of a browser session, unchecked."""
+"""Value of the browser session's cookie, not authenticated."""
 Person = Annotated[Principal, person]
 Admin = Annotated[Principal, admin]
 Node = Annotated[Principal, node]

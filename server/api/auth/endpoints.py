@@ -38,10 +38,10 @@ TokenBody = Annotated[TokenRequest, Depends(JsonBody(TokenRequest))]
 
 @router.post(SESSION_PATH, status_code=201, response_model=SessionView, summary="Log a browser in")
 def log_in(context: ServerContext, request: Request, body: SessionBody) -> Response:
-    """Open a session by a token, or by the one-time code of a login link.
+    """Open a browser session with a token, or with the one-time code of a login link.
 
     The reply sets an HttpOnly cookie. The endpoint needs no authorization. After too many failed
-    logins from an address it answers 429.
+    logins from one address it returns 429.
     """
     if "origin" in request.headers:  # another site must not log a browser in
         check_origin(context, request)
@@ -74,7 +74,7 @@ def who(context: ServerContext, principal: Person, cookie: Cookie, request: Requ
 
 @router.delete(SESSION_PATH, status_code=204, dependencies=[person], summary="Log a browser out")
 def log_out(context: ServerContext, cookie: Cookie) -> Response:
-    """End the session of the cookie, if there is one."""
+    """End the browser session of the cookie, if the request has a cookie."""
     if cookie is not None:
         service.close_session(context, cookie)
     response = Response(status_code=204)
@@ -91,7 +91,7 @@ def log_out(context: ServerContext, cookie: Cookie) -> Response:
     summary="Create a token",
 )
 def create(context: ServerContext, principal: Admin, body: TokenBody) -> Response:
-    """Create a token; only this reply has its secret."""
+    """Create a token. Only this response contains the secret of the token."""
     row, token = service.create_token(context, body, actor=principal.actor)
     return reply(_token_view(row, secret=token), status=201)
 
@@ -116,7 +116,7 @@ def list_(
     "/tokens/{token_id}", status_code=204, dependencies=[admin], summary="Revoke a token"
 )
 def revoke(context: ServerContext, token_id: TokenId) -> None:
-    """Revoke a token, and end the sessions that it opened."""
+    """Revoke a token, and end the browser sessions that it opened."""
     service.revoke_token(context, token_id)
 
 

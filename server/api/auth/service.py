@@ -26,47 +26,46 @@ from trainyard.protocol.rest.access import TokenRequest
 
 SESSION_LIFETIME = timedelta(days=30)
 MAX_SESSIONS = 200
-"""Most browser sessions of a token; a further login ends the oldest one."""
+"""Maximum number of browser sessions of one token; a further login ends the oldest session."""
 DEFAULT_LIFETIME = {
     "api": timedelta(days=365),
     "join": timedelta(hours=1),
     "login": timedelta(minutes=10),
 }
 LOGIN_LIFETIME = DEFAULT_LIFETIME["login"]
-"""Longest life of a login code: anyone with a copy can open a session of the admin."""
+"""Maximum lifetime of a login code; anyone with a copy of the code can open an admin session."""
 LAST_USED_PRECISION = timedelta(minutes=1)
-"""Pause between two writes of `last_used_at`; without it every request would write."""
+"""Minimum time between two writes of `last_used_at`; otherwise every request would write."""
 RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
-"""Names of the system's actors in events; no token may have one of them."""
+"""Names of the system's actors in events; no token may have one of these names."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """The holder of a request's token or session."""
+    """Holder of the token or the browser session with which a request is authenticated."""
 
     name: str
     kind: TokenKind
     token_id: str
     token_hash: str = field(default="", repr=False)
-    """Hash of the token, or of the token that opened the browser session."""
+    """Hash of the request's token, or of the token that opened the browser session."""
     node: str | None = None
     source: str | None = None
     pilot: tuple[str, int] | None = None
-    """Request and index of the pilot that the join secret belongs to."""
+    """Id of the request for nodes and index of the pilot that owns the join secret."""
     unnoted_use: bool = False
-    """Whether this use must be stored: the last stored one is at least `LAST_USED_PRECISION` old.
-    """
+    """Whether this use must be stored, as the stored time is older than `LAST_USED_PRECISION`."""
 
     @property
     def actor(self) -> Actor:
-        """The actor of the request's changes."""
+        """The actor that is recorded for the request's changes."""
         is_admin = self.kind is TokenKind.ADMIN
         return Actor(self.name, self.token_id, is_admin=is_admin, token_hash=self.token_hash)
 
 
 @dataclass(frozen=True, slots=True)
 class GivenToken(Token):
-    """A token with its hash."""
+    """A stored token with its hash."""
 
     hash: str
 
@@ -80,14 +79,14 @@ class SessionToken(GivenToken):
 
 @dataclass(frozen=True)
 class NewSession:
-    """A browser session; `cookie` is returned only once, as only its hash is stored."""
+    """A new browser session; the database stores only a hash of `cookie`."""
 
     principal: Principal
     cookie: str
     expires_at: datetime
 
 
-# Run for each group of requests; built once, because building it takes longer than running it.
+# Runs for each group of requests; built once, because building takes longer than running it.
 _HOLDERS = GivenToken.select().where(
     tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
     tokens.c.revoked_at.is_(None),
@@ -101,7 +100,7 @@ def authenticate_token(context: Context, token: str) -> Principal:
     """Return the holder of a token.
 
     Raises:
-        UnauthenticatedError: it is unknown, expired or revoked.
+        UnauthenticatedError: the token is unknown, expired or revoked.
     """
     (holder,) = find_holders(context, [token])
     if isinstance(holder, UnauthenticatedError):
@@ -112,7 +111,7 @@ def authenticate_token(context: Context, token: str) -> Principal:
 
 
 def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
-    """Return the holder of each token, or its refusal, by one query; store no use."""
+    """Return the holder of each token, or its error, from one query; store no use."""
     now, hashes = context.now(), [hash_token(token) for token in given]
     query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
     with context.database.read() as connection:
@@ -126,9 +125,9 @@ def find_holders(context: Context, given: Sequence[str]) -> list[Principal | Una
 
 
 def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
-    """Store that tokens are used now; return None for each, the answer to its request."""
+    """Store that tokens are used now; return None as the result for each request."""
     now = context.now()
-    # In the order of ids, as in every statement that locks several rows: that prevents deadlocks.
+    # Sorted by id, as in every statement that locks several rows, to prevent deadlocks.
     used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
     with context.database.write() as connection:
         connection.execute(_NOTE_USE, used)
@@ -136,7 +135,7 @@ def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
 
 
 def authenticate_pilot(context: Context, secret: str) -> Principal | None:
-    """Return the pilot with this join secret, or None for another token."""
+    """Return the pilot with this join secret, or None if no pilot has it."""
     found = select(pilots.c.request_id, pilots.c.number)
     with context.database.read() as connection:
         row = connection.execute(
@@ -150,7 +149,7 @@ def authenticate_pilot(context: Context, secret: str) -> Principal | None:
 
 
 def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
-    """Return the holder of a browser session, and its end.
+    """Return the holder of a browser session, and the time at which the session expires.
 
     Raises:
         UnauthenticatedError: the session is unknown or expired, or its token was revoked.
@@ -169,11 +168,11 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
 
 
 def open_session(context: Context, *, token: str | None, code: str | None) -> NewSession:
-    """Log a browser in, by an API or admin token or by the one-time code of a login link.
+    """Log a browser in with an API or admin token, or with the one-time code of a login link.
 
     Raises:
-        UnauthenticatedError: neither is given, or the given one is unknown, expired, revoked or
-            used up.
+        UnauthenticatedError: neither a token nor a code is given, or the given one is unknown,
+            expired, revoked or used up.
     """
     now = context.now()
     with context.database.write() as connection:
@@ -207,11 +206,11 @@ def close_session(context: Context, cookie: str) -> None:
 def create_token(
     context: Context, request: TokenRequest, *, actor: Actor = SERVER
 ) -> tuple[Token, str]:
-    """Store a new token and return its row and, once, the token itself.
+    """Store a new token, and return its row and its secret text, which is not stored.
 
     Raises:
         UnauthenticatedError: the token of the actor has ended meanwhile.
-        InvalidRequestError: the name is reserved, or a login code would live too long.
+        InvalidRequestError: the name is reserved, or the lifetime of a login code is too long.
         ConflictError: another API token has this name.
     """
     if request.name in RESERVED_NAMES:
@@ -250,13 +249,13 @@ def create_token(
 def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
     """Lock a request's token, so that it stays valid until the transaction ends.
 
-    Call it before storing anything that outlives the request: a revocation then comes before or
-    after this transaction, and finds everything that the token made.
+    Call it before storing anything that remains after the request. A revocation then runs either
+    before or after this transaction, and finds everything that the token created.
 
     Raises:
         UnauthenticatedError: the token has ended since the request was authenticated.
     """
-    if actor.token_hash is None:  # a part of the system
+    if actor.token_hash is None:  # the actor is a part of the system and has no token
         return
     held = select(tokens.c.id).where(tokens.c.hash == actor.token_hash, is_valid(now))
     if connection.execute(held.with_for_update(read=True)).one_or_none() is None:
@@ -277,7 +276,7 @@ def revoke_token(context: Context, token_id: str) -> None:
 
     Raises:
         NotFoundError: no token has this id, or it is already revoked.
-        ConflictError: it is the admin token, the only one that can create others.
+        ConflictError: the token is the admin token, the only one that can create other tokens.
     """
     with context.database.write() as connection:
         found = select(tokens.c.kind).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
@@ -296,7 +295,7 @@ def revoke_token(context: Context, token_id: str) -> None:
 
 
 def end_commands_of(connection: Connection, token_ids: Sequence[str]) -> int:
-    """Close the open commands of these tokens in attempts; return their number."""
+    """Close the open commands that these tokens started in attempts; return their number."""
     theirs = shells.c.token_id.in_(token_ids) & shells.c.ended_at.is_(None)
     return connection.execute(update(shells).where(theirs).values(closed=True)).rowcount
 
@@ -305,7 +304,7 @@ def use_up_join_token(context: Context, connection: Connection, principal: Princ
     """Use up the join token of a principal.
 
     Raises:
-        UnauthenticatedError: another registration used it meanwhile.
+        UnauthenticatedError: another registration has used the join token meanwhile.
     """
     used = connection.execute(
         update(tokens)
@@ -323,7 +322,7 @@ def replace_token_of(
     kind: Literal[TokenKind.NODE, TokenKind.SOURCE],
     name: str,
 ) -> str:
-    """Return a new token of a node or a source, and revoke its earlier ones."""
+    """Create a token for a node or source, revoke its earlier ones, and return the token."""
     now, owner = context.now(), tokens.c[kind.value]
     earlier = (owner == name) & (tokens.c.kind == kind) & tokens.c.revoked_at.is_(None)
     connection.execute(update(tokens).where(earlier).values(revoked_at=now))
@@ -341,7 +340,7 @@ def replace_token_of(
 
 
 def is_valid(now: datetime) -> Any:
-    """Return the condition of tokens that are neither revoked nor expired."""
+    """Return the SQL condition that a token is neither revoked nor expired."""
     return and_(
         tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
     )
@@ -363,16 +362,16 @@ def _principal(row: GivenToken) -> Principal:
 
 
 def _use_up_login_code(connection: Connection, code: str, now: datetime) -> GivenToken:
-    """Revoke the code and return the admin token, the only one that creates login codes."""
+    """Revoke a login code and return the admin token, the only token that creates login codes."""
     is_admin = and_(tokens.c.kind == TokenKind.ADMIN, is_valid(now))
     held = GivenToken.select().where(is_admin).with_for_update(read=True)
-    admin = GivenToken.one_or_none(connection, held)  # first: a rotation locks it first, too
+    admin = GivenToken.one_or_none(connection, held)  # locked first, as a rotation also does
     used = connection.execute(
         update(tokens)
         .where(
             tokens.c.hash == hash_token(code),
             tokens.c.kind == TokenKind.LOGIN,
-            tokens.c.created_at > now - LOGIN_LIFETIME,  # former versions gave longer lifetimes
+            tokens.c.created_at > now - LOGIN_LIFETIME,  # former versions allowed longer lifetimes
             is_valid(now),
         )
         .values(revoked_at=now, last_used_at=now)

@@ -1,4 +1,4 @@
-"""Limit of failed logins by address, shared by all API servers."""
+"""Limit on the failed logins of an address, shared by all API servers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from server.core.errors import TooManyError
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)
-"""Period in which an address may fail `MAX_FAILURES` times; further logins must wait for its end.
+"""Period in which an address may fail `MAX_FAILURES` times. After that many failures, further
+logins from the address are refused until the period ends.
 """
 
 
 def check_logins(context: Context, host: str) -> None:
-    """Check that an address may try to log in.
+    """Check that an address has not reached its limit of failed logins.
 
     Raises:
-        TooManyError: it has failed too often; the answer has the time until the next try.
+        TooManyError: the address has failed too often; the error has the seconds until the next
+            attempt.
     """
     now, window = context.now(), failed_logins.c
     query = select(window.begin_at).where(
@@ -60,16 +62,17 @@ def note_failed_login(context: Context, host: str) -> None:
 
 
 def forget_failed_logins(context: Context) -> int:
-    """Delete the windows that are over, and return their number."""
+    """Delete the windows that are over, and return the number of deleted windows."""
     with context.database.write() as connection:
         over = delete(failed_logins).where(_is_over(context.now()))
         return connection.execute(over).rowcount
 
 
 def _is_over(now: datetime) -> ColumnElement[bool]:
-    """Return the condition that a window has ended, or was written before a clock was set back.
+    """Return the SQL condition that a window has ended, or was written before a clock was set back.
 
-    A start less than a window ahead comes from another server with a different clock.
+    A window that starts in the future, but less than one `WINDOW` ahead, was written by a server
+    with a different clock, and is not over.
     """
     begin_at = failed_logins.c.begin_at
     return or_(begin_at <= now - WINDOW, begin_at > now + WINDOW)

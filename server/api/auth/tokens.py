@@ -8,26 +8,26 @@ from enum import StrEnum
 
 
 class TokenKind(StrEnum):
-    """Purpose of a token; its text begins with `ty_<kind>_`."""
+    """Purpose of a token; the text of the token begins with `ty_<kind>_`."""
 
     ADMIN = "admin"
-    """A person who may also make tokens."""
+    """For a person who may also create tokens."""
     API = "api"
-    """A person or a program."""
+    """For a person or a program."""
     JOIN = "join"
-    """One registration of a new node or source."""
+    """For one registration of a new node or source."""
     LOGIN = "login"
-    """One browser login."""
+    """For one login of a browser."""
     NODE = "node"
-    """The worker of one node."""
+    """For the worker of one node."""
     SOURCE = "source"
-    """The provisioner of one source of nodes."""
+    """For the provisioner of one source of nodes."""
     ATTEMPT = "attempt"
-    """Reports of one attempt on one node; `attempt_nodes` has its hash."""
+    """For the reports of one attempt on one node; the hash is in `attempt_nodes`."""
 
 
 def make_token(kind: TokenKind, secret: str | None = None) -> str:
-    """Return a token such as `ty_api_...`, made of `secret` or of a new one."""
+    """Return a token such as `ty_api_...`, made from `secret` or from a new random secret."""
     return f"ty_{kind}_{secret or make_secret()}"
 
 
@@ -39,6 +39,6 @@ def make_secret() -> str:
 def hash_token(token: str) -> str:
     """Return the SHA-256 of a token in hexadecimal, which is stored instead of the token.
 
-    A fast hash without salt suffices: 256 random bits cannot be guessed.
+    A fast hash without salt suffices, because 256 random bits cannot be guessed.
     """
     return hashlib.sha256(token.encode()).hexdigest()

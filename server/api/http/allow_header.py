@@ -1,4 +1,4 @@
-"""The methods of each path, merged over all routes: OPTIONS and 405 list them in `Allow`."""
+"""Methods of each path, merged over all routes; `Allow` of OPTIONS and 405 responses lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.api.http.problems import problem
 
 Routes = Iterable[tuple[str, Iterable[str]]]
-"""Path templates with their methods; a template may occur several times."""
+"""Path templates with their methods; one template may occur several times."""
 
 
 class AllowedMethods:
@@ -31,8 +31,9 @@ class AllowedMethods:
         ]
 
     def of(self, path: str) -> frozenset[str]:
-        """Return the methods that `path` takes; empty for an unknown path."""
-        if path in self._literal:  # `/jobs/plan` is not matched by `/jobs/{job_id}`
+        """Return the methods that are allowed for `path`; empty for an unknown path."""
+        # A literal path wins: `/jobs/plan` is not matched by `/jobs/{job_id}`.
+        if path in self._literal:
             return self._literal[path]
         found = (names for pattern, names in self._patterns if pattern.match(path))
         return next(found, frozenset())
@@ -43,14 +44,14 @@ def _with_implied(names: set[str]) -> frozenset[str]:
 
 
 class MethodsMiddleware:
-    """Answers OPTIONS, and refuses methods that a path does not take."""
+    """Answers OPTIONS requests, and refuses methods that are not allowed for a path."""
 
     def __init__(self, app: ASGIApp, *, allowed: AllowedMethods) -> None:
         self.app = app
         self.allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer OPTIONS and illegal methods; pass any other request to the application."""
         legal = self.allowed.of(scope["path"]) if scope["type"] == "http" else frozenset()
         if not legal or (scope["method"] in legal and scope["method"] != "OPTIONS"):
             await self.app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Dependency of endpoints on the server's context."""
+"""FastAPI dependency that gives endpoints the server's context."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from server.core.context import Context
 
 
 def context_of(request: Request) -> Context:
-    """Return the context that `create_app` was given."""
+    """Return the context that was passed to `create_app`."""
     context = request.app.state.context
     assert isinstance(context, Context)
     return context
 
 
-async def _context(request: Request) -> Context:  # `async`, because FastAPI runs other functions
-    return context_of(request)  # in a thread
+async def _context(request: Request) -> Context:  # FastAPI would run a plain function in a thread
+    return context_of(request)
 
 
 ServerContext = Annotated[Context, Depends(_context)]

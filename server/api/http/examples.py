@@ -1,4 +1,4 @@
-"""Examples for the OpenAPI document; a test reads each by its model."""
+"""Examples for the OpenAPI document; a test validates each example with its model."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ EXAMPLES: Examples = {
         },
     },
 }
-"""Request bodies."""
+"""Examples of request bodies, by model."""
 
 ANSWERS: Examples = {
     ComparisonView: {
@@ -274,4 +274,4 @@ ANSWERS: Examples = {
         }
     }
 }
-"""Responses that are easier to read with an example."""
+"""Examples of responses that are easier to read with an example, by model."""

@@ -1,8 +1,9 @@
-"""Group commit: requests that wait at the same time are served together, by one transaction.
+"""Group commit: one transaction serves all requests that wait at the same time.
 
-A single request is served immediately. When requests follow each other closely, a group holds the
-requests that arrived while the group before it was served, and during a short pause. So the more
-requests, the less each costs. There is no pause while a full group waits.
+A single request is served immediately. When requests follow each other closely, the next group
+contains the requests that arrived while the previous group was served and during a short pause
+after it. So the cost per request falls as their number rises. There is no pause when enough
+requests wait for a full group.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Serve = Callable[[Context, Sequence[Item]], Sequence[Answer | Exception]]
-"""Serves a group of requests: returns for each its answer or its refusal.
-
-If it raises, the error concerns the whole group, and nothing of the group is stored."""
+"""Function that serves a group of requests and returns, for each request, its result or its error.
+If the function raises an error, the error applies to the whole group, and nothing of the group is
+stored.
+"""
 
 MAX_TOGETHER = 64
-"""Most requests of a group; other writers wait for its transaction."""
+"""Maximum number of requests in one group; other writers wait for the transaction of the group."""
 GATHER_SECONDS = 0.005
-"""Usual pause before a group that follows another one within this time."""
+"""Default pause before a group is served, in seconds, if it follows another group within this
+time.
+"""
 
 
 async def served_together(
@@ -47,15 +51,15 @@ async def served_together(
     key: Hashable = None,
     gather_seconds: float = GATHER_SECONDS,
 ) -> Answer:
-    """Serve a request together with others that wait for the same function; return its answer.
+    """Serve a request in a group with others for the same function; return its result.
 
     Args:
-        request: the request; it names the application.
+        request: the HTTP request, which gives the application.
         serve: serves a group, in a thread.
         item: the input of `serve` for this request.
         key: requests with the same key are never in one group, and are served in order.
         gather_seconds: a request that arrives within this time after a group was served waits this
-            long for further ones.
+            long for further requests.
 
     Raises:
         Exception: the error that `serve` returns for this request, or raises for its group.
@@ -66,17 +70,18 @@ async def served_together(
 
 
 class Groups:
-    """The waiting requests of one application, by the function that serves them."""
+    """The waiting requests of one application, by the function that will serve them."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # A future belongs to one event loop. A server has one; a test client has one per request.
+        # A future belongs to one event loop. A server has one event loop; a test client has one per
+        # request.
         self._queues: WeakKeyDictionary[
             asyncio.AbstractEventLoop, dict[Callable[..., Any], _Queue]
         ] = WeakKeyDictionary()
 
     def queue_of(self, serve: Serve[Any, Any], gather_seconds: float = GATHER_SECONDS) -> _Queue:
-        """Return the queue of a function in this event loop."""
+        """Return the queue for a function in the current event loop."""
         queues = self._queues.setdefault(asyncio.get_running_loop(), {})
         if serve not in queues:
             queues[serve] = _Queue(partial(serve, self._context), gather_seconds)
@@ -91,7 +96,7 @@ class _Waiting:
 
 
 class _Queue:
-    """Requests that wait for one function; it serves one group at a time."""
+    """Requests that wait for one function; the queue serves one group at a time."""
 
     def __init__(
         self, serve: Callable[[Sequence[Any]], Sequence[Any]], gather_seconds: float
@@ -103,7 +108,7 @@ class _Queue:
         self._served_at = -math.inf
 
     async def answer(self, item: Any, key: Hashable) -> Any:
-        """Return the answer to one request."""
+        """Queue one request, and return its result."""
         waiting = _Waiting(item, key, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._serving is None:
@@ -115,7 +120,8 @@ class _Queue:
             left = False
             while self._waiting:
                 is_close = time.monotonic() - self._served_at < self._gather_seconds
-                # Requests left over from the last group do not wait for a pause as well.
+                # Requests left over from the last group have already waited, so they do not wait
+                # for a pause.
                 if is_close and not left and len(self._waiting) < MAX_TOGETHER:
                     await asyncio.sleep(self._gather_seconds)
                 group = self._next_group()
@@ -123,10 +129,13 @@ class _Queue:
                 await self._serve_group(group)
                 self._served_at = time.monotonic()
         finally:
-            self._serving = None  # it holds the loop
+            self._serving = None  # the task refers to the event loop
 
     async def _serve_group(self, group: Sequence[_Waiting]) -> None:
-        """Answer every request of a group, even after an error: no client may wait forever."""
+        """Give every request of a group a result, even after an error.
+
+        A client without a result would wait forever.
+        """
         items = [each.item for each in group]
         try:
             answers = await run_in_threadpool(serve_apart, self._serve, items)
@@ -148,7 +157,8 @@ class _Queue:
                 left.append(each)
             else:
                 group.append(each)
-            keys.add(each.key)  # also if left over, so that no later request overtakes it
+            # Also if the request is left over, so that no later request overtakes it.
+            keys.add(each.key)
         self._waiting = left
         return group
 
@@ -156,10 +166,10 @@ class _Queue:
 def serve_apart(
     serve: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any]
 ) -> Sequence[Any]:
-    """Return the answers to a group; after an error, serve its halves apart.
+    """Return the results for a group; after an error, serve the two halves separately.
 
-    So a request that fails alone costs the others only further transactions. An error of the
-    database is returned for all requests, because the halves would fail, too.
+    So a single failing request costs the other requests only further transactions. A database error
+    is returned for all requests, because the halves would fail with it, too.
     """
     try:
         return serve(items)
@@ -174,9 +184,9 @@ def serve_apart(
 
 
 def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
-    """Return the answer that `make` makes, or its error, after the group was stored.
+    """Return the result of `make`, or the error that it raises, after the group was stored.
 
-    A raised error would have the group served again in halves, and so stored twice.
+    If the error were raised, the group would be served again in halves, and so stored twice.
     """
     try:
         return make()
@@ -185,7 +195,7 @@ def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
 
 
 def _as_answer(error: BaseException) -> Exception:
-    """Return an error as an `Exception`: another one would end a thread instead of one request."""
+    """Return an error as an `Exception`; any other `BaseException` would end a thread."""
     if isinstance(error, Exception):
         return error
     failure = RuntimeError(f"{type(error).__name__}: {error}")
@@ -194,7 +204,7 @@ def _as_answer(error: BaseException) -> Exception:
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():  # the request was cancelled or answered
+    if future.done():  # the request was cancelled or already answered
         return
     if isinstance(answer, Exception):
         future.set_exception(answer)

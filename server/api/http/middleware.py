@@ -1,4 +1,4 @@
-"""Middleware of every request: id, log line, limits, headers, answer to unexpected errors."""
+"""Middleware for every request: id, log line, limits, headers, response to unexpected errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ logger = logging.getLogger("server.requests")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 API_PREFIX = "/api/"
 ROUTINE = (f"{API_PREFIX}v1/workers/", "/healthz", "/readyz", "/metrics")
-"""Paths that programs call repeatedly."""
+"""Paths that programs request repeatedly."""
 
-# The dashboard loads nothing from other origins, and no page may frame it.
+# The dashboard loads nothing from other origins, and no page of another site may frame it.
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -34,19 +34,21 @@ SECURITY_HEADERS = {
 }
 
 CLIENT_LEFT = 499
-"""Status in the log and the metrics of a request that its client left before the answer."""
+"""Status in the log and the metrics for a request whose client disconnected before the response."""
 
 LOGGED = 200
-"""Most characters of a method and of a path in the log; any client can choose both."""
+"""Maximum number of characters of a method and of a path in the log. Any client can choose both
+texts.
+"""
 HSTS = {"strict-transport-security": "max-age=31536000"}
-"""Under https, makes browsers use https alone for a year."""
+"""Header that makes browsers use only https for a year, sent under https."""
 
 Observer = Callable[[Scope, int, float], None]
-"""Receives the scope, the status and the seconds of each answered request."""
+"""Function that receives the ASGI scope, the status and the duration in seconds of each request."""
 
 
 class RequestMiddleware:
-    """Gives each request an id and a log line, and answers 500 to unexpected errors."""
+    """Gives each request an id and a log line, and answers unexpected errors with status 500."""
 
     def __init__(self, app: ASGIApp, *, observe: Observer, is_https: bool) -> None:
         self.app = app
@@ -54,7 +56,7 @@ class RequestMiddleware:
         self.headers = SECURITY_HEADERS | (HSTS if is_https else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -76,7 +78,7 @@ class RequestMiddleware:
             status = status or CLIENT_LEFT
         except Exception:
             logger.exception("request %s failed", request_id)
-            if status:  # the answer has started and can only be broken off
+            if status:  # the response has started, so it can only be aborted
                 raise
             await _unforeseen(scope)(scope, receive, send_with_headers)
         finally:
@@ -87,7 +89,8 @@ class RequestMiddleware:
                 "%s %s %s %d %.1f ms",
                 request_id,
                 scope["method"][:LOGGED],
-                # A line break in the path must not start a log line; a long path must not fill it.
+                # A line break in the path must not start a log line; a long path must not fill the
+                # log.
                 quote(scope["path"][:LOGGED]),
                 status,
                 seconds * 1000,
@@ -103,7 +106,10 @@ class RequestMiddleware:
 
 
 def _level(path: str, status: int) -> int:
-    """Return the level of a request's line; a running attempt sends two reports per second."""
+    """Return the log level for a request: DEBUG for a routine request, otherwise INFO.
+
+    A running attempt sends two reports per second, so they must not fill the log.
+    """
     routine = path.startswith(ROUTINE) and 0 < status < HTTPStatus.BAD_REQUEST
     return logging.DEBUG if routine else logging.INFO
 
@@ -124,15 +130,15 @@ def _unforeseen(scope: Scope) -> ASGIApp:
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies over the limit, before reading them or as soon as they exceed it."""
+    """Refuses bodies over the limit, before reading or as soon as the bytes read exceed it."""
 
     def __init__(self, app: ASGIApp, *, limit_of: Callable[[str], int]) -> None:
-        """Take the function that returns the limit of a path, in bytes."""
+        """Take the function that returns the maximum body size for a path, in bytes."""
         self.app = app
         self.limit_of = limit_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -156,13 +162,13 @@ class BodyLimitMiddleware:
 
 
 class HeadMiddleware:
-    """Answers HEAD as GET without its body, even if the GET would never end."""
+    """Answers HEAD like GET without a body, even if the GET response would never end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self.app(scope, receive, send)
             return

@@ -1,6 +1,7 @@
-"""Keyset pages: a page token holds the last key of the page before."""
+"""Keyset pagination: a page token holds the last key of the previous page."""
 
-# Without postponed annotations: FastAPI cannot resolve names that are local to `page_by`.
+# This module does not postpone annotations, because FastAPI cannot resolve names local to
+# `page_by`.
 
 import base64
 import re
@@ -31,13 +32,13 @@ class PageRequest(Generic[Key]):
 
     @property
     def limit(self) -> int:
-        """Rows to read: one more than the page has, to find out whether another page follows."""
+        """Number of rows to read: one more than the page size, to detect a following page."""
         return self.size + 1
 
     def cut(
         self, rows: Sequence[Row], key: Callable[[Row], Key]
     ) -> tuple[Sequence[Row], str | None]:
-        """Return the rows of the page, and the token of the next one."""
+        """Return the rows of the page, and the token of the next page, or None if none follows."""
         if len(rows) <= self.size:
             return rows, None
         page = rows[: self.size]
@@ -49,7 +50,7 @@ def page_by(
 ) -> Callable[..., Awaitable[PageRequest[Key]]]:
     """Return a dependency that reads `page_token` and `page_size` for one list.
 
-    It refuses tokens of other lists and invalid tokens; text keys must match `pattern`.
+    The dependency refuses invalid tokens and tokens of other lists; text keys must match `pattern`.
     """
 
     token_query = Query(
@@ -78,7 +79,7 @@ def decode(listing: str, token: str, *, key: type[Key], pattern: str = ID_PATTER
     """Return the key in a page token.
 
     Raises:
-        InvalidRequestError: it is not a token of this list.
+        InvalidRequestError: the text is not a page token of this list.
     """
     try:
         text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)

@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 problem documents: those of this server, the framework and the database."""
+"""Refusals as RFC 9457 problem documents, for errors of this server, FastAPI and the database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 def install(app: FastAPI) -> None:
-    """Answer every refusal of the application with a problem document."""
+    """Register handlers that answer every refusal of the application with a problem document."""
     app.add_exception_handler(RefusalError, _refusal)
     app.add_exception_handler(SpecError, _spec)
     app.add_exception_handler(RequestValidationError, _parameters)
@@ -81,7 +81,7 @@ def _spec(request: Request, error: Exception) -> Response:
 def _parameters(request: Request, error: Exception) -> Response:
     """Return the problem document of invalid parameters, with pointers such as `query/page_size`.
 
-    A malformed id in the path is answered with 404, because nothing can have that id.
+    A malformed id in the path gets status 404, because nothing can have that id.
     """
     assert isinstance(error, RequestValidationError)
     for item in error.errors():
@@ -122,6 +122,6 @@ def _framework(request: Request, error: Exception) -> Response:
 
 
 def _database(request: Request, error: Exception) -> Response:
-    # The error's text may contain hosts and statements, so it goes only to the log.
+    # The text of the error may contain host names and SQL statements, so it goes only to the log.
     logger.error("the database does not answer", exc_info=error)
     return refuse(request.scope, UnavailableError("the database does not answer; try again soon"))

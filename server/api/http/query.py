@@ -1,4 +1,4 @@
-"""Query parameters: refusal of unknown ones, and parameters shared by several endpoints."""
+"""Query parameters: a check for unknown ones, and parameters that several endpoints share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _names(dependant: Dependant) -> Iterator[str]:
 
 
 no_unknown_query = Depends(_check)
-"""Refuses (422) unknown parameters, and lists the known ones."""
+"""Refuses requests with unknown query parameters (422); the error lists the known ones."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=10**6, description="Number of an attempt.")]
 ComparedJobs = Annotated[
@@ -51,7 +51,7 @@ ComparedJobs = Annotated[
 
 
 def compared_jobs(job_ids: Sequence[str]) -> list[str]:
-    """Return the jobs to compare, each once.
+    """Return the ids of the jobs to compare, each once.
 
     Raises:
         InvalidRequestError: no job is given, or more than `MAX_COMPARED`.

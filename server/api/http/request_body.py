@@ -1,6 +1,7 @@
-"""JSON request bodies: read whole, then validated by their model."""
+"""JSON request bodies: read completely, then validated by their pydantic model."""
 
-# Without postponed annotations: FastAPI cannot resolve strings on a callable instance.
+# This module does not postpone annotations, because FastAPI cannot resolve strings on a callable
+# instance.
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,11 +20,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 NUL = b"\\u0000"
 """An escaped NUL, which PostgreSQL's text cannot hold. An escaped backslash before `u0000` contains
-the same bytes."""
+the same bytes, so a match must be checked in the parsed value.
+"""
 
 SMALL_BYTES = 4 * 1024
-"""Largest body that is validated in the event loop. Each takes less than 4 ms, most less than the
-switch to a thread that they save. Problems are collected only in a thread: 1,000 take 30 ms."""
+"""Maximum size of a body that is validated in the event loop, in bytes. Validating such a body
+takes less than 4 ms, and usually less than switching to a thread. The list of problems of an
+invalid body is always made in a thread, because 1,000 problems take 30 ms.
+"""
 
 
 async def _read(request: Request) -> bytes:
@@ -42,10 +46,10 @@ async def _read(request: Request) -> bytes:
 
 
 class JsonBody(Generic[Model]):
-    """A dependency that reads the body as `model`; an empty body gives the default, if any.
+    """A dependency that parses the body as `model`; an empty body gives the default, if any.
 
-    The model validates the text itself, in its JSON mode: NaN, wrong types and unknown fields are
-    refused with their pointer, and a large body is not turned into Python objects twice.
+    The model validates the text itself, in its JSON mode. So NaN, wrong types and unknown fields
+    are refused with their JSON pointer, and a large body is not converted to Python objects twice.
     """
 
     def __init__(self, model: type[Model], *, default: Model | None = None) -> None:
@@ -53,7 +57,11 @@ class JsonBody(Generic[Model]):
         self.default = default
 
     async def __call__(self, content: Annotated[bytes, Depends(_read)]) -> Model:
-        """Return the body as the model, or refuse it."""
+        """Return the body as the model.
+
+        Raises:
+            InvalidRequestError: the body is invalid.
+        """
         if not content and self.default is not None:
             return self.default
         small = len(content) <= SMALL_BYTES
@@ -67,7 +75,8 @@ def parse_json(model: type[Model], content: bytes) -> Model:
     """Parse a JSON text as a model.
 
     Raises:
-        InvalidRequestError: the text is not JSON, or the model refuses it; lists every problem.
+        InvalidRequestError: the text is not JSON, or the model refuses it. The error lists every
+            problem.
     """
     problem = json_problem(content)
     if problem is not None:
@@ -93,7 +102,7 @@ def _document(content: bytes) -> Any:
 
 
 def _find_nul(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    # The recursion is safe: the parser bounds the depth of a value.
+    # The recursion is safe, because the parser limits the depth of a value.
     if isinstance(value, str):
         if "\0" in value:
             yield location

@@ -1,4 +1,4 @@
-"""Responses with JSON text from pydantic or the database, without another validation."""
+"""Responses with JSON text from pydantic or the database, not validated again."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ JSON = "application/json"
 def reply(
     model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answer with a model; its configuration determines how NaN and infinity are written."""
+    """Respond with a model; its configuration determines how NaN and infinity are written."""
     return Response(model.model_dump_json(), status, dict(headers or {}), JSON)
 
 
 def reply_page(items: Sequence[object], next_page_token: str | None) -> Response:
-    """Answer with a page of rows, written by orjson."""
+    """Respond with a page of rows, serialized by orjson."""
     return reply_rows({"items": items, "next_page_token": next_page_token})
 
 
 def reply_rows(content: Mapping[str, object]) -> Response:
-    """Answer with the fields of a model with many rows, written by orjson without validation."""
+    """Respond with the fields of a model with many rows, written by orjson without validation."""
     return Response(orjson.dumps(content, option=orjson.OPT_UTC_Z), media_type=JSON)

@@ -1,4 +1,4 @@
-"""Versions of the protocol of workers that the server understands."""
+"""Versions of the worker protocol that the server accepts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 
 
 def check_protocol(protocol: int) -> None:
-    """Reject protocol versions that the server does not serve.
+    """Reject protocol versions that the server does not accept.
 
     Raises:
-        InvalidRequestError: it is older or newer.
+        InvalidRequestError: the version is older or newer than the accepted ones.
     """
     if not OLDEST_PROTOCOL <= protocol <= PROTOCOL:
         legal = [*range(OLDEST_PROTOCOL, PROTOCOL + 1)]

@@ -18,7 +18,7 @@ from trainyard.base.ids import ID_PATTERN
 
 PING_SECONDS = 15
 SEND_SECONDS = 30.0
-"""Time after which a client that reads nothing counts as gone."""
+"""Time after which a client that reads nothing is disconnected, in seconds."""
 EVENT_SCHEMA = {
     "type": "object",
     "description": "One server-sent event.",
@@ -71,7 +71,7 @@ async def stream(
         ),
     ] = "",
 ) -> EventSourceResponse:
-    """Stream events in the order in which they happened, each once."""
+    """Stream events in the order in which they happened, each exactly once."""
     tail = request.app.state.tail
     assert isinstance(tail, Tail)
     holder = Holder(principal.token_id, _counted(context, request))
@@ -82,6 +82,6 @@ async def stream(
 
 
 def _counted(context: Context, request: Request) -> str | None:
-    """Return the key under which the request's address is counted, or None for a proxy's."""
+    """Return the key for counting the streams of the client's address; None for a proxy."""
     host = request.client.host if request.client else ""
     return None if host in Networks(context.settings.trusted_proxies) else counted_as(host)

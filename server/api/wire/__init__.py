@@ -1,1 +1,1 @@
-"""Limits of connections and bytes, below the level of requests: number, size and time."""
+"""Limits on connections, below the level of requests: their number, bytes and time."""

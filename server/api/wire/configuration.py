@@ -1,4 +1,4 @@
-"""uvicorn's configuration: the protocol with limits, and the trusted proxies."""
+"""uvicorn's configuration: the HTTP protocol with limits, and the trusted proxies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from server.core.addresses import Networks
 from server.core.settings import Settings
 
 SHUTDOWN_SECONDS = 10
-"""Time in which open requests may finish; streams and long polls end immediately."""
+"""Time for open requests to finish at shutdown, in seconds; streams and long polls end
+immediately.
+"""
 
 
 def configured(
@@ -36,7 +38,7 @@ def configured(
         host=settings.host,
         port=settings.port,
         http=bounded(limits or Limits(), admission),
-        ws="none",  # a web socket would get another protocol, without limits
+        ws="none",  # a web socket would use another protocol class, without limits
         access_log=False,  # the application's own log has request ids
         log_config=None,
         server_header=False,
@@ -46,7 +48,7 @@ def configured(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; at its end it first has the application answer all long polls."""
+    """uvicorn's server; at shutdown it first lets the application answer all long polls."""
 
     def __init__(self, config: uvicorn.Config, *, before_end: Callable[[], None]) -> None:
         super().__init__(config)

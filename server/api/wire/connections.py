@@ -1,4 +1,4 @@
-"""Open connections, counted by address and in total."""
+"""Count of open connections, by address and in total."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from server.core.addresses import Networks, counted_as
 from trainyard.base.file_limit import raise_file_limit
 
 RESERVED_DESCRIPTORS = 200
-"""File descriptors for everything but connections: database, log, dashboard files, libraries."""
+"""File descriptors reserved for other uses: database, log, dashboard files, libraries."""
 
 
 class Connections:
     """Admits connections up to a limit per address and a total limit."""
 
     def __init__(self, *, per_address: int, total: int, exempt: Networks) -> None:
-        """Count `exempt` addresses, those of proxies, only in the total."""
+        """Take the limits; `exempt` addresses, which belong to proxies, count only in the total."""
         self._per_address = per_address
         self._total = total
         self._exempt = exempt
@@ -24,7 +24,7 @@ class Connections:
         self._open = 0
 
     def admit(self, host: str) -> str | None:
-        """Count a new connection and return None, or return why it is refused."""
+        """Count a new connection and return None, or return the reason for its refusal."""
         if self._open >= self._total:
             return f"the server has {self._total} open connections, its limit"
         if host not in self._exempt:
@@ -47,7 +47,11 @@ class Connections:
 
 
 def connections_possible() -> int:
-    """Raise the soft limit of file descriptors to the hard one; return those for connections."""
+    """Raise the soft limit on file descriptors to the hard limit.
+
+    Returns:
+        The number of file descriptors for connections.
+    """
     hard = raise_file_limit()
     if hard == resource.RLIM_INFINITY:
         hard = 1024 * 1024

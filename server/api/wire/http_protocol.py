@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits, as uvicorn stores all headers before any middleware runs."""
+"""uvicorn's HTTP protocol with limits, as uvicorn stores all headers before middleware runs."""
 
 from __future__ import annotations
 
@@ -24,33 +24,41 @@ class Limits:
     """Limits of one connection."""
 
     head_bytes: int = 32 * 1024
-    """Largest sum of request line and headers; browsers send all cookies of a host."""
+    """Maximum size of the request line and all headers, in bytes; browsers send all cookies of a
+    host.
+    """
     headers: int = 100
-    """Most headers of a request."""
+    """Maximum number of headers of a request."""
     head_seconds: float = 10.0
-    """Time for request line and headers, from the connection or the request's first byte."""
+    """Time limit for the request line and headers, in seconds, from the start of the connection or
+    the request's first byte.
+    """
     body_seconds: float = 60.0
-    """Time for the body, or for the next `body_bytes` of it, while the application reads."""
+    """Time limit for the body, or for its next `body_bytes`, in seconds, while the application
+    reads.
+    """
     body_bytes: int = 1024 * 1024
-    """Bytes of a large body that a client must send within `body_seconds`."""
+    """Number of bytes of a large body that a client must send within `body_seconds`."""
     message_bytes: int = MAX_PACK_BYTES + 2 * MAX_REPORT_BYTES
-    """Most bytes of one request on the wire; the application limits the bodies of each route."""
+    """Maximum size of one request on the wire, in bytes; the application limits the bodies of each
+    route.
+    """
     pipelined: int = 8
-    """Most unanswered requests of one connection."""
+    """Maximum number of unanswered requests on one connection."""
     write_seconds: float = 60.0
-    """Time for which a client may leave its answer unread."""
+    """Time for which a client may leave its response unread, in seconds."""
 
 
 class RefusedOnWireError(Exception):
-    """Stops the parser; the protocol has noted the refusal."""
+    """Stops the parser after a limit was exceeded; the protocol has stored the reason."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection within limits; beyond them it gets a problem document and is closed.
+    """A connection with limits; if it exceeds one, it gets a problem document and is closed.
 
-    The parts of a connection are `head` (from the connection or a request's first byte until its
-    headers are complete), `body`, and `idle` (all requests are complete; uvicorn's keep-alive timer
-    starts once they are answered).
+    A connection is in one of three parts: `head` (from the connection or a request's first byte
+    until its headers are complete), `body`, and `idle` (all requests are complete; uvicorn's
+    keep-alive timer starts once they are answered).
     """
 
     limits: ClassVar[Limits]
@@ -60,9 +68,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Admit the connection, or refuse it immediately."""
         super().connection_made(transport)
         self._part: Literal["head", "body", "idle"] = "head"
-        self._fed = 0  # bytes of the request; chunks shared with another request do not count
-        self._fed_before = 0  # its value at the start of the time for the body
-        self._counted = 0  # bytes of the request line and of complete headers
+        self._fed = 0  # bytes of the current request, except chunks shared with another request
+        self._fed_before = 0  # value of `_fed` when the timer for the body was started
+        self._counted = 0  # bytes of the request line and of the complete headers
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._refusal: tuple[HTTPStatus, str] | None = None
@@ -84,7 +92,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.open.release(self._host)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes, unless they exceed a limit."""
+        """Parse received bytes, and refuse the request if it exceeds a limit."""
         if self.transport.is_closing():
             return
         if self._part == "idle":
@@ -102,11 +110,11 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that the parser could not read, or that a limit stopped."""
+        """Respond to a request that the parser could not read or that exceeded a limit."""
         self._refuse(*(self._refusal or (HTTPStatus.BAD_REQUEST, msg)))
 
     def pause_writing(self) -> None:
-        """Start the time in which the client must read its answer."""
+        """Start the timer within which the client must read its response."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(
@@ -114,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def resume_writing(self) -> None:
-        """Stop that time: the client has read."""
+        """Stop the timer, because the client has read."""
         super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()
@@ -126,7 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Start counting the next request."""
         super().on_message_begin()
         self._counted = 0
-        if self._part == "idle":  # the request follows another one in the same chunk
+        if self._part == "idle":  # the request follows another request in the same chunk
             self._begin_head()
         if len(self.pipeline) >= self.limits.pipelined:
             self._stop(
@@ -135,12 +143,12 @@ class BoundedProtocol(HttpToolsProtocol):
             )
 
     def on_url(self, url: bytes) -> None:
-        """Count the request line."""
+        """Count the bytes of the request line."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; trailers count, too."""
+        """Count the bytes of a header; trailers count, too."""
         self._count(len(name) + len(value) + HEADER_OVERHEAD)
         if len(self.headers) >= self.limits.headers:
             self._stop(
@@ -150,13 +158,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start the time for the body."""
+        """Start the timer for the body."""
         super().on_headers_complete()
         self._part = "body"
         self._arm_body()
 
     def on_message_complete(self) -> None:
-        """Stop the timer: the request is complete."""
+        """Stop the timer, because the request is complete."""
         self._part = "idle"
         self._fed = 0
         self._disarm()
@@ -197,8 +205,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _time_out(self) -> None:
         if self.transport.is_closing():
             return
-        # The client is not slow while the server does not read: the application is busy, or an
-        # earlier request of the connection is being answered.
+        # The client is not slow while the server does not read, because the application is busy or
+        # an earlier request on the connection is being answered.
         if self._part == "head" and self._is_answering():
             self._arm(self.limits.head_seconds)
         elif self._part == "body" and (
@@ -206,7 +214,7 @@ class BoundedProtocol(HttpToolsProtocol):
         ):
             self._arm_body()
         elif self._part == "head" and not self._fed:
-            self.transport.close()  # no request has started, so there is nothing to answer
+            self.transport.close()  # no request has started, so there is nothing to respond to
         else:
             seconds = getattr(self.limits, f"{self._part}_seconds")
             what = "headers" if self._part == "head" else "body"
@@ -218,7 +226,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
-        """Answer unless another answer has started, and close the connection."""
+        """Send a problem document unless another response has started, and close the connection."""
         self._disarm()
         if self._part == "head":
             is_free = not self._is_answering()
@@ -227,12 +235,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if is_free:
             self.transport.write(_answer(status, detail))
         if self.cycle is not None:
-            self.cycle.disconnected = True  # drops the rest of the application's answer
+            self.cycle.disconnected = True  # drops the rest of the application's response
         self.transport.close()
 
 
 def bounded(limits: Limits, connections: Connections) -> type[BoundedProtocol]:
-    """Return the protocol class of one server."""
+    """Return the protocol class with these limits, for one server."""
     return type("ServerProtocol", (BoundedProtocol,), {"limits": limits, "open": connections})
 
 

@@ -1,1 +1,1 @@
-"""Messages that workers fetch by long polls instead of from the broker."""
+"""Work for workers that fetch their messages by long polls instead of from the broker."""

@@ -1,4 +1,4 @@
-"""`/workers/messages`: the long poll of workers that do not use the broker."""
+"""`/workers/messages`: the long poll for workers that do not use the broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ async def messages(
     principal: Node,
     body: Annotated[MessagesRequest, Depends(JsonBody(MessagesRequest))],
 ) -> MessagesReply:
-    """Answer once the node has something new to claim; after the longest wait, answer empty."""
+    """Respond once the node has something new to claim.
+
+    After the maximum wait, the response has empty lists.
+    """
     check_sender(principal, body.node, body.protocol)
     inboxes = request.app.state.inboxes
     assert isinstance(inboxes, Inboxes)

@@ -1,4 +1,4 @@
-"""Long polls of workers: one query reads the waiting messages for all polls."""
+"""Long polls of workers: one repeated query reads the waiting messages for all polls."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from trainyard.protocol.states import AttemptNodeState, OperationState
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.25
-"""Pause between two queries while polls wait."""
+"""Pause between two queries while polls wait, in seconds."""
 AWAY_SECONDS = 1.0
-"""Pause after the database did not answer."""
+"""Pause after a failed query, in seconds, because the database may be unreachable."""
 MAX_POLLS = 10_000
-"""Most waiting polls of one process; each costs a few kilobytes and a client connection."""
+"""Maximum number of waiting polls in one process; each poll costs a few kilobytes and a client
+connection.
+"""
 READ_AT_ONCE = 500
-"""Most nodes in one statement: databases limit its parameters, and plan long lists slowly."""
+"""Maximum number of nodes in one statement, because databases limit the parameters of a statement
+and plan long lists slowly.
+"""
 NOTHING = MessagesReply()
 
 _ATTEMPT, _OPERATION = "attempt", "operation"
@@ -50,8 +54,8 @@ _LEVELS = union_all(
 def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, MessagesReply]:
     """Return the shares and operations to claim, by node; nodes without any are omitted.
 
-    These are levels, not messages: an id is returned until it is claimed, so that a lost answer
-    costs nothing.
+    The ids are levels, not messages: each id is returned until it is claimed, so that a lost
+    response costs nothing.
     """
     with context.database.read() as connection:
         rows = [
@@ -76,7 +80,7 @@ def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, Mess
 class Inboxes:
     """The long polls of one process, served by one repeated query.
 
-    Its methods run in the event loop: a waiting poll holds neither a thread nor a database
+    The methods run in the event loop, so a waiting poll holds neither a thread nor a database
     connection.
     """
 
@@ -95,17 +99,17 @@ class Inboxes:
     async def messages(
         self, node: str, *, known: Collection[str], wait_seconds: float
     ) -> MessagesReply:
-        """Wait until a node has something new to claim, and return it.
+        """Wait until a node has something new to claim, and return the ids.
 
-        A node has one poll: a newer poll ends the older one with an empty answer.
+        A node has only one poll; a newer poll ends the older poll with an empty reply.
 
         Args:
-            node: the node.
-            known: ids that the node knows; they are not sent.
-            wait_seconds: longest wait, after which the answer is empty.
+            node: name of the node.
+            known: ids that the node knows already; these ids are not returned.
+            wait_seconds: maximum wait, after which the reply is empty.
 
         Raises:
-            UnavailableError: the process already serves its most polls.
+            UnavailableError: the process already has its maximum number of polls.
         """
         if wait_seconds <= 0 or self._closed.is_set():
             found = await run_in_threadpool(read_messages, self._context, [node])
@@ -128,13 +132,13 @@ class Inboxes:
                 del self._polls[node]
 
     def close(self) -> None:
-        """End all polls with an empty answer; later ones do not wait."""
+        """End all polls with an empty reply; later polls do not wait."""
         self._closed.set()
         for poll in self._polls.values():
             poll.end()
 
     async def stop(self) -> None:
-        """End all polls and the repeated query; return once it has released its connection."""
+        """End all polls and the repeated query; return after the query has freed its connection."""
         self.close()
         if self._looking is not None:
             await self._looking
@@ -144,7 +148,8 @@ class Inboxes:
             pause = POLL_SECONDS
             try:
                 found = await run_in_threadpool(read_messages, self._context, tuple(self._polls))
-            except Exception:  # most likely the database is down; polls wait until their end
+            # Most likely the database is unreachable; the polls wait until their time ends.
+            except Exception:
                 logger.exception("the messages of nodes could not be read")
                 found, pause = {}, AWAY_SECONDS
             for node, reply in found.items():
@@ -161,16 +166,16 @@ class _Poll:
     def __init__(self, known: Collection[str]) -> None:
         self._known = frozenset(known)
         self.answer: asyncio.Future[MessagesReply] = asyncio.get_running_loop().create_future()
-        """Future of the answer."""
+        """Future of the poll's reply."""
 
     def offer(self, reply: MessagesReply) -> None:
-        """Answer with the ids that the node does not know, if any."""
+        """End the poll with the ids that the node does not know, if there are any."""
         unknown = _without(reply, self._known)
         if unknown != NOTHING and not self.answer.done():
             self.answer.set_result(unknown)
 
     def end(self) -> None:
-        """Answer with nothing."""
+        """End the poll with an empty reply."""
         if not self.answer.done():
             self.answer.set_result(NOTHING)
 

@@ -1,1 +1,1 @@
-"""The machines: registration, inventory, draining."""
+"""The nodes: registration, inventory, draining."""

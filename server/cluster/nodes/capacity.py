@@ -1,4 +1,4 @@
-"""Capacity: offers of the nodes and holdings of attempts, read from the database."""
+"""Capacity: the offers of nodes and the holdings of attempts, read from the database."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 from trainyard.spec.auto import DeviceKind
 
 POLLS = "server"
-"""Inbox of nodes that fetch their messages by long polls."""
+"""Value of the column `inbox` for nodes that fetch their messages by long polls."""
 _HeldSlots = tuple[str, str, bool, str]
-"""Slots of a share: name of its job, slot indices as stored, whether they count as held, and state
-of the share."""
+"""A share's job name, slot indices as JSON text, whether the slots count as held, and state of the
+share.
+"""
 _StoredTime = str | datetime
-"""A time as the driver returns it."""
+"""A time in the form that the database driver returns."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
-"""Most cached offers, a kilobyte each; a round makes new ones only for changed nodes."""
+"""Maximum number of cached offers, about a kilobyte each. A round makes new offers only for changed
+nodes.
+"""
 
 TAKES_JOBS = (
     nodes.c.offline_since.is_(None)
@@ -43,7 +46,9 @@ TAKES_JOBS = (
     & nodes.c.notice.is_(None)
     & nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
 )
-"""The condition of nodes that are online and not draining, and whose worker is served."""
+"""SQL condition that a node is online and not draining, and that its worker's protocol is
+supported.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,20 +58,21 @@ class Capacity:
     offers: list[Offer]
     """The nodes that are online and not draining, with their free slots."""
     holdings: list[Holding]
-    """The holdings of attempts on all nodes."""
+    """Holdings of attempts on all nodes."""
 
 
 class _Held(NamedTuple):
-    """A share that holds its slots, with its job; a round reads all of them.
+    """A share that holds its slots, with its job; every round reads all such shares.
 
     To save time, rows are converted as little as possible: states are the stored texts, which equal
-    their enum members; times are as the driver returns them; JSON is parsed only on use.
+    their enum members; times are in the form that the driver returns; JSON is parsed only when it
+    is used.
     """
 
     attempt_id: str
     node: str
     slots: str
-    """Slot indices as stored."""
+    """Slot indices as JSON text."""
     state: str
     is_lost: int
     is_unreachable: int
@@ -85,7 +91,9 @@ class _Held(NamedTuple):
     queued_at: _StoredTime | None
     project: str
     progress: str
-    """As stored. It is the last field because it changes with each report, the others rarely."""
+    """Progress as JSON text. It is the last field because it changes with each report, and the
+    other fields change rarely.
+    """
 
 
 _HELD = of_held(
@@ -118,7 +126,9 @@ _HELD = of_held(
     .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
     .join(jobs, jobs.c.id == attempts.c.job_id)
 )
-"""The shares that hold their slots: the columns of `_Held`, in the order of its fields."""
+"""Query for the shares that hold their slots, with the columns of `_Held` in the order of its
+fields.
+"""
 _NODES = select(
     *(nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.inbox),
     *(
@@ -129,32 +139,35 @@ _NODES = select(
         )
     ),
 ).where(TAKES_JOBS)
-"""The arguments of `_offer`, except the last."""
+"""Query for the arguments of `_offer`, except the last argument."""
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The holding of an attempt without its expected end, which depends on progress and time."""
+    """Holding of an attempt without its expected end, which depends on progress and time."""
 
     holding: Holding
-    """The holding without its expected end."""
+    """Holding of the attempt, without its expected end."""
     is_paced: bool
-    """Whether its expected end follows from the steps that are left."""
+    """Whether the attempt's expected end follows from its remaining steps."""
     leaves_until: datetime | None
-    """Time until which it is expected to leave within `LEAVES_WITHIN`; None if it was not ordered
-    to, or is silent."""
+    """Time until which the attempt is expected to leave within `LEAVES_WITHIN`. None if it was not
+    ordered to leave, or if it is silent.
+    """
     expected_end_at: datetime | None
-    """End that was expected at its placement, used while its pace is unknown; None if unknown."""
+    """End that was expected when the attempt was placed. It is used while the pace of the attempt
+    is unknown; None if unknown.
+    """
     runs_until: datetime | None
-    """End of its bound; None without a bound."""
+    """Time at which the attempt reaches its bound; None without a bound."""
 
     @classmethod
     def of(cls, shares: Sequence[_Held]) -> Self:
         """Return the holding of an attempt from its shares.
 
-        The end of an attempt is unknown, and it cannot be preempted, if one of its shares is
-        silent, if it has long ignored an order to leave, or if a queued job keeps its slots. A
-        program that is not preemptible cannot be preempted either.
+        An attempt has no known end and cannot be preempted if one of its shares is silent, if it
+        has long ignored an order to leave, or if its job is queued and keeps its slots. A job that
+        is not preemptible cannot be preempted either.
         """
         first = shares[0]
         kept = first.job_state == JobState.QUEUED
@@ -185,8 +198,8 @@ class _Attempt:
         """Return the holding with its expected end.
 
         Args:
-            now: present time.
-            progress: progress of its job, as stored.
+            now: the current time.
+            progress: progress of the job, as stored.
         """
         seconds_left: float | None = None
         if self.is_paced:
@@ -212,14 +225,14 @@ def _to_come(time: datetime | None, now: datetime) -> datetime | None:
 class CapacityReader:
     """Reads the capacity in each round, and reuses the attempts that have not changed.
 
-    The key of a reused attempt is the tuple of all columns that it was made of.
+    The cache key of an attempt is the tuple of all columns from which the attempt was made.
     """
 
     def __init__(self) -> None:
         self._attempts: dict[Hashable, _Attempt] = {}
 
     def read(self, connection: Connection, now: datetime) -> Capacity:
-        """Return the offers of the nodes and the holdings of attempts at one moment."""
+        """Return the offers of nodes and the holdings of attempts as of the same moment."""
         held = _read_held(connection)
         by_attempt: dict[str, list[_Held]] = {}
         for share in held:
@@ -238,13 +251,14 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
 
     Args:
         connection: a transaction.
-        without_job: a job to be resized: its slots count as free, except those of lost shares.
+        without_job: id of a job to be resized. Its slots count as free, except the slots of lost
+            shares.
     """
     return _offers(connection, _read_held(connection), without_job=without_job)
 
 
 def read_capacity(connection: Connection, now: datetime) -> Capacity:
-    """Return the offers of the nodes and the holdings of attempts at one moment."""
+    """Return the offers of nodes and the holdings of attempts as of the same moment."""
     return CapacityReader().read(connection, now)
 
 
@@ -253,7 +267,7 @@ def _read_held(connection: Connection) -> Sequence[_Held]:
 
 
 def _time(stored: _StoredTime | None) -> datetime | None:
-    """Convert a time from the driver; SQLite's is a text in UTC without a zone."""
+    """Convert a time from the driver; SQLite returns a text in UTC without a time zone."""
     if isinstance(stored, str):
         return datetime.fromisoformat(stored).replace(tzinfo=UTC)
     return stored and stored.astimezone(UTC)
@@ -284,7 +298,7 @@ def _offer(
     hardware: str,
     held: Sequence[_HeldSlots],
 ) -> Offer:
-    """Return the offer of a node; texts are columns as stored."""
+    """Return the offer of a node; the text arguments are columns as stored."""
     holders: Counter[str] = Counter()
     taken: set[int] = set()
     for job_name, slots_of_share, counts, _ in held:
@@ -315,5 +329,5 @@ def _offer(
 
 @lru_cache(maxsize=OFFERS_KEPT)
 def slot_indices(slots: str) -> tuple[int, ...]:
-    """Parse the JSON text of a share's slots; cached, as few texts are distinct."""
+    """Parse the JSON text of a share's slots; cached, because there are few distinct texts."""
     return tuple(orjson.loads(slots))

@@ -26,15 +26,15 @@ def set_drain(
     actor: Actor,
     reasons: Sequence[str] = (),
 ) -> NodeView:
-    """Drain a node, or end its drain; repeating the order changes nothing.
+    """Drain a node, or end its drain; an order that is already in effect changes nothing.
 
     Args:
         context: the server's context.
-        name: the node.
-        running: whether running attempts move (the scheduler moves them) or finish; None ends the
-            drain, and earlier faults no longer count against the node.
-        actor: who orders it.
-        reasons: the reasons, as text.
+        name: name of the node.
+        running: whether the scheduler moves running attempts or lets them finish. None ends the
+            drain, and earlier faults then no longer count against the node.
+        actor: who orders the drain or its end.
+        reasons: texts with the reasons for the drain.
 
     Raises:
         NotFoundError: no node has this name.
@@ -59,8 +59,8 @@ def cordon_by_server(
     Args:
         context: the server's context.
         connection: a transaction that holds the node's row.
-        name: the node.
-        reasons: why it is unreliable.
+        name: name of the node.
+        reasons: texts that explain why the node is unreliable.
     """
     undrained = select(nodes.c.name).where(nodes.c.name == name, nodes.c.drain.is_(None))
     if connection.scalar(select(exists(undrained))):

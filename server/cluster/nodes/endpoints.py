@@ -1,4 +1,4 @@
-"""`/nodes`: the machines, their drains, labels and metrics."""
+"""`/nodes`: the nodes, with their drains, labels and metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
 def list_(
     context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
 ) -> Response:
-    """List nodes by name, with their slots, who holds them, and whether the nodes are online."""
+    """List nodes by name, with their slots, the jobs that hold them, and the online state."""
     views = list_nodes(context, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.name)
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
@@ -59,8 +59,8 @@ def metrics(
 ) -> Response:
     """Return the newest sample of a node, and its series.
 
-    A point covers a minute for up to 6 hours, and a quarter of an hour for up to 14 days. It covers
-    a multiple of that if the answer would otherwise have more than 20,000 points.
+    A point covers one minute for up to 6 hours, and 15 minutes for up to 14 days. It covers a
+    multiple of this period if the response would otherwise have more than 20,000 points.
     """
     wanted = names.split(",") if names is not None else ()
     return reply_rows(series.read_metrics(context, name, hours=hours, names=wanted))
@@ -68,26 +68,29 @@ def metrics(
 
 @router.post("/{name}/drain", response_model=NodeView, summary="Drain a node")
 def drain(context: ServerContext, principal: Person, name: NodeName, body: DrainBody) -> Response:
-    """Place nothing new on a node; its attempts save and move to other nodes, or finish."""
+    """Place nothing new on a node. Its attempts save and move to other nodes, or finish."""
     return reply(set_drain(context, name, body.running, actor=principal.actor))
 
 
 @router.post("/{name}/undrain", response_model=NodeView, summary="End a drain")
 def undrain(context: ServerContext, principal: Person, name: NodeName) -> Response:
-    """Take the node back into use."""
+    """Place new work on the node again."""
     return reply(set_drain(context, name, None, actor=principal.actor))
 
 
 @router.post("/{name}/cordon", response_model=NodeView, summary="Place nothing new on a node")
 def cordon(context: ServerContext, principal: Person, name: NodeName, body: CordonBody) -> Response:
-    """Place nothing new on a node; its attempts finish. The reason is shown with the node."""
+    """Place nothing new on a node; its attempts finish.
+
+    The view of the node has the reason.
+    """
     reasons = () if body.reason is None else (body.reason,)
     return reply(set_drain(context, name, "finish", actor=principal.actor, reasons=reasons))
 
 
 @router.post("/{name}/uncordon", response_model=NodeView, summary="End a cordon or a drain")
 def uncordon(context: ServerContext, principal: Person, name: NodeName) -> Response:
-    """Take the node back into use; its earlier failures and errors no longer count."""
+    """Place new work on the node again; its earlier failures and errors no longer count."""
     return reply(set_drain(context, name, None, actor=principal.actor))
 
 
@@ -98,5 +101,5 @@ def label(
     name: NodeName,
     body: Annotated[LabelChange, Depends(JsonBody(LabelChange))],
 ) -> Response:
-    """Set labels for the node selectors of jobs; attempts that run on the node stay there."""
+    """Set labels, by which jobs select nodes. Attempts that run on the node stay there."""
     return reply(set_labels(context, name, body.labels, actor=principal.actor))

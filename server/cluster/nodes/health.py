@@ -1,4 +1,4 @@
-"""Signs of an unreliable node: broken devices, a wrong clock, failed attempts; pure."""
+"""Signs of an unreliable node: broken devices, a wrong clock, failed attempts. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ BROKEN_XIDS: Mapping[int, str] = {
     140: "an unrecovered memory error",
 }
 """Xid errors after which a GPU needs at least a reset, by their number in NVIDIA's catalog. Other
-Xids, such as 13 and 31, may be errors of a program."""
+Xids, such as 13 and 31, may be errors of a program, so they are not listed.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,29 +38,31 @@ class NodeFailure:
     node: str
     reason: FailureReason
     spec: str
-    """Digest of the job's spec without its name and notes; jobs with equal specs count once."""
+    """Digest of the job's spec without its name and notes; equal digests show equal jobs."""
     submitter: str
     """Id of the token that submitted the job."""
     at: datetime
-    """When it ended."""
+    """Time at which the attempt ended."""
 
 
 def is_of_the_node(failure: Failure) -> bool:
-    """Return whether a failure counts against the node that it names."""
-    # The reason `launch_error` alone proves nothing: ranks also raise it for unsuitable specs.
+    """Return whether a failure counts against the node that the failure names."""
+    # The reason `launch_error` alone proves nothing, because ranks also raise it for unsuitable
+    # specs.
     return failure.reason == FailureReason.NODE_LOST or failure.node_at_fault
 
 
 def device_faults(
     hardware: Hardware, sample: NodeSample, *, now: datetime, trusted_since: datetime | None
 ) -> tuple[str, ...]:
-    """Return the broken devices of a node as texts.
+    """Return one text for each Xid error that shows a broken device of a node.
 
     Args:
         hardware: hardware of the node.
-        sample: its newest sample.
+        sample: newest sample of the node.
         now: time at which the sample arrived.
-        trusted_since: when a person ended the last drain of the node; earlier errors do not count.
+        trusted_since: time at which a person ended the last drain of the node; earlier errors do
+            not count.
     """
     slots = {device.uuid: slot for slot, device in enumerate(hardware.accelerators)}
     found: dict[str, None] = {}
@@ -73,16 +76,16 @@ def device_faults(
 
 
 def clock_is_wrong(reading: ClockReading | None, *, before: bool, limit: float) -> bool:
-    """Return whether the clock of a node differs too much from the database's.
+    """Return whether the clock of a node differs too much from the clock of the database.
 
-    It becomes wrong once the difference certainly exceeds the limit, and right again once it is
-    certainly below half of the limit. So neither a slow network nor a clock near the limit makes
-    the result alternate.
+    The clock becomes wrong once the difference certainly exceeds the limit, and right again once
+    the difference is certainly at most half of the limit. So neither a slow network nor a clock
+    near the limit makes the result alternate.
 
     Args:
-        reading: the newest comparison; without one the result is `before`.
+        reading: the newest comparison with the database's clock. If None, the result is `before`.
         before: the previous result.
-        limit: seconds; with 0 no clock is wrong.
+        limit: maximum difference in seconds; if 0, no clock is wrong.
     """
     if reading is None or limit == 0:
         return before and limit > 0
@@ -101,33 +104,34 @@ def repeated_failures(
     submitters: int,
     trained_elsewhere: Callable[[Collection[str]], bool],
 ) -> Sequence[NodeFailure]:
-    """Return the failures for which to cordon a node; empty if it is not to be cordoned.
+    """Return the failures for which to cordon a node; empty if the node is not to be cordoned.
 
     A job can fail on purpose or because of its own input. So a failure counts only if its job
-    failed for that reason on no other node, and if few nodes show the reason: not more than half of
-    them, and not more than three or a tenth of them, whichever is larger. The node is cordoned if
-    all of these hold:
+    failed for the same reason on no other node, and if few nodes show the reason: at most half of
+    the online nodes, and at most three of them or a tenth of them, whichever is larger. The node is
+    cordoned if all of these conditions hold:
 
     - at least `limit` failures count;
-    - they are of jobs with different specs;
-    - they are of different submitters, if several have submitted jobs;
-    - one of these jobs trains elsewhere.
+    - the failed jobs have at least two different specs;
+    - the failed jobs have at least two submitters, if several people have submitted jobs;
+    - one of the failed jobs trains on other nodes.
 
     Args:
         failures: failures of all nodes within the window.
         node: name of the node.
         limit: number of failures needed.
-        nodes: number of online nodes with its kind of slot; None if no other node takes work, so
-            that no other node can show whether it runs such jobs.
+        nodes: number of online nodes with the node's kind of slot. None if no other node takes
+            work, so that no other node can show whether it can run such jobs.
         submitters: number of people with jobs within the window.
-        trained_elsewhere: returns whether one of these jobs has trained without the node.
+        trained_elsewhere: returns whether one of the given jobs, by id, has trained without the
+            node.
     """
     known = list(failures)
     nodes_of_job: dict[tuple[str, FailureReason], set[str]] = defaultdict(set)
     nodes_of: dict[FailureReason, set[str]] = defaultdict(set)
     for each in known:
         nodes_of_job[each.job_id, each.reason].add(each.node)
-    for each in known:  # a job that fails on several nodes shows nothing about any of them
+    for each in known:  # a job that fails on several nodes proves nothing about any of them
         if len(nodes_of_job[each.job_id, each.reason]) == 1:
             nodes_of[each.reason].add(each.node)
     own = [

@@ -1,4 +1,4 @@
-"""Node labels set by people; jobs select by them, and they give the node's place."""
+"""Node labels that people set, for the selection of nodes and for their fabric and place."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trainyard.protocol.rest.nodes import NodeLabeled, NodeView
 def set_labels(
     context: Context, name: str, labels: Mapping[str, str | None], *, actor: Actor
 ) -> NodeView:
-    """Change labels of a node; other labels and running attempts stay.
+    """Change labels of a node; its other labels and its running attempts do not change.
 
     Args:
         context: the server's context.
-        name: the node.
+        name: name of the node.
         labels: values by key; None removes a label.
-        actor: who changes them.
+        actor: who changes the labels.
 
     Raises:
         NotFoundError: no node has this name.

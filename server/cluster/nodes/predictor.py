@@ -1,4 +1,4 @@
-"""Predicted speed on the registered nodes, from coefficients of their hardware."""
+"""Predicted speed of jobs on the registered nodes, from coefficients of the nodes' hardware."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trainyard.training.known_devices import Slot
 
 
 def predictor_of(connection: Connection, spec: JobSpec) -> Predictor | None:
-    """Return the predictor for the nodes on which a job may run, or None if nothing is known.
+    """Return the predictor for the nodes on which a job may run, or None if no speed is known.
 
-    Of several kinds of hardware, the one with the most slots is chosen.
+    If there are several kinds of hardware, the kind with the most slots is chosen.
     """
     if spec.program is not None or spec.model.factory is not None:
         return None
@@ -41,7 +41,7 @@ def predictor_of(connection: Connection, spec: JobSpec) -> Predictor | None:
 
 
 def _node_kinds(connection: Connection) -> Mapping[NodeKind, int]:
-    """Return the number of slots by kind of registered node."""
+    """Return the number of slots for each kind of registered node."""
     kinds: dict[NodeKind, int] = {}
     for hardware in connection.scalars(select(nodes.c.hardware)):
         kind = NodeKind(hardware.device, hardware.device_name, hardware.slots, hardware.cores)

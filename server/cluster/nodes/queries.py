@@ -1,4 +1,4 @@
-"""Views of the nodes: their slots, who holds them, and problems of the nodes."""
+"""Views of the nodes: their slots, the jobs that hold these slots, and problems of the nodes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
     node_requests.c.id == nodes.c.request_id,
     node_requests.c.state != NodeRequestState.ENDED,
 )
-"""The condition of nodes with an ended allocation; only past attempts refer to them."""
+"""SQL condition that the allocation of a node has ended, so that only past attempts refer to the
+node.
+"""
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
-    """Return at most `limit` nodes after a name, by name."""
+    """Return at most `limit` nodes, sorted by name, that follow the name `after`."""
     query = Node.select().where(~_HAS_LEFT).order_by(nodes.c.name).limit(limit)
     if after is not None:
         query = query.where(nodes.c.name > after)
@@ -37,7 +39,7 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
 
 
 def node_view(context: Context, connection: Connection, name: str) -> NodeView:
-    """Return one existing node."""
+    """Return the view of one existing node."""
     node = Node.one(connection, Node.select().where(nodes.c.name == name))
     return _views(context, connection, [node])[0]
 
@@ -62,7 +64,7 @@ class _Share(TypedRow):
 
     @property
     def holding(self) -> NodeHolding:
-        """The share as a view."""
+        """View of the share."""
         allocation = NodeAllocation(
             node=self.node, node_rank=self.node_rank, slots=tuple(self.slots)
         )
@@ -70,7 +72,7 @@ class _Share(TypedRow):
 
 
 def _held_on(connection: Connection, names: list[str]) -> Mapping[str, Sequence[_Share]]:
-    """Return the shares that hold slots of these nodes, by node."""
+    """Return the shares that hold slots on these nodes, by node."""
     shares = (
         _Share.select()
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
@@ -101,7 +103,7 @@ def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> Node
 
 
 def _problems(node: Node) -> Iterator[str]:
-    """Yield the problems of a node, from its last sample and the last check of its clock."""
+    """Yield the problems of a node, from its newest sample and the last check of its clock."""
     skew = node.clock_skew_seconds
     if node.clock_is_wrong and skew is not None:
         side = "ahead of" if skew > 0 else "behind"

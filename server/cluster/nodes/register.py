@@ -1,4 +1,4 @@
-"""Registration of nodes: who may join, the hardware of a node, and its token."""
+"""Registration of nodes: which nodes may join, the hardware of a node, and its token."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 PILOT_NAME = re.compile(
     rf"(?P<source>{SOURCE_NAME[1:-1]})-(?P<request>{ID_PATTERN[1:-1]})-(?P<number>[0-9]{{1,4}})"
 )
-"""Form of the names that `pilot_name` makes."""
+"""Pattern of the names that `pilot_name` makes."""
 
 
 def check_sender(principal: Principal, node: str, protocol: int) -> None:
@@ -62,7 +62,7 @@ def check_sender(principal: Principal, node: str, protocol: int) -> None:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A pilot that may become a node: its registration, request and end of allocation."""
+    """A pilot that may become a node: its registration, its request, the end of its allocation."""
 
     registration: Registration
     request_id: str
@@ -70,9 +70,9 @@ class Admitted:
 
 
 Admit = Callable[[Connection], Admitted]
-"""Checks whether a pilot may become the node that it names.
+"""Function that checks whether a pilot may become the node that it names.
 
-It runs in the registration's transaction, before that takes any lock.
+It runs in the transaction of the registration, before the transaction takes any lock.
 """
 
 
@@ -83,19 +83,19 @@ def register(
     principal: Principal,
     admit: Admit | None = None,
 ) -> RegistrationReply:
-    """Register a node, or register it again with its present hardware.
+    """Register a node, or register it again with its current hardware.
 
-    A join token is used up, and the reply has a token for the node. The name of an online node
-    cannot be joined again; the name of a dead node can, and its old token ends. While a node lives,
-    only a worker of the same data folder and boot can register it again. A root may have another
-    UUID than on other nodes: it is then another storage, and the scheduler spreads an attempt only
-    over nodes with the same one.
+    A join token is used up, and the reply contains a new token for the node. A join token cannot
+    take over the name of an online node. It can take over the name of an offline node, and the old
+    token of that node ends. While a node lives, only a worker with the same data folder and boot
+    can register it again. A root may have another UUID here than on other nodes. It is then a
+    different storage, and the scheduler spreads an attempt only over nodes with the same UUID.
 
     Raises:
         InvalidRequestError: the protocol is not supported, or the address or a root is malformed.
-        ForbiddenError: the token belongs to another node, or the name is a pilot's and `admit` is
-            absent.
-        UnauthenticatedError: the join token was used up meanwhile.
+        ForbiddenError: the token belongs to another node, or the name is reserved for a pilot and
+            `admit` is None.
+        UnauthenticatedError: another registration has used the join token meanwhile.
         ConflictError: a node of this name is online, or another worker serves it.
     """
     check_protocol(registration.protocol)
@@ -136,7 +136,7 @@ def register(
 
 
 def _refuse_pilot(connection: Connection, name: str) -> None:
-    """Reserve the names of pilots for pilots, so that nothing bypasses their checks.
+    """Reserve the names of pilots for pilots, so that no registration bypasses their checks.
 
     Raises:
         ForbiddenError: the name belongs to a pilot of a request for nodes.
@@ -179,7 +179,7 @@ def _is_uuid(text: str) -> bool:
 def _use_up(
     context: Context, connection: Connection, *, principal: Principal, before: Node | None
 ) -> None:
-    """Use the join token up, unless a node of this name is online."""
+    """Use the join token up, unless a node with the registered name is online."""
     use_up_join_token(context, connection, principal)
     if before is not None and before.offline_since is None:
         raise ConflictError(
@@ -260,7 +260,7 @@ def _moved(before: Node, registration: Registration) -> bool:
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the roots for which another UUID is more common on other nodes than this one's."""
+    """Return the roots for which another UUID is more common elsewhere than this node's UUID."""
     seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
     for roots in others:
         for root, uuid in roots.items():

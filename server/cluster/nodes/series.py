@@ -1,8 +1,9 @@
-"""Node series: the samples of heartbeats as curves over time, in a bounded number of rows.
+"""Series of nodes: the samples of heartbeats as curves over time, in a bounded number of rows.
 
-A row holds all series of a node over a minute or a quarter of an hour: count, minimum, sum and
-maximum of each, so that a peak stays visible. Times are the server's, so a node's clock moves no
-point. A node has at most `MINUTES_KEPT + QUARTERS_KEPT` rows, about 3 KB each with eight GPUs.
+A row holds all series of a node over one minute or 15 minutes. For each series it has count,
+minimum, sum and maximum, so that a peak stays visible. Times come from the server, so a wrong clock
+of a node does not move its points. A node has at most `MINUTES_KEPT + QUARTERS_KEPT` rows, about 3
+KB each with eight GPUs.
 """
 
 from __future__ import annotations
@@ -25,44 +26,50 @@ from trainyard.protocol.node_samples import AcceleratorSample, NodeSample
 from trainyard.protocol.worker_messages import Hardware
 
 MINUTE, QUARTER = 60, 900
-"""Seconds of a row."""
+"""Period of a row, in seconds."""
 MINUTES_KEPT = 360
-"""Minute rows kept per node: six hours."""
+"""Maximum number of one-minute rows per node: six hours."""
 QUARTERS_KEPT = 1344
-"""Quarter-hour rows kept per node: fourteen days."""
+"""Maximum number of 15-minute rows per node: fourteen days."""
 
 MAX_POINTS = 20_000
-"""Most points of one answer, about 100 bytes each."""
+"""Maximum number of points in one response, about 100 bytes each."""
 
 HOST_SERIES = ("load", "memory_bytes", "memory_used_bytes", "disk_bytes", "disk_free_bytes")
 NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids", "foreign"}
-"""Fields of a device's sample without a series."""
+"""Fields of a device's sample that have no series."""
 _NUMBERS = tuple(
     (name, f"gpu_{name}") for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS
 )
-"""The other fields, each with the name of its series."""
+"""All other fields, each with the name of its series."""
 HIGHEST = {
     "gpu_temperature_celsius",
     "gpu_throttled",
     "gpu_row_remap_pending",
     "gpu_row_remap_failed",
 }
-"""Series for which a node shows the highest value of its devices."""
+"""Series for which a node's value is the highest value of its devices."""
 SERIES = frozenset({*HOST_SERIES, "gpu_throttled"} | {series for _, series in _NUMBERS})
 """Names of all series."""
 
 MAX_VALUE = 2.0**64
-"""Limit of a series' values. Values beyond it, NaN and infinity are errors of a driver; one in a
-sum would spoil two weeks of rows."""
+"""Limit on the absolute value of a point. Larger values, NaN and infinity are errors of a driver;
+one of them in a sum would spoil two weeks of rows.
+"""
 
 Summary = list[float]
-"""Count, minimum, sum and maximum of a series; only count and value while it is constant."""
+"""Count, minimum, sum and maximum of a series. For a constant series only the count and the
+value.
+"""
 SeriesRow = tuple[int, Mapping[str, Summary]]
-"""Start of a row in Unix seconds, and its series by `name/part`."""
+"""Start of a row in Unix seconds, and the summaries of its series by `name/part`."""
 
 
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each number in a device's sample; names end in the unit."""
+    """Yield the series name and value of each number in a device's sample.
+
+    A series name ends in the unit of its values.
+    """
     for name, series in _NUMBERS:
         value = getattr(sample, name)
         if value is not None:
@@ -72,9 +79,9 @@ def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
 
 
 def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of `device_values`, combined over all devices of a node.
+    """Yield the series of `device_values`, combined over all devices of a node.
 
-    Temperatures and flags are combined by maximum, ratios and clocks by mean, others by sum.
+    Temperatures and flags are combined by maximum, ratios and clocks by mean, all others by sum.
     """
     values: dict[str, list[float]] = {}
     for device in sample.accelerators:
@@ -88,7 +95,7 @@ def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
 
 
 def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
-    """Yield the numbers of a host: name, disk or an empty text, value."""
+    """Yield each number of a host as series name, disk and value; the disk may be empty."""
     host = sample.host
     yield "load", "", host.load
     yield "memory_bytes", "", host.memory_bytes
@@ -98,7 +105,7 @@ def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
         yield "disk_free_bytes", disk.name, disk.free_bytes
 
 
-# Statements for almost every group of heartbeats, built once.
+# These statements run for almost every group of heartbeats, so they are built once.
 _OF_NODES = node_points.c.node.in_(bindparam("of_nodes", expanding=True))
 _OF_START = (
     node_points.c.seconds == bindparam("of_seconds"),
@@ -115,8 +122,8 @@ def store_samples(
 
     Args:
         connection: a transaction that locks the nodes' rows, so that no sample is added twice.
-        samples: samples of heartbeats by node.
-        now: the time at which they arrived.
+        samples: samples from heartbeats, by node.
+        now: the time at which the samples arrived.
     """
     start = _start(now, MINUTE)
     minute = {"of_seconds": MINUTE, "from_start": start}
@@ -145,17 +152,18 @@ def read_metrics(
 ) -> dict[str, Any]:
     """Return the newest sample of a node and its curves over the last hours: a `NodeMetrics`.
 
-    There are at most `MAX_POINTS` points: the more series, the longer the period of each point.
-    Points are plain dicts, since a model for each would take longer than everything else.
+    There are at most `MAX_POINTS` points, so the period of each point grows with the number of
+    series. Points are plain dicts, because making a model of each point would take longer than
+    everything else.
 
     Args:
         context: the server's context.
         name: name of the node.
-        hours: hours up to now.
-        names: names of series; all when empty.
+        hours: number of hours up to now.
+        names: names of series; all series if empty.
 
     Raises:
-        InvalidRequestError: a name is not that of a series.
+        InvalidRequestError: a name is not the name of a series.
         NotFoundError: no node has this name.
     """
     if unknown := sorted(set(names) - SERIES):
@@ -190,7 +198,7 @@ def read_metrics(
 def _read_rows(
     connection: Connection, node: str, *, now: datetime, hours: int, names: Collection[str]
 ) -> tuple[int, list[SeriesRow]]:
-    """Return the seconds that a row covers, and the rows of the last hours in order of time."""
+    """Return the seconds that each row covers, and the rows of the last hours in order of time."""
     seconds = MINUTE if hours * 3600 <= MINUTES_KEPT * MINUTE else QUARTER
     points, since = node_points.c, _start(now, MINUTE) - hours * 3600
     query = select(points.start, points.data).where(
@@ -198,25 +206,26 @@ def _read_rows(
     )
     newest = connection.execute(query.order_by(points.start.desc()).limit(1)).first()
     series = 0 if newest is None else len(_named(newest.data, names))
-    # Rows are merged while they are read: all rows of many devices would fill the memory.
+    # Rows are merged while they are read, because all rows of many devices would fill the memory.
     seconds *= max(ceil(series * hours * 3600 / seconds / MAX_POINTS), 1)
     found = connection.execute(query.order_by(points.start).execution_options(yield_per=100))
     rows = list(_coarser(((start, _named(data, names)) for start, data in found), seconds))
     while len(rows) > 1 and sum(len(data) for _, data in rows) > MAX_POINTS:
-        seconds *= 2  # older rows have more series than the newest, which the estimate used
+        # Older rows have more series than the newest row, from which the period was estimated.
+        seconds *= 2
         rows = list(_coarser(rows, seconds))
     return seconds, rows
 
 
 def _named(data: Mapping[str, Summary], names: Collection[str]) -> Mapping[str, Summary]:
-    """Return the series with one of the names, or all if `names` is empty."""
+    """Return the series with one of the names, or all series if `names` is empty."""
     if not names:
         return data
     return {key: summary for key, summary in data.items() if key.partition("/")[0] in names}
 
 
 def _coarser(rows: Iterable[SeriesRow], seconds: int) -> Iterator[SeriesRow]:
-    """Merge rows, in order of time, to rows of `seconds`."""
+    """Merge rows, given in order of time, into rows that cover `seconds` each."""
     for start, some in groupby(rows, lambda row: row[0] // seconds * seconds):
         yield start, _merged(data for _, data in some)
 
@@ -235,9 +244,9 @@ def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
 
 
 def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
-    """Sum up the quarter of an hour before a new minute, and delete rows that are too old.
+    """Compute the 15-minute row of each node's last minute before `start`; delete old rows.
 
-    The quarter is always computed from its minutes, so a repeat changes nothing.
+    A 15-minute row is always computed from its one-minute rows, so a repeat changes nothing.
     """
     points = node_points.c
     of_nodes = points.node.in_(nodes)
@@ -246,7 +255,8 @@ def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
         .where(of_nodes, points.seconds == MINUTE, points.start < start)
         .group_by(points.node)
     )
-    of_quarter: dict[int, list[str]] = {}  # one quarter, except for nodes that were silent
+    # A single 15-minute period, unless some nodes were silent.
+    of_quarter: dict[int, list[str]] = {}
     for node, last in connection.execute(newest):
         of_quarter.setdefault(last // QUARTER * QUARTER, []).append(node)
     for quarter, names in of_quarter.items():
@@ -266,7 +276,7 @@ def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
 
 
 def _merged(rows: Iterable[Mapping[str, Summary]]) -> dict[str, Summary]:
-    """Merge each series over all rows; some rows may lack a series."""
+    """Merge each series over all rows; a series may be absent from some rows."""
     merged: dict[str, Summary] = {}
     for row in rows:
         for key, summary in row.items():
@@ -290,7 +300,7 @@ def _constant(count: float, value: float) -> Summary:
 def _put(
     connection: Connection, seconds: int, *, start: int, rows: Mapping[str, Mapping[str, Summary]]
 ) -> None:
-    """Insert rows of one time, given by node."""
+    """Insert rows for several nodes, all with the same period and start."""
     key = {"seconds": seconds, "start": start}
     given = [{"node": node, **key, "data": data} for node, data in rows.items()]
     connection.execute(insert(node_points), given)

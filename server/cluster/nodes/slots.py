@@ -20,14 +20,14 @@ from trainyard.protocol.worker_messages import Hardware
 
 CLOCK = "the clock of the node is wrong"
 OF_NODES = (DATA_DIR_FULL, CLOCK)
-"""Reasons that withhold all slots of a node; other reasons concern one device."""
+"""Reasons that withhold all slots of a node; every other reason applies to one device."""
 
 
 def keep_slots(before: Hardware, now: Hardware) -> Hardware:
-    """Return the present hardware with the former slot numbers, while attempts hold slots.
+    """Return the current hardware with the former slot numbers.
 
-    A slot is a device. A device that is no longer listed keeps its number, and new ones come last.
-    So the slots of an attempt mean the same devices for as long as it lives.
+    A slot is a device. A device that is no longer listed keeps its number, and new devices get the
+    last numbers. So a slot number of an attempt means the same device until the attempt ends.
 
     Args:
         before: the registered hardware.
@@ -45,7 +45,7 @@ def keep_slots(before: Hardware, now: Hardware) -> Hardware:
 
 
 def uuids(hardware: Hardware) -> tuple[str, ...]:
-    """Return the UUID of the device of each slot."""
+    """Return the UUIDs of the devices, in the order of the slots."""
     return tuple(device.uuid for device in hardware.accelerators)
 
 
@@ -59,15 +59,17 @@ def withheld_slots(
 ) -> dict[str, str]:
     """Return the reasons for withholding slots from placement, by slot number as text.
 
-    The text stays the same while its cause does, because it is part of the reason of waiting jobs.
+    The text of a reason stays the same while its cause does, because the text is part of the
+    reasons why jobs wait.
 
     Args:
         hardware: hardware of the node.
-        sample: its newest sample; None after a registration, or if the sample failed.
-        before: the former reasons by UUID. A device's reason stays until a sample has the device,
-            or until the whole driver does not answer.
-        was_full: whether the data folder was full; it counts as full until a sample has its room.
-        clock_is_wrong: whether the node's clock withholds its slots.
+        sample: newest sample of the node; None after a registration, or if the sample failed.
+        before: the former reasons by UUID of the device. The reason for a device stays until a
+            sample contains the device, or until the whole driver does not respond.
+        was_full: whether the data folder was full before. It counts as full until a sample contains
+            its free space.
+        clock_is_wrong: whether all slots are withheld because the node's clock is wrong.
     """
     of_node = CLOCK if clock_is_wrong else None
     if _is_full(sample, before=was_full):
@@ -89,7 +91,7 @@ def withheld_slots(
 
 
 def reasons_by_uuid(hardware: Hardware, withheld: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons that concern one listed device, by its UUID."""
+    """Return the reasons that apply to one listed device, by UUID of the device."""
     return {
         device.uuid: withheld[str(slot)]
         for slot, device in enumerate(hardware.accelerators)
@@ -105,7 +107,7 @@ def withheld_by_launch(
     Args:
         hardware: hardware of the node.
         held: the slots of the launched share.
-        unusable: why ranks could not use a device, by UUID.
+        unusable: reasons why ranks could not use a device, by UUID of the device.
     """
     return {
         str(slot): unusable[device.uuid]
@@ -117,10 +119,10 @@ def withheld_by_launch(
 def withheld_from_placement(
     withheld: Mapping[str, str], held: Iterable[tuple[AttemptNodeState, Collection[int]]]
 ) -> dict[int, str]:
-    """Return the withheld slots that ranks do not use, with their reasons.
+    """Return the withheld slots that ranks do not use, with the reasons for withholding them.
 
-    Seen from inside a container, the ranks of an attempt may look like foreign processes, and the
-    newest sample may still contain ended ranks.
+    Slots that ranks use are omitted, because inside a container the ranks of an attempt may look
+    like foreign processes, and the newest sample may still contain ended ranks.
 
     Args:
         withheld: reasons of the node's withheld slots, by slot number as text.
@@ -141,7 +143,7 @@ def withheld_from_placement(
 
 
 def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
-    """Return whether the node's data folder is full, by the newest reading."""
+    """Return whether the data folder is full; `before` if the sample has no reading of it."""
     disks = () if sample is None else sample.host.disks
     rooms = (disk.free_bytes for disk in disks if disk.name == DATA_DIR)
     return next((room < DATA_DIR_BYTES for room in rooms), before)
@@ -150,7 +152,7 @@ def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
 def _why_withheld(
     device: Accelerator, sample: AcceleratorSample | None, unsampled: str | None
 ) -> str | None:
-    """Return why a device's slot is withheld; `unsampled` if the sample lacks the device."""
+    """Return why the slot of a device is withheld; `unsampled` if the sample lacks the device."""
     if not device.listed:
         return unlisted(device.uuid)
     return unsampled if sample is None else sample.why_unusable

@@ -13,15 +13,15 @@ from server.core.database.tables import attempts, nodes
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 
 SEVERAL_JOBS = 2
-"""Number of slowed jobs from which the node's view lists a slot."""
+"""Minimum number of slowed jobs for which the view of a node lists a slot as slow."""
 REMEMBERED = timedelta(days=30)
-"""Time for which a straggler counts against its slot."""
+"""Time for which a straggler counts against the slot on which its rank ran."""
 
 
 def slow_slots(
     context: Context, connection: Connection, names: Collection[str]
 ) -> Mapping[str, Sequence[SlowSlot]]:
-    """Return the slots that slowed several jobs, by node; only since the node is trusted."""
+    """Return the slots that slowed several jobs since `trusted_since`, by node."""
     counted = func.count(distinct(attempts.c.job_id)).label("jobs")
     query = (
         select(stragglers.c.node, stragglers.c.slot, counted)

@@ -15,7 +15,7 @@ from server.core.liveness import server_uptime
 from trainyard.protocol.worker_messages import WorkerIdentity
 
 HEARTBEATS_MISSED = 6
-"""Missed heartbeats after which a node counts as offline."""
+"""Number of missed heartbeats after which a node counts as offline."""
 
 
 def proves_gone(
@@ -25,16 +25,16 @@ def proves_gone(
     reported: bool,
     lease_expired: bool,
 ) -> bool:
-    """Return whether a worker's report that an attempt has no process is a proof.
+    """Return whether a worker's report proves that an attempt has no process on its node.
 
     Args:
         claimer: the worker that claimed the attempt's share; None before a claim.
-        sender: the worker that finds no process.
+        sender: the worker that found no process.
         reported: whether a supervisor of the share has ever reported.
         lease_expired: whether the lease of the share has expired.
     """
     if claimer is None or claimer.folder != sender.folder:
-        return False  # the locks of another folder prove nothing
+        return False  # the locks in another data folder prove nothing
     if lease_expired:
         return True
     return claimer.boot_id == sender.boot_id and not reported
@@ -46,10 +46,10 @@ _WORKERS = select(nodes.c.name, nodes.c.worker).where(
 
 
 def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> None:
-    """Check that a worker is the one that registered last.
+    """Check that a worker is the one that registered the node last.
 
     Raises:
-        ConflictError: another worker serves the node.
+        ConflictError: another worker has registered the node.
     """
     known = registered_workers(connection, [node])
     if node in known:
@@ -59,7 +59,7 @@ def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> N
 def registered_workers(
     connection: Connection, names: Sequence[str]
 ) -> Mapping[str, WorkerIdentity | None]:
-    """Return the worker that registered last, by node; unknown nodes are omitted."""
+    """Return the worker that registered last, for each node; unknown nodes are omitted."""
     rows = connection.execute(_WORKERS, {"of_nodes": names})
     return {row.name: row.worker for row in rows}
 
@@ -67,10 +67,10 @@ def registered_workers(
 def refuse_other_worker(
     node: str, worker: WorkerIdentity, *, registered: WorkerIdentity | None
 ) -> None:
-    """Check that a worker is the one that registered last.
+    """Check that `worker` is `registered`, the worker that registered the node last.
 
     Raises:
-        ConflictError: another worker serves the node.
+        ConflictError: another worker has registered the node.
     """
     if registered != worker:
         raise ConflictError(
@@ -87,12 +87,12 @@ def refuse_second_worker(
     Args:
         context: the server's context.
         connection: a transaction that locks the node's row.
-        node: that row.
+        node: the node, read from the locked row.
         worker: the worker that registers.
 
     Raises:
-        ConflictError: the former worker has sent a heartbeat, or one of its supervisors a report,
-            too recently.
+        ConflictError: the former worker has sent a heartbeat, or one of its supervisors has sent a
+            report, too recently.
     """
     if node.worker is None or node.worker == worker:
         return

@@ -1,1 +1,1 @@
-"""Placement of queued jobs and operations, and the reasons why they wait; pure, no database."""
+"""Placement of queued jobs and operations, and reasons why they wait. Pure, without database."""

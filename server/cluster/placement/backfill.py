@@ -1,4 +1,4 @@
-"""Backfill: nodes kept by waiting jobs, which shorter jobs may use until these can start."""
+"""Backfill: shorter jobs use nodes that waiting jobs keep, until the waiting jobs can start."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from server.cluster.placement.demand import Demand, Holding, Offer
 from server.cluster.placement.fit import fits_with
 
 MAX_KEEPERS = 10
-"""Most waiting jobs for which a round computes the earliest start, some milliseconds each on 1,000
-nodes; nothing is backfilled on the nodes of further ones."""
+"""Maximum number of waiting jobs for which a round computes the earliest start, which takes some
+milliseconds per job on 1,000 nodes. Nothing is backfilled on the nodes of further waiting jobs.
+"""
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
@@ -26,29 +27,29 @@ class Keeper:
     name: str
     demand: Demand
     groups: Sequence[Sequence[Offer]]
-    """Sets of nodes that could hold it, in the state of its turn."""
+    """Sets of nodes that could hold the job, in their state at the job's turn."""
     units: Sequence[int]
-    """For each set, its unit: the slots of every share are a multiple of it."""
+    """Unit of each set: the slots of every share are a multiple of the unit."""
     holdings: Sequence[Holding]
-    """The holdings at that time, including those of jobs started in the same round."""
+    """Holdings at the job's turn, including the holdings of jobs that started in the same round."""
     offers: Mapping[str, Offer]
-    """All nodes by name."""
+    """All nodes, by name."""
     ahead: Sequence[Keeper]
-    """The keepers ahead of it in the queue."""
+    """Keepers ahead of the job in the queue."""
 
     @cached_property
     def nodes(self) -> frozenset[str]:
-        """Names of the nodes that it keeps."""
+        """Names of the nodes that the job keeps."""
         return frozenset(offer.node for group in self.groups for offer in group)
 
     @cached_property
     def earliest_start(self) -> datetime | None:
-        """The earliest time at which the job could start; None if too few ends are known.
+        """Earliest time at which the job could start; None if too few ends are known.
 
-        The nodes of keepers ahead are closed until these could start. After that they count as
-        free, as if those jobs took no slots, so the time errs on the early side. The free slots
-        only grow with time, so bisection finds the first time at which the job fits; times with
-        fewer free slots in all than the job needs are skipped.
+        The nodes of a keeper ahead are closed until that keeper could start. After that they count
+        as free, as if the keeper took no slots, so the computed time may be too early. The number
+        of free slots only grows with time, so bisection finds the first time at which the job fits.
+        Times with fewer free slots in total than the job needs are skipped.
         """
         if len(self.ahead) >= MAX_KEEPERS:
             return None
@@ -74,9 +75,10 @@ class Keeper:
 
     @cached_property
     def is_estimated(self) -> bool:
-        """Whether the earliest start depends on estimates: by certain ends alone it is later.
+        """Whether the earliest start depends on estimates, so that it would be later without them.
 
-        It is never earlier, because every expected end is at or before the certain one.
+        Without estimates it is never earlier, because every expected end is at or before the
+        certain end.
         """
         start = self.earliest_start
         if start is None:
@@ -90,7 +92,7 @@ class Keeper:
         return not self._fits(freed, closed_before(start, certain))
 
     def _fits(self, gains: Iterable[Mapping[str, int]], closed: set[str]) -> bool:
-        """Return whether the job fits on the free and the gained slots outside closed nodes."""
+        """Return whether the job fits on the free and the gained slots outside of closed nodes."""
         freed: Counter[str] = Counter()
         for gain in gains:
             freed.update(gain)
@@ -103,7 +105,7 @@ class Keeper:
 
 
 def closed_before(time: datetime, starts: Iterable[tuple[Keeper, datetime | None]]) -> set[str]:
-    """Return the nodes of keepers that cannot start by this time."""
+    """Return the nodes of keepers that cannot start at or before this time."""
     closed: set[str] = set()
     for keeper, start in starts:
         if start is None or start > time:
@@ -112,7 +114,7 @@ def closed_before(time: datetime, starts: Iterable[tuple[Keeper, datetime | None
 
 
 def estimated(keepers: Iterable[Keeper]) -> set[str]:
-    """Return the nodes of keepers with an estimated earliest start."""
+    """Return the nodes of keepers with an earliest start that depends on estimates."""
     return {node for keeper in keepers if keeper.is_estimated for node in keeper.nodes}
 
 
@@ -126,6 +128,6 @@ def needed_before(end: datetime, keepers: Iterable[Keeper]) -> set[str]:
 
 
 def without(groups: Iterable[Sequence[Offer]], nodes: Iterable[str]) -> list[list[Offer]]:
-    """Return the groups without some nodes."""
+    """Return the groups without the given nodes."""
     left_out = nodes if isinstance(nodes, set) else set(nodes)
     return [[offer for offer in group if offer.node not in left_out] for group in groups]

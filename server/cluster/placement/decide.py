@@ -1,4 +1,4 @@
-"""Placement: slots for the queued jobs, and reasons why others wait; pure (lifecycle, 3-5)."""
+"""Placement: slots for queued jobs, and reasons why others wait. Pure (docs/lifecycle.md, 3-5)."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ from trainyard.protocol.attempt import NodeAllocation
 
 @dataclass(frozen=True)
 class Decisions:
-    """The decisions on the jobs of a round; jobs behind a cut are omitted."""
+    """Decisions on the jobs of a round; jobs after a cut are omitted."""
 
     placed: Mapping[str, tuple[NodeAllocation, ...]]
-    """Allocation of each starting job, by job id."""
+    """Allocation of each job that starts, by job id."""
     waiting: Mapping[str, str]
-    """Reason of each waiting job, by job id."""
+    """Reason why a job waits, by job id."""
     backfilled: Mapping[str, str]
-    """For each backfilled job, by id: name of the first waiting job that keeps one of its nodes."""
+    """Name of the first waiting job that keeps a node of a backfilled job, by id of the backfilled
+    job.
+    """
     victims: Mapping[str, Sequence[Holding]]
-    """Attempts to preempt, by id of the job that preempts them."""
+    """Attempts that must be preempted, by id of the job that needs their slots."""
     over_quota: Collection[str]
     """Ids of jobs that wait because of a quota of their project."""
     keeping: Collection[Demand]
     """Demands of the jobs that keep nodes."""
     expected_ends: Mapping[str, datetime]
-    """Expected end of each starting job, if known."""
+    """Expected end of each job that starts, by job id; jobs with an unknown end are omitted."""
     giving_way: Collection[str]
-    """Ids of jobs that are backfilled on an estimate."""
+    """Ids of jobs that are backfilled on an estimate, and therefore give way."""
 
 
 def decide(
@@ -56,34 +58,34 @@ def decide(
     complete: int = 0,
     quotas: Mapping[str, Quota] | None = None,
 ) -> Decisions:
-    """Place the jobs in order on the offers, each whole or not at all.
+    """Place the jobs on the nodes, in the order of the queue, each completely or not at all.
 
-    - A waiting job that would fit on the empty nodes keeps all of them from the jobs behind it, so
-      that a large job does not wait forever. A job larger than the online nodes keeps none, nor
-      does a job that waits for a quota of its project.
+    - A waiting job that would fit if its nodes were empty keeps these nodes from the jobs behind
+      it, so that a large job does not wait forever. A job larger than the online nodes keeps no
+      nodes, nor does a job that waits for a quota of its project.
     - A job behind it is backfilled, which means that it starts on kept nodes, if it will have left
-      before the earliest start of each job that keeps one of them: within its bound, or twice its
-      expected duration, plus the time to leave.
-    - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and their
-      earliest starts depend on no estimate. Without preemption, no job is backfilled on an
-      estimate.
-    - If a job does not fit, no job behind it with the same demand does.
+      before the earliest start of each job that keeps one of these nodes. It is expected to leave
+      within its bound, or twice its expected duration, plus the time to leave.
+    - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and the
+      earliest starts of these jobs do not depend on an estimate. Without preemption, no job is
+      backfilled on an estimate.
+    - If a job does not fit, no job behind it with the same demand is tried.
     - A job that keeps nodes preempts attempts of lower priority on nodes that no job ahead keeps,
       if it then fits.
 
     Args:
         jobs: the jobs, in the order of the queue.
         offers: the nodes.
-        holdings: the holdings of attempts on them.
-        now: the present time; without it nothing is backfilled or preempted.
-        preempt_after: time since its first step after which an attempt may be preempted; None for
-            never.
+        holdings: the holdings of attempts on the nodes.
+        now: the current time. If None, nothing is backfilled or preempted.
+        preempt_after: time that an attempt must run after its first step before it may be
+            preempted; None for never.
         cut: ids of jobs behind which the queue has further jobs of the same demand that are not in
-            `jobs`. Once one of these is placed, nothing behind it is decided, because it could
-            overtake an omitted job.
+            `jobs`. Once a job in `cut` is placed, no job behind it is decided, because that job
+            could overtake an omitted job.
         complete: number of leading `jobs` to decide even behind a cut. For these, `jobs` contains
             every job of equal demand that is ahead of them in the queue.
-        quotas: quotas by project; projects without any are omitted.
+        quotas: quotas by project; projects without a quota are omitted.
     """
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
     for _ in turns.take(jobs, cut=cut, complete=complete):
@@ -102,17 +104,17 @@ def decide(
 
 @dataclass(frozen=True)
 class _Span:
-    """Nodes that one attempt may span."""
+    """Set of nodes that one attempt may span."""
 
     nodes: Sequence[str]
     unit: int
-    """The slots of every share are a multiple of it."""
+    """Unit: the slots of every share are a multiple of the unit."""
     divided: bool
-    """Whether a node has parts of a GPU; the demand can use none of them."""
+    """Whether a node has parts of a GPU, which the demand cannot use."""
 
 
 class Turns:
-    """The turns of a round's jobs: the remaining slots, and the decisions so far."""
+    """Turns of the jobs in a round: the remaining slots, and the decisions so far."""
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class Turns:
     ) -> None:
         """Start a round, with the arguments of `decide`.
 
-        `on_estimates` overrides whether jobs are backfilled on estimates; by default they are if
+        `on_estimates` sets whether jobs are backfilled on estimates; by default they are if
         `preempt_after` is given.
         """
         self._offers = offers
@@ -137,10 +139,11 @@ class Turns:
         self._left = dict(self._by_name)
         self._spans: dict[Demand, Sequence[_Span]] = {}
         self._open: dict[Demand, OpenNodes] = {}
-        self._taken: list[tuple[Offer, Offer]] = []  # nodes before and after each start
+        self._taken: list[tuple[Offer, Offer]] = []  # offers of a node before and after each start
         self._holdings = list(holdings)
         self._keepers: list[Keeper] = []
-        self._kept_for: dict[str, str] = {}  # node -> name of the first job that keeps it
+        # node -> name of the first waiting job that keeps the node
+        self._kept_for: dict[str, str] = {}
         self._reasons: dict[Demand, str] = {}
         self._quotas = Quotas(quotas or {})
         self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
@@ -154,24 +157,24 @@ class Turns:
 
     @property
     def free_slots(self) -> int:
-        """Free slots of the nodes that no job ahead keeps."""
+        """Number of free slots on nodes that no job ahead keeps."""
         left = self._left.values()
         return sum(len(offer.free) for offer in left if offer.node not in self._kept_for)
 
     @property
     def offers(self) -> Sequence[Offer]:
-        """The nodes, without the slots of the jobs that start."""
+        """The nodes, without the slots of the jobs that have started in this round."""
         return list(self._left.values())
 
     @property
     def holdings(self) -> Sequence[Holding]:
-        """The holdings of attempts, including those of starting jobs."""
+        """The holdings of attempts, including jobs that have started in this round."""
         return self._holdings
 
     def take(
         self, jobs: Sequence[QueuedJob], *, cut: Collection[str] = (), complete: int = 0
     ) -> Iterator[QueuedJob]:
-        """Yield each job before its turn, then take the turn.
+        """Yield each job before its turn, then carry out the turn.
 
         The turns end at a cut, as described for `decide`.
         """
@@ -183,9 +186,9 @@ class Turns:
             is_cut |= self._place(job) and job.id in cut
 
     def would_place(self, job: QueuedJob) -> bool:
-        """Return whether a job would start in the present turn, on nodes that no other job keeps.
+        """Return whether a job would start in the current turn, on nodes that no other job keeps.
 
-        This changes nothing, so a caller may try several sizes of a job in its turn.
+        The call changes nothing, so a caller may try several sizes of a job in its turn.
         """
         demand = job.demand
         if demand in self._reasons or not self._quotas.allows(job.project, demand):
@@ -193,7 +196,7 @@ class Turns:
         return self._choose(demand) is not None
 
     def _place(self, job: QueuedJob) -> bool:
-        """Give a job its slots if it fits, and return whether it does."""
+        """Allocate slots to a job if it fits, and return whether it fits."""
         demand = job.demand
         refusal = self._quotas.refusal(job.project, job.name, demand)
         if refusal is not None:
@@ -242,13 +245,13 @@ class Turns:
         return self._spans[demand]
 
     def _eligible(self, demand: Demand) -> tuple[list[list[Offer]], list[int]]:
-        """Return these sets in the state of the present turn, and the unit of each."""
+        """Return a demand's sets of nodes in their current state, and the unit of each set."""
         spans = self._span(demand)
         nodes = [[self._left[name] for name in span.nodes] for span in spans]
         return _usable(spans, nodes), [span.unit for span in spans]
 
     def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that no job ahead keeps; full nodes are skipped."""
+        """Return an allocation on nodes that no job ahead keeps, or None; skip full nodes."""
         spans = self._span(demand)
         if demand not in self._open:
             self._open[demand] = OpenNodes(
@@ -258,7 +261,8 @@ class Turns:
                 changes=self._taken,
             )
         spanned = [
-            sorted(group, key=BY_FREE) if span.divided else group  # parts of GPUs are left out
+            # Parts of GPUs are left out, so the order may have changed.
+            sorted(group, key=BY_FREE) if span.divided else group
             for span, group in zip(spans, _usable(spans, self._open[demand].groups()), strict=True)
         ]
         return choose(demand, spanned, units=[span.unit for span in spans])
@@ -270,7 +274,10 @@ class Turns:
     def _backfill(
         self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on kept nodes that jobs ahead do not need before this one leaves."""
+        """Return an allocation on kept nodes that no job ahead needs before this job leaves.
+
+        None if there is no such allocation.
+        """
         if not self._keepers:
             return None
         certain = () if job.bound is None else without(eligible, estimated(self._keepers))
@@ -295,11 +302,11 @@ class Turns:
         groups: Sequence[Sequence[Offer]],
         units: Sequence[int],
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that no job ahead needs before this one has left.
+        """Return an allocation on nodes that no job ahead needs before this job has left, or None.
 
-        Each round expects an attempt that is ordered to leave to do so within `LEAVES_WITHIN` from
-        then. If the time to leave did not count, a series of short attempts would delay the start
-        of a job ahead forever.
+        Each round assumes that an attempt with an order to leave ends within `LEAVES_WITHIN` from
+        the time of the round. If the time to leave did not count, a series of short attempts would
+        delay the start of a job ahead forever.
         """
         left_at = self._after(None if time is None else time + job.leaves_within)
         if left_at is None:
@@ -361,7 +368,7 @@ class Turns:
 
 
 def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[Offer]]:
-    """Return the nodes of each span as its demand may use them."""
+    """Return the nodes of each span, without parts of GPUs if the demand cannot use them."""
     return [
         [offer.without_partitions() if offer.partitions else offer for offer in offers]
         if span.divided
@@ -371,7 +378,7 @@ def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[O
 
 
 def _take(offer: Offer, name: str, slots: Collection[int]) -> Offer:
-    """Return a node without the slots of a starting job."""
+    """Return an offer without the slots of a job that starts."""
     holders = {**offer.holders, name: offer.holders.get(name, 0) + len(slots)}
     free = tuple(slot for slot in offer.free if slot not in slots)
     return replace(offer, free=free, holders=holders)

@@ -1,4 +1,4 @@
-"""Values of placement: demands of jobs and operations, offers of nodes, holdings of attempts."""
+"""Types of placement: demands of jobs and operations, offers of nodes, holdings of attempts."""
 
 from __future__ import annotations
 
@@ -17,46 +17,53 @@ Device = Literal["auto", "cpu", "cuda"]
 LEAVES_WITHIN = timedelta(seconds=60)
 """Expected time from the order to leave to the end of an attempt, including its save."""
 OVERDUE_AFTER = timedelta(minutes=5)
-"""Time after which an attempt that has not left counts as having no known end, as its save may
-hang: from the order to leave, or from when its end was first expected within `LEAVES_WITHIN`."""
+"""Time after which an attempt that has not left has no known end, because its save may hang. It
+counts from the order to leave, or from the time at which the end was first expected within
+`LEAVES_WITHIN`.
+"""
 CAUTION = 2
-"""Factor on the expected duration of a job that is backfilled on that estimate alone."""
+"""Factor on the expected duration of a job that is backfilled on this estimate alone."""
 
 
 def leave_time(seconds: float | None) -> timedelta:
-    """Return the time that an attempt may take to leave after the order.
+    """Return the time that an attempt may take to leave after the order to leave.
 
     Args:
-        seconds: time of its ranks after the signal; None if the spec does not set it.
+        seconds: time that the spec gives the ranks after the signal, in seconds; None if the spec
+            does not set it.
     """
     return max(LEAVES_WITHIN, expected_time(seconds or 0.0))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """The needs of a queued job or operation; equal for all jobs of a group."""
+    """Needs of a queued job or operation; all jobs of a group have equal demands."""
 
     world_size: int
-    """Slots; 0 for an operation."""
+    """Number of slots; 0 for an operation."""
     nodes: int | None = None
-    """Exact number of nodes, with equal shares; None for the fewest nodes that hold it."""
+    """Exact number of nodes, with equal shares; None for the fewest nodes that hold the demand."""
     device: Device = "auto"
     roots: tuple[str, ...] = ("checkpoints",)
-    """Names of the storage roots that every node must have, with the same UUID on each."""
+    """Names of the storage roots that every node must have; each root has the same UUID on all
+    nodes.
+    """
     storage: tuple[str, str] | None = None
-    """Name and UUID of the root with the checkpoint from which it starts."""
+    """Name and UUID of the root with the checkpoint from which the job or operation starts."""
     units: tuple[int, ...] = ()
-    """Preferred units: each share is a multiple of the first that fits on the nodes, else of 1."""
+    """Preferred units. Each share is a multiple of the first unit that fits on the nodes, otherwise
+    of 1.
+    """
     node_selector: tuple[tuple[str, str], ...] = ()
-    """Labels that each node must have, by key."""
+    """Labels that each node must have, as pairs of key and value."""
     exclude_nodes: tuple[str, ...] = ()
-    """Names of nodes that it never runs on, sorted."""
+    """Names of nodes on which the job never runs, sorted."""
     spare_nodes: int = 0
-    """Number of further nodes to reserve, each with a share as on one of its `nodes`."""
+    """Number of spare nodes to reserve, each with a share as large as on one of its `nodes`."""
 
     @property
     def slots(self) -> int:
-        """Slots that it holds once placed, including those on spare nodes."""
+        """Number of slots that the job holds once placed, including slots on spare nodes."""
         if self.nodes is None:
             return self.world_size
         return self.world_size + self.spare_nodes * (self.world_size // self.nodes)
@@ -69,27 +76,27 @@ class Offer:
     node: str
     device: Literal["cpu", "cuda"]
     slots: int
-    """Number of slots, without withheld ones."""
+    """Number of slots, except withheld ones."""
     free: tuple[int, ...]
     """Indices of the free slots."""
     roots: Mapping[str, str]
-    """UUIDs of its storage roots, by name."""
+    """UUIDs of the node's storage roots, by name."""
     holders: Mapping[str, int] = field(default_factory=dict)
-    """Number of held slots, by name of the job."""
+    """Number of held slots, by name of the job that holds them."""
     polls: bool = False
-    """Whether its worker fetches messages by long polls instead of from the broker."""
+    """Whether the node's worker fetches messages by long polls instead of from the broker."""
     partitions: tuple[int, ...] = ()
-    """Indices of slots that are parts of a GPU: a rank there cannot reach other ranks."""
+    """Indices of slots that are parts of a GPU. A rank on such a slot cannot reach other ranks."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the node; a missing `fabric`, `block` or `rack` counts as an empty value."""
     withheld: Mapping[int, str] = field(default_factory=dict)
-    """Reasons of the withheld slots, by index."""
+    """Reasons for withholding slots, by index of the slot."""
     device_name: str = ""
-    """Name of its hardware."""
+    """Name of the node's hardware."""
 
     @cached_property
     def indices(self) -> frozenset[int]:
-        """Indices of all slots except withheld ones."""
+        """Indices of all slots, except withheld ones."""
         return frozenset(range(self.slots + len(self.withheld))) - self.withheld.keys()
 
     @cached_property
@@ -99,16 +106,16 @@ class Offer:
 
     @cached_property
     def fabric(self) -> str:
-        """The network that its attempts never leave."""
+        """Network of the node, which attempts on the node never leave."""
         return self.labels.get(FABRIC, "")
 
     @cached_property
     def place(self) -> tuple[str, str]:
-        """Block and rack."""
+        """Block and rack of the node."""
         return self.labels.get(BLOCK, ""), self.labels.get(RACK, "")
 
     def without_partitions(self) -> Offer:
-        """Return the node as a demand of several slots may use it."""
+        """Return the offer without parts of GPUs, for a demand of several slots."""
         return replace(
             self,
             slots=self.slots - len(self.partitions),
@@ -122,50 +129,58 @@ class Holding:
     """The slots that an attempt holds, and the properties of the attempt that placement needs."""
 
     shares: Mapping[str, tuple[int, ...]]
-    """Indices of its slots, by node."""
+    """Indices of the attempt's slots, by node."""
     ends_at: datetime | None
-    """Expected end of the attempt; None if unknown, as if it never ended."""
+    """Expected end of the attempt. None if unknown, which counts as never."""
     attempt_id: str = ""
     job_id: str = ""
     priority: int = 0
-    """Priority of its job."""
+    """Priority of the attempt's job."""
     first_step_at: datetime | None = None
-    """Start of its training; None before that, and if it cannot be preempted."""
+    """Time of the attempt's first step; None before that step, and if the attempt cannot be
+    preempted.
+    """
     overtook_at: datetime | None = None
-    """Time of its placement if it was backfilled on an estimate alone, so that it gives way to jobs
-    ahead of its own; None for others."""
+    """Time of the attempt's placement if it was backfilled on an estimate alone, so that it gives
+    way to jobs ahead of its own job. Otherwise None.
+    """
     queued_at: datetime | None = None
-    """Since when its job waited for it."""
+    """Time at which the attempt's job was queued for this attempt."""
     ends_by: datetime | None = None
-    """End without an estimate: its bound, or the end after an order to leave; None without any."""
+    """End that depends on no estimate: from the bound of the attempt, or from an order to leave.
+    None if the attempt has neither.
+    """
     project: str = DEFAULT_PROJECT
-    """Project of its job."""
+    """Project of the attempt's job."""
     tag: float = 0.0
     """For an attempt that was backfilled on an estimate alone: the tag that its job would have if
-    it were still waiting."""
+    the job were still waiting.
+    """
 
     @property
     def slots(self) -> int:
-        """Number of its slots on all nodes."""
+        """Number of the attempt's slots on all nodes."""
         return sum(map(len, self.shares.values()))
 
     def gives_way_to(self, job: QueuedJob) -> bool:
-        """Return whether it overtook the job on an estimate alone, and the job is ahead of its own.
+        """Return whether the attempt must give way to `job`.
 
-        Its own job is compared as if it were still waiting. After it has left, its job waits behind
-        the other one, so it does not take the slots back.
+        It must if it overtook `job` on an estimate alone, and `job` is ahead of the attempt's own
+        job. The own job is compared as if it were still waiting. After the attempt has left, its
+        job waits behind `job`, so it does not take the slots back.
         """
         if not self.overtook(job.queued_at):
             return False
         if job.priority != self.priority:
             return job.priority > self.priority
         rank, own = (job.queued_at, job.id), (self.queued_at or self.overtook_at, self.job_id)
-        if job.project == self.project:  # tags differ: the waiting job's counts the slots held here
+        # Tags would differ, because the tag of the waiting job counts the slots held here.
+        if job.project == self.project:
             return rank < own
         return (job.tag, *rank) < (self.tag, *own)
 
     def overtook(self, queued_at: datetime | None) -> bool:
-        """Return whether it was backfilled on an estimate after a job was queued at that time."""
+        """Return whether the attempt overtook, on an estimate, a job queued at `queued_at`."""
         return (
             self.overtook_at is not None
             and queued_at is not None
@@ -176,9 +191,9 @@ class Holding:
         """Return the number of slots that a demand could use after the attempt's end, by node.
 
         Args:
-            demand: the waiting demand.
-            offers: the nodes by name, with parts of GPUs; a node may offer fewer slots now than at
-                the attempt's placement.
+            demand: the demand of a waiting job.
+            offers: the nodes by name, including parts of GPUs. A node may offer fewer slots now
+                than at the placement of the attempt.
         """
         whole = demand.world_size > 1
         found = {}
@@ -202,36 +217,36 @@ class QueuedJob:
     name: str
     demand: Demand
     lasts: timedelta | None = None
-    """Expected time from its placement to its end; None if unknown."""
+    """Expected time from placement to end of the job's attempt; None if unknown."""
     lasts_on: str | None = None
-    """Kind of slot for which `lasts` holds; None for any."""
+    """Kind of slot for which `lasts` is valid; None for any kind."""
     lasts_on_name: str | None = None
-    """Name of the hardware for which `lasts` holds; None for any."""
+    """Name of the hardware for which `lasts` is valid; None for any hardware."""
     bound: timedelta | None = None
-    """Longest run time of its attempt, at which it leaves; None without a bound."""
+    """Maximum run time of one attempt, after which the attempt leaves; None without a bound."""
     leaves_within: timedelta = LEAVES_WITHIN
-    """Time that its attempt may take to leave after the order."""
+    """Time that an attempt of the job may take to leave after the order."""
     priority: int = 0
     project: str = DEFAULT_PROJECT
-    """Project with the quotas for which it counts."""
+    """Project with the quotas that limit the job."""
     queued_at: datetime | None = None
-    """Since when it waits."""
+    """Time since which the job waits."""
     tag: float = 0.0
-    """Slots that its project holds in the job's turn, divided by the project's weight."""
+    """Number of slots that its project holds at the job's turn, divided by the project's weight."""
     preemptible: bool = True
-    """Whether another job may preempt it."""
+    """Whether another job may preempt an attempt of the job."""
 
     def lasts_with(self, offer: Offer) -> timedelta | None:
-        """Return the expected duration on a node, or None if unknown."""
+        """Return the expected duration on a node, or None if it is unknown."""
         is_known = self.lasts_on in {None, offer.device} and (
             self.lasts_on_name in {None, offer.device_name}
         )
         return self.lasts if is_known else None
 
     def ends_with(self, offer: Offer) -> timedelta | None:
-        """Return the time until its attempt on a node is expected to leave, or None if unknown.
+        """Return the expected time until an attempt on a node leaves, or None if it is unknown.
 
-        The bound limits it.
+        The time is at most the bound of the job.
         """
         known = [each for each in (self.lasts_with(offer), self.bound) if each is not None]
         return min(known, default=None)

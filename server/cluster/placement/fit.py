@@ -1,4 +1,4 @@
-"""Fitting one demand: the sets of nodes that it may span, and its shares on the fewest nodes."""
+"""Fitting of one demand: sets of nodes that it may span, and its shares on the fewest nodes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ class NodeShare(NamedTuple):
     offer: Offer
     """The node."""
     slots: int
-    """Number of slots on it."""
+    """Number of slots on the node."""
 
 
 def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
-    """Return whether a demand could start now if no other one waited."""
+    """Return whether a demand could start now if no other demand waited."""
     return allocate(demand, offers) is not None
 
 
 def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation of a demand that waits alone, or None if it cannot start now."""
+    """Return the allocation of a demand that waits alone; None if it cannot start now."""
     spanned = [sorted(group, key=BY_FREE) for group in groups(demand, offers)]
     return choose(demand, spanned, units=[unit_on(demand, group) for group in spanned])
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the nodes that could run a demand if their slots were free and whole GPUs."""
-    # There are thousands of nodes: attributes are read once, and absent conditions are skipped.
+    """Return the nodes that could run a demand if all their slots were free and whole GPUs."""
+    # There may be thousands of nodes, so attributes are read once and absent conditions are
+    # skipped.
     device, roots, storage = demand.device, {*demand.roots}, demand.storage
     excluded, selects = demand.exclude_nodes, demand.node_selector
     return [
@@ -55,11 +56,12 @@ def has_labels(demand: Demand, offer: Offer) -> bool:
 
 
 def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: equal in kind, fabric and storage."""
+    """Return the sets of nodes that one attempt may span: with equal device, fabric and roots."""
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
-    if demand.world_size > 1:  # after the choice of GPUs: if all are divided, the demand waits
+    # After the choice of GPUs, so that the demand waits if all GPUs are divided.
+    if demand.world_size > 1:
         whole = (o.without_partitions() if o.partitions else o for o in eligible)
         eligible = [offer for offer in whole if offer.slots > 0]
     groups: dict[tuple[str, ...], list[Offer]] = {}
@@ -70,10 +72,10 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
 
 
 def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
-    """Return the unit of a demand on these nodes: every share is a multiple of it.
+    """Return the unit of a demand on these nodes; every share is a multiple of the unit.
 
-    Held slots count as free: the ranks of one unit wait for a node that can hold them. A demand
-    with a number of nodes has equal shares anyway, so its unit is 1.
+    Held slots count as free, so that a demand waits for nodes that can hold its units. A demand
+    with a fixed number of nodes has equal shares anyway, so its unit is 1.
     """
     units = demand.units if demand.nodes is None else ()
     return next((unit for unit in units if could_hold(demand, group, unit=unit)), 1)
@@ -88,15 +90,15 @@ def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
 def choose(
     demand: Demand, groups: Sequence[Sequence[Offer]], *, units: Sequence[int]
 ) -> tuple[NodeAllocation, ...] | None:
-    """Return the allocation on the fewest nodes, or None if none fits.
+    """Return the allocation of a demand on the fewest nodes, or None if it does not fit.
 
-    Among allocations on equally few nodes, the one in the fewest blocks is best, then the one in
-    the fewest racks, then the one that leaves the fewest free slots. Spare nodes come last.
+    Among allocations on equally few nodes, the allocation in the fewest blocks is best, then in the
+    fewest racks, then on the nodes with the fewest free slots. Spare nodes come last.
 
     Args:
         demand: the demand, of one slot or more.
         groups: sets of nodes that one attempt may span, each sorted by `BY_FREE`.
-        units: the unit of each group: every share is a multiple of it.
+        units: the unit of each group; every share in a group is a multiple of it.
     """
     fitting = [
         shares
@@ -124,7 +126,7 @@ def fits_with(
     Args:
         demand: the demand, of one slot or more.
         groups: sets of nodes that one attempt may span.
-        units: the unit of each group: every share is a multiple of it.
+        units: the unit of each group; every share in a group is a multiple of it.
         freed: number of further slots, by node.
     """
 
@@ -132,7 +134,8 @@ def fits_with(
         return len(offer.free) + freed.get(offer.node, 0)
 
     def by_free(group: Sequence[Offer]) -> list[Offer]:
-        # Called dozens of times per round on all nodes; a numeric key takes a fifth of the time.
+        # A round calls this dozens of times on all nodes; a numeric key takes a fifth of the time
+        # of a tuple.
         room = [len(offer.free) + freed.get(offer.node, 0) for offer in group]
         return [group[index] for index in sorted(range(len(group)), key=room.__getitem__)]
 
@@ -143,7 +146,10 @@ def fits_with(
 
 
 def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[list[NodeShare]]:
-    """Yield the shares on a set of nodes; if they span several, also the shares in each place."""
+    """Yield the shares on a set of nodes.
+
+    If these shares span several places, also yield the shares within each place.
+    """
 
     def free(offer: Offer) -> int:
         return len(offer.free)
@@ -178,15 +184,16 @@ def _spread(
 ) -> list[NodeShare] | None:
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
-    The shares are equal if that number of nodes allows it. Otherwise the larger nodes are filled,
-    and the last one holds the rest. Nodes with little room to spare are preferred; for equal
-    shares, those with the least. Spare nodes follow, each with its own share.
+    The shares are equal if this number of nodes allows it. Otherwise the larger nodes are filled,
+    and the last node holds the rest. Nodes with few slots to spare are preferred; equal shares use
+    the nodes with the fewest. Spare nodes follow, each with an equal share.
 
     Args:
         demand: the demand, of one slot or more.
-        by_free: the nodes that one attempt may span, sorted by the slots that they may give.
-        unit: every share is a multiple of it; it divides the world size.
-        free: number of slots that a node may give.
+        by_free: the nodes that one attempt may span, sorted by the number of slots that they may
+            give.
+        unit: divides the world size; every share is a multiple of it.
+        free: returns the number of slots that a node may give.
     """
 
     def in_units(offer: Offer) -> int:
@@ -218,7 +225,7 @@ def _even(
     spares: int = 0,
     room: Callable[[Offer], int],
 ) -> list[NodeShare]:
-    """Return `count` equal shares on the nodes with the least room; enough nodes have room."""
+    """Return `count` equal shares on the nodes with the least room; enough nodes must have room."""
     first = bisect_left(by_room, share, key=room)
     last = first + count
     ranks = sorted(by_room[first:last], key=lambda offer: offer.node)
@@ -226,7 +233,7 @@ def _even(
 
 
 def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
-    """Return how many nodes, the largest first, together hold `size` slots; None if all do not."""
+    """Return how many of the largest nodes together hold `size` slots; None if all do not."""
     sums = accumulate(room(offer) for offer in reversed(by_room))
     return next((count for count, held in enumerate(sums, 1) if held >= size), None)
 
@@ -234,10 +241,10 @@ def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]
 def _fill(
     size: int, by_room: Sequence[Offer], *, count: int, room: Callable[[Offer], int]
 ) -> list[NodeShare]:
-    """Return shares on `count` nodes, where no fewer nodes hold `size` slots together.
+    """Return shares on `count` nodes, the fewest nodes that together hold `size` slots.
 
-    Starting with the largest nodes, each is replaced by the smallest other node with which the sum
-    still suffices.
+    Starting with the largest nodes, each node is replaced by the smallest other node for which the
+    sum still suffices.
     """
     others, used = list(by_room[:-count]), list(by_room[-count:])
     spare = sum(map(room, used)) - size

@@ -1,4 +1,4 @@
-"""Expected starts of waiting jobs, by rounds of placement at expected ends; pure."""
+"""Expected starts of waiting jobs, from simulated rounds of placement at expected ends. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from server.cluster.placement.fit import fits
 from server.cluster.placement.quotas import Quota
 
 FORECAST_JOBS = 50
-"""Most jobs, from the head of the queue, with a forecast; each may cost a further round."""
+"""Maximum number of jobs with a forecast, from the head of the queue; each job may cost another
+round.
+"""
 FORECAST_ENDS = 32
-"""Most expected ends that are examined, the earliest first; each costs a round."""
+"""Maximum number of expected ends that are examined, the earliest first; each end costs a round."""
 TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
 TOO_LARGE = "the online nodes could not hold it even if they were empty"
 UNKNOWN_END = "the jobs that hold the slots, or jobs ahead, have no known end"
@@ -23,16 +25,16 @@ NOT_SOON = "it does not start at any of the expected ends that were examined"
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast for the waiting jobs."""
+    """Forecast for the waiting jobs."""
 
     starts: Mapping[str, datetime]
-    """Expected starts by job id; jobs without one are in `unknown`."""
+    """Expected starts by job id; jobs without an expected start are in `unknown`."""
     waiting: Mapping[str, str]
-    """Reason of each job that does not start now, by job id."""
+    """Reason why a job does not start now, by job id."""
     unknown: Mapping[str, str]
     """Reason why a job has no expected start, by job id."""
     backfilled: Mapping[str, str]
-    """For each backfilled job, by id: name of the job that it overtakes."""
+    """Name of the job that a backfilled job overtakes, by id of the backfilled job."""
 
 
 def forecast(
@@ -45,20 +47,21 @@ def forecast(
     on_estimates: bool = True,
     has_time: Callable[[], bool] = lambda: True,
 ) -> Forecast:
-    """Return the expected starts of jobs, by rounds at `now` and at each expected end.
+    """Return the expected starts of jobs, from rounds at `now` and at each expected end.
 
-    A job of unknown duration counts as running forever. So an expected start errs on the late side,
-    unless jobs of higher priority arrive.
+    A job of unknown duration counts as running forever. So a job may start earlier than expected,
+    but later only if jobs of higher priority arrive.
 
     Args:
         jobs: the first jobs of the queue, in its order.
-        offers: the nodes that take new work, in their present state.
-        holdings: the holdings of attempts on them.
+        offers: the nodes that take new work, in their current state.
+        holdings: the holdings of attempts on these nodes.
         now: time of the first round.
-        quotas: quotas by project; projects without any are omitted. A job that waits for a quota
-            has no expected start, because the use of quotas is not forecast.
-        on_estimates: whether jobs are backfilled on an estimate alone; others then preempt them.
-        has_time: called before each round except the first; False ends the forecast.
+        quotas: quotas by project; projects without a quota are omitted. A job that waits for a
+            quota has no expected start, because the use of quotas is not forecast.
+        on_estimates: whether jobs are backfilled on an estimate alone, so that other jobs may
+            preempt them.
+        has_time: called before each round except the first; the forecast ends if it returns False.
     """
     starts: dict[str, datetime] = {}
     backfilled: dict[str, str] = {}
@@ -71,7 +74,8 @@ def forecast(
     while left:
         free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
         held = [holding for holding in held if not _has_ended(holding, moment)]
-        # Quotas limit the first round only: all jobs that it leaves fit into them together.
+        # Quotas limit only the first round, because all jobs that remain after it fit into them
+        # together.
         limits = quotas if rounds == 0 else None
         turns = Turns(free, holdings=held, now=moment, quotas=limits, on_estimates=on_estimates)
         for _ in turns.take(left):
@@ -103,7 +107,7 @@ def _has_ended(holding: Holding, moment: datetime) -> bool:
 
 
 def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
-    """Return the offers with the slots of ended attempts free, if the nodes still have them."""
+    """Return the offers with the slots of ended attempts freed, if the nodes still have them."""
     slots: dict[str, set[int]] = {}
     for holding in ended:
         for node, held in holding.shares.items():

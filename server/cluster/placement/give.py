@@ -1,4 +1,4 @@
-"""Assignment of queued operations to nodes, and reasons why others wait."""
+"""Assignment of queued operations to nodes, and reasons why other operations wait."""
 
 from __future__ import annotations
 
@@ -17,26 +17,29 @@ class QueuedOperation:
     id: str
     demand: Demand
     needs_idle_node: bool = False
-    """Whether it waits for a node without a held slot."""
+    """Whether the operation needs a node on which no slot is held."""
     unclaimed_by: str | None = None
-    """The node that last got it and did not start it in time."""
+    """Name of the node that last got the operation and did not start it in time; None if there is
+    none.
+    """
 
 
 def give(
     queue: Sequence[QueuedOperation], offers: Sequence[Offer], busy: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Assign each operation, in order, to the node with the fewest held slots; one per node.
+    """Assign operations, in order, to the nodes with the fewest held slots, one operation per node.
 
-    An operation that a node did not start goes to the next node by name, so that it tries each in
-    turn. While all others are busy, it waits for one of them.
+    An operation that a node did not start goes to the next node by name, so that it tries each node
+    in turn. While all other nodes are busy, it waits for one of them.
 
     Args:
-        queue: operations by precedence.
+        queue: operations in order of precedence.
         offers: nodes that are online and not draining.
         busy: nodes that have an operation.
 
     Returns:
-        The node of each operation that can start now, and the reason of each other one, by id.
+        The node of each operation that can start now, and the reason why each other operation
+        waits, both by id of the operation.
     """
     given: dict[str, str] = {}
     waiting: dict[str, str] = {}

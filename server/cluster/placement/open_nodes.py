@@ -9,16 +9,19 @@ from operator import attrgetter
 from server.cluster.placement.demand import Offer
 
 MAX_FOLLOWED = 50
-"""Number of changes beyond which sorting all nodes costs no more than applying each change."""
+"""Maximum number of changes that are applied one by one; beyond it, sorting all nodes costs no
+more.
+"""
 BY_FREE = attrgetter("by_free")
-"""Sort key of the nodes of an allocation: number of free slots, then the name."""
+"""Sort key for the nodes of an allocation: number of free slots, then the name."""
 
 
 class OpenNodes:
-    """The open nodes of each set of nodes that a demand may span, kept up to date during a round.
+    """Open nodes in each set of nodes that a demand may span, kept up to date during a round.
 
-    A start takes slots of few nodes, so the next turn of the demand moves only these. During a
-    round no slot becomes free, and the caller makes a new object when a job starts to keep nodes.
+    The start of a job takes slots on few nodes, so the next turn of the demand moves only these
+    nodes. During a round no slot becomes free. The caller makes a new object when a job begins to
+    keep nodes.
     """
 
     def __init__(
@@ -32,10 +35,11 @@ class OpenNodes:
         """Sort the open nodes.
 
         Args:
-            spans: names of the nodes of each set.
-            left: all nodes by name, in the state of the present turn.
+            spans: names of the nodes in each set.
+            left: all nodes by name, in their state at the current turn.
             kept: names of the nodes that jobs ahead keep.
-            changes: nodes before and after each start of this round; the round appends to it.
+            changes: offers of a node before and after each start of this round; the round appends
+                to this list.
         """
         self._spans, self._left, self._kept, self._changes = spans, left, kept, changes
         self._groups: list[list[Offer]]
@@ -43,7 +47,7 @@ class OpenNodes:
         self._sort()
 
     def groups(self) -> Sequence[list[Offer]]:
-        """Return the open nodes of each set in this turn, sorted by `BY_FREE`."""
+        """Return the open nodes of each set at the current turn, sorted by `BY_FREE`."""
         if len(self._changes) - self._seen > MAX_FOLLOWED:
             self._sort()
         for before, after in self._changes[self._seen :]:
@@ -65,7 +69,7 @@ class OpenNodes:
 
 
 def _replace(group: list[Offer], before: Offer, after: Offer) -> None:
-    """Move a changed node to its new place in a sorted group, if the group has it."""
+    """Move a changed node to its new position in a sorted group, if the group contains the node."""
     index = bisect_left(group, before.by_free, key=BY_FREE)
     if index < len(group) and group[index] is before:
         del group[index]

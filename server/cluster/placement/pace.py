@@ -1,4 +1,4 @@
-"""The digest of a job's pace: jobs with the same digest take equally long steps."""
+"""Digest of a job's pace: jobs with the same digest have equally long steps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import json
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
 
 SECTIONS = (*(name for name in TRAINER_SECTIONS if name != "lr_schedule"), "program", "checkpoint")
-"""Sections that set what a step computes and what happens between two steps."""
+"""Sections that determine what a step computes and what happens between two steps."""
 WITHOUT = {"training": {"steps", "seed"}, "optimizer": {"lr"}, "program": {"steps"}}
-"""Fields of these that change only the number of steps or the values in them."""
+"""Fields of these sections that change only the number of steps or the values in the steps."""
 
 
 def pace_digest(spec: JobSpec) -> str:
     """Return a digest that is equal for specs with equally long steps on equal hardware.
 
-    It includes the section `parallelism` as submitted, because that has more than the layout. Each
-    attempt has its own layout, which readers of the digest must compare as well. Values of `env`
-    are not included, although they may change the pace, because they may be secrets.
+    The digest includes the section `parallelism` as submitted, because this section has more than
+    the layout. Each attempt has its own layout, so code that compares digests must compare layouts
+    as well. Values of `env` are not included, although they may change the pace, because they may
+    be secrets.
     """
     given = spec.model_dump(mode="json", exclude_defaults=True, include=set(SECTIONS))
     for section, fields in WITHOUT.items():

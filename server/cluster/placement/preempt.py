@@ -15,9 +15,13 @@ from server.cluster.placement.fit import fits_with
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 MAX_SETS = 20_000
-"""Most sets of one size that are compared; with more, attempts are added one by one."""
+"""Maximum number of sets of one size that are compared; beyond it, attempts are added one by
+one.
+"""
 MAX_TRIED = 200
-"""Most sets with enough slots that a search tries to fit, some milliseconds each on 1,000 nodes."""
+"""Maximum number of sets with enough slots for which a search checks the fit. Each check takes some
+milliseconds on 1,000 nodes.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,15 @@ class _Candidate:
 
     holding: Holding
     usable: Mapping[str, int]
-    """Number of slots that the waiting job could use, by node."""
+    """Number of slots of the attempt that the waiting job could use, by node."""
     rank: int
-    """Its priority, or a number below all priorities if it gives way to the waiting job."""
+    """Priority of the attempt, or a number below all priorities if it gives way to the waiting
+    job.
+    """
 
     @property
     def gain(self) -> int:
-        """Number of slots that the waiting job could use."""
+        """Number of slots of the attempt that the waiting job could use, on all nodes."""
         return sum(self.usable.values())
 
 
@@ -46,24 +52,26 @@ def victims(
     now: datetime,
     running_since: datetime,
 ) -> Sequence[Holding]:
-    """Return the attempts to preempt so that a job fits; empty if none are needed or none suffice.
+    """Return the attempts to preempt so that a job fits; empty if none is needed or too few exist.
 
-    The smallest set is chosen; among equally small sets the one with the lowest priorities, then
-    the one with the fewest slots, then the one that started last. If there are too many sets to
-    compare, attempts are added by priority until the job fits, and unneeded ones are removed.
+    The smallest set is chosen. Among equally small sets, the set with the lowest priorities is
+    chosen, then the set with the fewest slots, then the set that started last. If there are too
+    many sets to compare, attempts are added by priority until the job fits, and unneeded attempts
+    are removed.
 
-    Attempts that are expected to end within `LEAVES_WITHIN` count as gone. That includes all that
-    were ordered to leave, so no second set is preempted while the first one leaves.
+    Attempts that are expected to end within `LEAVES_WITHIN` count as gone. This includes all
+    attempts with an order to leave, so no second set is preempted while the first set leaves.
 
     Args:
         groups: sets of nodes that the job may span, without nodes that jobs ahead keep.
         job: the waiting job. Attempts that overtook it on an estimate alone, and are behind it in
             the queue's order, leave first; then attempts of lower priority.
-        units: the unit of each group: every share is a multiple of it.
+        units: the unit of each group; every share in a group is a multiple of it.
         holdings: the holdings of attempts.
         offers: all nodes by name.
-        now: the present time.
-        running_since: latest first step of an attempt of lower priority that may leave.
+        now: the current time.
+        running_since: an attempt of lower priority may leave only if its first step was at or
+            before this time.
     """
     demand, nodes = job.demand, {offer.node for group in groups for offer in group}
     freed: Counter[str] = Counter()
@@ -110,7 +118,7 @@ def _fewest(
     *,
     missing: int,
 ) -> Collection[_Candidate]:
-    """Return the best of the smallest sufficient sets; all candidates together suffice."""
+    """Return the best of the smallest sufficient sets; all candidates together must suffice."""
     taken = _one_by_one(candidates, fits)
     for size in range(1, len(taken) + 1):
         if comb(len(candidates), size) > MAX_SETS:
@@ -126,11 +134,11 @@ def _fewest(
 def _one_by_one(
     candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool]
 ) -> list[_Candidate]:
-    """Return a sufficient set, without attempts that up to `MAX_TRIED` trials proved unneeded."""
+    """Return a sufficient set, without attempts that up to `MAX_TRIED` checks proved unneeded."""
     order = sorted(candidates, key=lambda c: (c.rank, -c.gain, _age(c)))
     count = bisect_left(range(1, len(order)), True, key=lambda size: fits(order[:size])) + 1
     taken = order[:count]
-    for candidate in taken[-2 : -MAX_TRIED - 2 : -1]:  # the last one is always needed
+    for candidate in taken[-2 : -MAX_TRIED - 2 : -1]:  # the last attempt is always needed
         without = [other for other in taken if other is not candidate]
         if fits(without):
             taken = without
@@ -138,14 +146,14 @@ def _one_by_one(
 
 
 def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
-    """Return the cost of a set of victims: priorities, then slots, then age."""
+    """Return the priorities, slots and ages of a set of victims, to be minimized in this order."""
     priorities = sorted((c.rank for c in chosen), reverse=True)
     slots = sum(c.holding.slots for c in chosen)
     return priorities, slots, sum(map(_age, chosen))
 
 
 def _age(candidate: _Candidate) -> float:
-    """Return a number that grows with the time since the first step, or else the placement."""
+    """Return a number that grows with the time since the first step, otherwise the placement."""
     since = candidate.holding.first_step_at or candidate.holding.overtook_at
     assert since is not None, "a candidate took a step, or gives way"
     return -since.timestamp()

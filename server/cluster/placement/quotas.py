@@ -1,4 +1,4 @@
-"""Quotas of projects, and the reasons of jobs that wait for them (docs/projects.md, 12-15)."""
+"""Quotas of projects, and the reasons why jobs wait for a quota (docs/projects.md, 12-15)."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from server.cluster.placement.demand import Demand
 
 @dataclass(frozen=True)
 class Quota:
-    """Limit and current use of a project."""
+    """Limits and current use of a project."""
 
     held: int = 0
-    """Number of slots that its jobs hold."""
+    """Number of slots that the project's jobs hold."""
     max_slots: int | None = None
-    """Limit of held slots; unlimited when None."""
+    """Maximum number of held slots; None if unlimited."""
     used_up: str | None = None
-    """Reason why none of its jobs starts, if its slot-hours of the month are used up."""
+    """Reason why no job of the project starts, if its slot-hours of the month are used up.
+    Otherwise None.
+    """
 
     @property
     def left(self) -> float:
-        """Number of further slots that its jobs may hold; negative after the limit was lowered."""
+        """Number of further slots for the project's jobs; negative if the limit was lowered."""
         return math.inf if self.max_slots is None else self.max_slots - self.held
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether its jobs hold more than the limit, or have used up their slot-hours.
+        """Whether the project's jobs hold too many slots, or have used up their slot-hours.
 
-        While it is, a job of the project does not start again after its attempt has ended.
+        While a quota is exceeded, a job of the project does not start again after its attempt has
+        ended.
         """
         return self.used_up is not None or self.left < 0
 
     def has_room(self, slots: int) -> bool:
-        """Return whether its jobs may hold `slots` more slots."""
+        """Return whether the project's jobs may hold `slots` more slots."""
         return slots <= self.left
 
 
@@ -42,7 +45,7 @@ class Quotas:
     """The quotas of projects during one decision.
 
     A job that waits for slots counts as if it held them. A job that waits for its project's
-    `max_slots` blocks the project's jobs behind it; otherwise smaller ones would overtake it
+    `max_slots` blocks the project's jobs behind it. Otherwise smaller jobs would overtake it
     forever.
     """
 
@@ -50,13 +53,14 @@ class Quotas:
         self._quotas = quotas
         self._held = {project: quota.held for project, quota in quotas.items()}
         self._kept: dict[str, int] = {}
-        self._first: dict[str, str] = {}  # project -> name of the job that waits for its quota
+        # project -> name of the first job that waits for the project's quota
+        self._first: dict[str, str] = {}
 
     def refusal(self, project: str, name: str, demand: Demand) -> str | None:
         """Return why a job may not start within the quotas of its project, or None if it may.
 
         Args:
-            project: name of its project.
+            project: name of the job's project.
             name: name of the job.
             demand: the demand of the job.
         """
@@ -79,7 +83,7 @@ class Quotas:
         return f"{holds}; needs {needs}"
 
     def allows(self, project: str, demand: Demand) -> bool:
-        """Return whether a job may start within its project's quotas, without counting it."""
+        """Return whether a job may start within its project's quotas; change nothing."""
         quota = self._quotas.get(project)
         if quota is None or (quota.used_up is None and quota.max_slots is None):
             return True
@@ -89,11 +93,11 @@ class Quotas:
         return counted + demand.slots <= quota.max_slots
 
     def hold(self, project: str, demand: Demand) -> None:
-        """Count the slots of a starting job."""
+        """Count the slots of a job that starts."""
         if project in self._held:
             self._held[project] += demand.slots
 
     def keep(self, project: str, demand: Demand) -> None:
-        """Count the slots of a job that waits for them."""
+        """Count the slots for which a job waits."""
         if project in self._held:
             self._kept[project] = self._kept.get(project, 0) + demand.slots

@@ -1,4 +1,4 @@
-"""Reasons why a job or an operation waits, as text."""
+"""Texts with the reason why a job or an operation waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def why_job_waits(
     units: Sequence[int],
     offers: Sequence[Offer],
 ) -> str:
-    """Return why a demand waits, such as `needs 4 slots, 2 free, 2 held by llama-7`."""
+    """Return the reason why a demand waits, such as `needs 4 slots, 2 free, 2 held by llama-7`."""
     if not offers:
         return NO_NODE
     if not groups:
@@ -29,7 +29,7 @@ def why_job_waits(
     pairs = list(zip(groups, units, strict=True))
     enough = [(group, unit) for group, unit in pairs if could_hold(demand, group, unit=unit)]
     group, unit = max(enough or pairs, key=lambda pair: sum(len(o.free) for o in pair[0]))
-    if not enough:  # so the unit is 1
+    if not enough:  # the unit is 1 then, so it is not named
         slots = [offer.slots for offer in group]
         online = f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}"
         return ", ".join([online, *_withheld(group)])
@@ -41,7 +41,7 @@ def why_job_waits(
             kept[kept_for[offer.node]] += len(offer.free)
     parts = [f"{count} free{_by_node(len(offer.free) for offer in free)}"]
     if kept and not count:
-        parts = []  # no "0 free" next to slots that are free and kept
+        parts = []  # do not write "0 free" next to slots that are free but kept
     parts += [f"{slots} free, kept for {name}, which is ahead" for name, slots in kept.items()]
     return ", ".join([_needs(demand, unit=unit), *parts, *_held(group), *_withheld(group)])
 
@@ -49,12 +49,13 @@ def why_job_waits(
 def why_operation_waits(
     demand: Demand, able: Sequence[Offer], idle: Sequence[Offer], *, offers: Sequence[Offer]
 ) -> str:
-    """Return why an operation waits.
+    """Return the reason why an operation waits.
 
     Args:
         demand: the demand of the operation.
-        able: the nodes that could run it.
-        idle: the nodes of `able` without a held slot if it needs an idle node, else all of `able`.
+        able: the nodes that could run the operation.
+        idle: the nodes of `able` without a held slot if the operation needs an idle node, else all
+            of `able`.
         offers: the nodes that take new work.
     """
     if not offers:
@@ -78,9 +79,10 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 
 
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
-    """Return the first need of a demand that no node meets: slots, labels, roots, then storage.
+    """Return the first need of a demand that no node meets.
 
-    If nodes meet all of them, a demand of several slots lacks undivided GPUs.
+    The needs are checked in this order: slots, labels, exclusions, roots, storage. If some nodes
+    meet all of them, a demand of several slots lacks undivided GPUs.
     """
     if eligible_for(demand, offers):
         return "has whole GPUs"
@@ -108,7 +110,7 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
 
 
 def _by_node(slots: Iterable[int]) -> str:
-    """Return slots by node as ` (50 x 8 + 4 + 4)`, the largest first; empty for one node."""
+    """Return slots by node such as ` (50 x 8 + 4 + 4)`, the largest first; empty for one node."""
     by_size = sorted(Counter(slots).items(), reverse=True)
     nodes = sum(count for _, count in by_size)
     if nodes < 2:
@@ -132,7 +134,7 @@ def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
 
 
 def _withheld(offers: Sequence[Offer], most: int = 2) -> list[str]:
-    """Return the first `most` withheld slots with their reasons, and the number of others."""
+    """Return the first `most` withheld slots with their reasons, and the number of further ones."""
     found = [
         f"slot {slot} of {offer.node} is withheld ({reason})"
         for offer in offers

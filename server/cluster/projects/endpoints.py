@@ -36,7 +36,7 @@ def list_(
 
 @router.post("", status_code=201, response_model=ProjectView, summary="Create a project")
 def create(context: ServerContext, principal: Person, body: NewProject) -> Response:
-    """Create a project; 409 if one has this name."""
+    """Create a project; 409 if a project with this name exists."""
     view = service.create_project(context, body, actor=principal.actor)
     return reply(view, status=201, headers={"location": f"/api/v1/projects/{view.name}"})
 
@@ -49,7 +49,7 @@ def get(context: ServerContext, name: ProjectName) -> Response:
 
 @router.patch("/{name}", response_model=ProjectView, summary="Change a project")
 def change(context: ServerContext, principal: Person, name: ProjectName, body: Change) -> Response:
-    """Change the given settings; others stay, and null removes a quota."""
+    """Change the given settings; other settings stay, and null removes a quota."""
     return reply(service.change_project(context, name, body, actor=principal.actor))
 
 

@@ -1,4 +1,4 @@
-"""Groups of the queue by project: jobs of a project with a quota form separate groups."""
+"""Groups of queued jobs with equal demands; jobs of a project with a quota form separate groups."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def group_key(project: str | None, shape: Sequence[Any]) -> str:
     """Return the key of a group.
 
     Args:
-        project: the project of its jobs if it has a quota, else None.
-        shape: the fields of their demand, in order.
+        project: name of the jobs' project if the project has a quota, else None.
+        shape: the fields of the jobs' demand, in order.
     """
     return hashlib.sha256(orjson.dumps([project, *shape])).hexdigest()
 
@@ -28,8 +28,9 @@ def group_key(project: str | None, shape: Sequence[Any]) -> str:
 def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
     """Store groups that jobs are about to enter; existing groups keep their reason.
 
-    Groups are stored in the order of their keys, as `forget_groups` locks them, to prevent
-    deadlocks. `forget_groups` waits for this transaction, and so sees the entering jobs.
+    Groups are stored in the order of their keys, the same order in which `forget_groups` locks
+    them, to prevent deadlocks. `forget_groups` waits for this transaction, and so finds the jobs
+    that enter.
 
     Args:
         connection: a writing transaction.
@@ -41,20 +42,20 @@ def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) ->
 def move_groups(connection: Connection, project: str, *, has_quota: bool) -> None:
     """Move a project's queued jobs to other groups, after its first or last quota changed.
 
-    There is one update of jobs per group: no spec is parsed, and no job leaves the queue. The
-    reason stays until a round finds another one.
+    There is one UPDATE of jobs per group; no spec is parsed, and no job leaves the queue. The
+    reason why the jobs wait stays until a round finds another reason.
 
     Args:
         connection: a writing transaction that locks the project.
         project: name of the project.
-        has_quota: whether the project has a quota from now on.
+        has_quota: whether the project has a quota after the change.
     """
     waiting = (
         jobs.c.project == project,
         jobs.c.state == JobState.QUEUED,
         jobs.c.demand.is_not(None),
     )
-    # In the order of ids, as in every statement that locks several jobs: that prevents deadlocks.
+    # Sorted by id, as in every statement that locks several jobs, to prevent deadlocks.
     locked = select(jobs.c.id).where(*waiting).order_by(jobs.c.id)
     connection.execute(locked.with_for_update(key_share=True))
     present = select(jobs.c.demand).where(*waiting)

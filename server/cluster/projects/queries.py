@@ -20,7 +20,7 @@ from trainyard.protocol.rest.projects import ProjectSettings, ProjectView
 from trainyard.protocol.states import JobState
 
 HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
-"""The condition of projects with a quota."""
+"""SQL condition that a project has a quota."""
 _HELD_SLOTS = select(jobs.c.project, func.sum(HELD_SLOTS)).where(HOLDS).group_by(jobs.c.project)
 
 
@@ -39,7 +39,7 @@ class Project(TypedRow):
 
     @property
     def settings(self) -> ProjectSettings:
-        """The settings that people change."""
+        """Settings of the project that people can change."""
         return ProjectSettings(**self.values_for(ProjectSettings))
 
 
@@ -63,12 +63,12 @@ def keep_quotas(connection: Connection, names: Collection[str]) -> frozenset[str
 
 
 def held_slots(connection: Connection) -> Mapping[str, int]:
-    """Return held slots by project; projects without any are omitted."""
+    """Return the number of held slots by project; projects without held slots are omitted."""
     return {project: int(slots) for project, slots in connection.execute(_HELD_SLOTS).all()}
 
 
 def waiting_jobs(connection: Connection) -> Mapping[str, int]:
-    """Return the number of queued jobs by project; projects without any are omitted."""
+    """Return the number of queued jobs by project; projects without queued jobs are omitted."""
     queued = jobs.c.state == JobState.QUEUED
     query = select(jobs.c.project, func.count()).where(queued).group_by(jobs.c.project)
     return dict(connection.execute(query).all())
@@ -77,7 +77,7 @@ def waiting_jobs(connection: Connection) -> Mapping[str, int]:
 def list_projects(
     context: Context, *, after: str | None = None, limit: int = 100
 ) -> list[ProjectView]:
-    """Return at most `limit` projects after a name, by name."""
+    """Return at most `limit` projects, sorted by name, that follow the name `after`."""
     query = Project.select().order_by(projects.c.name).limit(limit)
     if after is not None:
         query = query.where(projects.c.name > after)
@@ -86,7 +86,7 @@ def list_projects(
 
 
 def read_project(context: Context, name: str) -> ProjectView:
-    """Return one project.
+    """Return the view of one project.
 
     Raises:
         NotFoundError: no project has this name.

@@ -15,13 +15,13 @@ from server.cluster.projects.usage import ReadUsage, read_usage
 def read_quotas(
     connection: Connection, now: datetime, *, usage: ReadUsage = read_usage
 ) -> Mapping[str, Quota]:
-    """Return quotas by project; projects without any are omitted.
+    """Return quotas by project; projects without a quota are omitted.
 
-    Without any quota, nothing else is read.
+    If no project has a quota, nothing else is read.
 
     Args:
         connection: a transaction.
-        now: present time.
+        now: the current time.
         usage: reads the slot-hours that projects have used.
     """
     rows = _limited(connection)
@@ -34,7 +34,7 @@ def read_quotas(
 
 
 def read_used_up(connection: Connection, now: datetime, *, usage: ReadUsage) -> Mapping[str, str]:
-    """Return the projects that have used up this month's slot-hours, each with that reason."""
+    """Return the projects without slot-hours left in this month, each with the reason as text."""
     return _used_up(connection, now, rows=_limited(connection), usage=usage)
 
 

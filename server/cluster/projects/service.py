@@ -22,7 +22,7 @@ from trainyard.protocol.rest.projects import (
 from trainyard.spec.job import DEFAULT_PROJECT
 
 NAMES_LISTED = 20
-"""Most projects that a refusal lists."""
+"""Maximum number of projects that the error for an unknown project lists."""
 
 
 def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -> ProjectView:
@@ -47,16 +47,16 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
 def change_project(
     context: Context, name: str, change: ProjectSettings, *, actor: Actor
 ) -> ProjectView:
-    """Change the settings that `change` sets; the present values change nothing.
+    """Change the settings that are set in `change`; the current values change nothing.
 
-    Running jobs continue even above a lowered `max_slots`. The next round of the scheduler places
-    by the new settings.
+    Running jobs continue even above a lowered `max_slots`. The next round of the scheduler uses the
+    new settings for placement.
 
     Raises:
         NotFoundError: no project has this name.
     """
     with context.database.write() as connection:
-        # The lock lets new jobs pass: a fork has locked a job that may be moved below.
+        # The lock does not block new jobs, because a fork has locked a job that may be moved below.
         before = _locked(connection, name, but_for_new_jobs=True).settings
         given = {field: getattr(change, field) for field in change.model_fields_set}
         after = before.model_copy(update=given)
@@ -74,7 +74,7 @@ def delete_project(context: Context, name: str, *, actor: Actor) -> None:
 
     Raises:
         NotFoundError: no project has this name.
-        ConflictError: it has jobs, or it is the default project.
+        ConflictError: the project has jobs, or it is the default project.
     """
     with context.database.write() as connection:
         before = _locked(connection, name).settings
@@ -91,7 +91,7 @@ def check_project(connection: Connection, name: str, *, pointer: str = "/project
     """Check that the project of a spec exists.
 
     Raises:
-        InvalidRequestError: it does not; the message lists existing projects.
+        InvalidRequestError: the project does not exist; the message lists existing projects.
     """
     if connection.scalar(select(projects.c.name).where(projects.c.name == name)) is None:
         names = connection.scalars(select(projects.c.name).order_by(projects.c.name)).all()
@@ -114,7 +114,8 @@ def keep_project(connection: Connection, name: str) -> None:
         InvalidRequestError: no project has this name.
     """
     if connection.execute(_KEEP, {"of_name": name}).one_or_none() is None:
-        check_project(connection, name)  # refuses it, unless it has just been created
+        # Raises the error, unless the project has just been created.
+        check_project(connection, name)
         connection.execute(_KEEP, {"of_name": name})
 
 

@@ -1,6 +1,6 @@
-"""Slot-hours: slot time used by a project's jobs in each calendar month (UTC).
+"""Slot-hours: the slot time that a project's jobs use in each calendar month (UTC).
 
-A share uses its slots from the placement of its attempt to its own end.
+A share uses its slots from the placement of its attempt to the end of the share.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from server.core.database.upsert import insert_or_add
 
 SECONDS_PER_HOUR = 3600
 USAGE_KEPT = timedelta(seconds=5)
-"""Time for which the scheduler reuses sums, as each sum reads all live shares of its projects."""
+"""Time for which the scheduler reuses computed slot-hours, because each computation reads all live
+shares of the projects.
+"""
 
 
 @dataclass(frozen=True)
 class EndedShare:
-    """An ended share, from the placement of its attempt to its end: a row of `holdings`."""
+    """A share that has ended: a row of `holdings`, from placement to end of the share."""
 
     attempt_id: str
     node: str
@@ -37,21 +39,21 @@ class EndedShare:
     attempt: int
     """Number of the attempt."""
     slots: int
-    """Number of slots."""
+    """Number of slots of the share."""
     since: datetime
     until: datetime
-    """Never before `since`."""
+    """End of the share; never before `since`."""
     spare: bool = False
-    """Whether it had no ranks."""
+    """Whether the share was on a spare node, and so had no ranks."""
 
 
 class ReadUsage(Protocol):
-    """A function that returns projects' slot-hours of this month."""
+    """Function that returns the slot-hours of projects in this month."""
 
     def __call__(
         self, connection: Connection, now: datetime, *, of: Collection[str]
     ) -> Mapping[str, float]:
-        """Return the slot-hours by project; projects that have used none may be omitted."""
+        """Return slot-hours by project; projects that have used none may be omitted."""
 
 
 def month_of(time: datetime) -> str:
@@ -62,8 +64,8 @@ def month_of(time: datetime) -> str:
 def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, float]]:
     """Yield each calendar month (UTC) of a period, and the period's seconds in that month.
 
-    Yields nothing if the period ends before it starts, which happens when two servers' clocks
-    differ.
+    Yields nothing if the period ends before it starts, which can happen if the clocks of two
+    servers differ.
     """
     at, end = since.astimezone(UTC), until.astimezone(UTC)
     while at < end:
@@ -75,15 +77,16 @@ def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, floa
 
 
 def settle_share(context: Context, connection: Connection, share: EndedShare) -> None:
-    """Record an ended share, and add its slot time to the use of its project.
+    """Store an ended share, and add its slot time to the use of its project.
 
-    The lock of the events is taken first, as by every writer of events. So shares of a project that
-    end at the same time wait for each other there, and cannot deadlock on the row of the month.
+    The transaction takes the lock of events first, as every writer of events does. So shares of a
+    project that end at the same time wait for this lock, and cannot deadlock on the row of the
+    month.
 
     Args:
         context: the server's context.
         connection: a writing transaction.
-        share: the share.
+        share: the ended share.
     """
     context.database.lock_events(connection)
     connection.execute(insert(holdings).values(asdict(share)))
@@ -101,8 +104,8 @@ def read_usage(
 
     Args:
         connection: a transaction.
-        now: present time.
-        of: names of the projects; None for all.
+        now: the current time.
+        of: names of the projects; None for all projects.
     """
     month = month_of(now)
     settled = select(project_usage.c.project, project_usage.c.slot_seconds).where(
@@ -126,7 +129,7 @@ def read_usage(
 
 
 class RecentUsage:
-    """Cache of slot-hours, at most `USAGE_KEPT` old, for the scheduler's rounds."""
+    """Cache for slot-hours of projects, at most `USAGE_KEPT` old, for the scheduler's rounds."""
 
     def __init__(self) -> None:
         self._key: tuple[str, frozenset[str]] | None = None
@@ -136,11 +139,11 @@ class RecentUsage:
     def read(
         self, connection: Connection, now: datetime, *, of: Collection[str]
     ) -> Mapping[str, float]:
-        """Return the slot-hours of this month of some projects.
+        """Return the slot-hours of this month by project.
 
         Args:
             connection: a transaction.
-            now: present time.
+            now: the current time.
             of: names of the projects.
         """
         key = month_of(now), frozenset(of)

@@ -1,4 +1,4 @@
-"""Changes of sources and of requests for nodes, each with its event in the same transaction."""
+"""Changes to sources and to requests for nodes, each with its event in the same transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainyard.protocol.states import NodeRequestState
 
 @dataclass(frozen=True)
 class NewRequest:
-    """A request to store."""
+    """A new request for nodes, to be stored."""
 
     nodes: int
     caused_by: str
@@ -34,7 +34,7 @@ class NewRequest:
 def source_changed(
     context: Context, connection: Connection, *, name: str, message: str, actor: Actor = SERVER
 ) -> None:
-    """Store the event of a source's change, after the change was written."""
+    """Store the event for a change to a source; call it after writing the change."""
     row = StoredSource.one(connection, StoredSource.select().where(sources.c.name == name))
     changed = SourceChanged(
         source=name,
@@ -53,7 +53,7 @@ def pause(
     reason: str | None,
     actor: Actor,
 ) -> None:
-    """Pause a locked source: nothing more is requested, and open requests stay."""
+    """Pause a locked source. No more nodes are requested from it; its open requests stay."""
     values = {"paused_at": context.now(), "paused_by": actor.name, "pause_reason": reason}
     connection.execute(update(sources).where(sources.c.name == source.name).values(values))
     why = "" if reason is None else f": {reason}"
@@ -70,7 +70,7 @@ def store_requests(
     *,
     actor: Actor,
 ) -> list[str]:
-    """Store requests for nodes of a locked source, and return their ids."""
+    """Store new requests for nodes from a locked source, and return the ids of the requests."""
     if not new:
         return []
     now, ids = context.now(), [context.new_id() for _ in new]
@@ -111,14 +111,14 @@ def withdraw(
     reason: str,
     actor: Actor,
 ) -> None:
-    """Withdraw open requests of a locked source; their jobs in the engine are cancelled.
+    """Withdraw open requests of a locked source; the engine is ordered to cancel their jobs.
 
-    A request that no provisioner has claimed ends immediately: from now on its claim is refused.
+    A request that no provisioner has claimed ends immediately, because a later claim is refused.
     """
     now = context.now()
     unclaimed = [each for each in requests if each.claimed_at is None and each.ref is None]
     end_requests(context, connection, unclaimed, reason, actor=actor)
-    # An ended job needs no cancel; its request waits for the proof of its end.
+    # An engine job that has ended needs no cancel; its request waits for proof of the job's end.
     rest = [
         each
         for each in requests
@@ -136,7 +136,7 @@ def leave(
     actor: Actor,
     **values: Any,
 ) -> None:
-    """Move requests of a locked source to `leaving`, and store further values."""
+    """Move requests of a locked source to `leaving`, and set the columns in `values`."""
     if not requests:
         return
     leaving = [each for each in requests if each.state == NodeRequestState.LEAVING]
@@ -162,13 +162,13 @@ def drain_nodes(
     actor: Actor,
     running: Running = "move",
 ) -> None:
-    """Drain the nodes of requests; running attempts move or finish.
+    """Drain the nodes of the given requests; running attempts move or finish.
 
-    With `finish`, nodes that are already drained, such as by a person, stay as they are.
+    With `finish`, a node that is already drained, for example by a person, is not changed.
     """
     drain = Drain(running=running, by=actor.name, at=context.now(), reasons=(reason[:500],))
     of_requests = nodes.c.request_id.in_(requests)
-    # In the order of names, as in every statement that locks several nodes: prevents deadlocks.
+    # Sorted by name, as in every statement that locks several nodes, to prevent deadlocks.
     locked = select(nodes.c.name).where(of_requests).order_by(nodes.c.name)
     if running == "finish":
         locked = locked.where(nodes.c.drain.is_(None))
@@ -185,7 +185,7 @@ def end_requests(
     *,
     actor: Actor,
 ) -> None:
-    """End open requests of a locked source that have nothing left in the engine."""
+    """End open requests of a locked source that have no jobs left in the engine."""
     if not requests:
         return
     now = context.now()

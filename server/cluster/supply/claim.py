@@ -1,4 +1,4 @@
-"""Claims of requests by provisioners, which store the hashes of the pilots' secrets."""
+"""Claims of requests by provisioners; a claim stores the hashes of the pilots' secrets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ WANTED_STATES = frozenset(
 
 
 def claim_request(context: Context, request_id: str, claim: RequestClaim) -> RequestOrder:
-    """Claim a request and return its order for the engine; the first claim stores the hashes.
+    """Claim a request, and return the order for the engine; the first claim stores the hashes.
 
     Raises:
         NotFoundError: the source has no such request.
-        InvalidRequestError: there are fewer hashes than nodes, or two are equal.
-        ConflictError: the request was claimed with other secrets, or another request has one.
+        InvalidRequestError: there are fewer hashes than nodes, or two hashes are equal.
+        ConflictError: the request was claimed with other secrets, or another request has one of
+            these secrets.
     """
     with context.database.write() as connection:
         lock_source(connection, claim.source)
@@ -47,7 +48,8 @@ def claim_request(context: Context, request_id: str, claim: RequestClaim) -> Req
 
 
 def _check_hashes(request: NodeRequest, hashes: Sequence[str]) -> None:
-    if len(hashes) < request.nodes:  # extra hashes are legal: a claim does not know the number
+    # Extra hashes are legal, because a claim does not know the number of nodes.
+    if len(hashes) < request.nodes:
         raise InvalidRequestError.at(
             "/secret_hashes",
             f"{len(hashes)} hashes; request {request.id} has {request.nodes} nodes, one hash each",

@@ -1,4 +1,4 @@
-"""`/sources`: the sources of nodes, and the requests for nodes."""
+"""`/sources`: sources of nodes, and their requests for nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _end_shares_of(request: Request) -> EndShares:
 
 
 SharesEnd = Annotated[EndShares, Depends(_end_shares_of)]
-"""The function that ends the shares of gone nodes."""
+"""Function that ends the shares on nodes that are gone."""
 
 
 @router.get("", response_model=Page[SourceView], summary="The sources of nodes")
@@ -50,26 +50,29 @@ def list_(
 
 @router.get("/{name}", response_model=SourceView, summary="One source")
 def show(context: ServerContext, name: SourceName) -> Response:
-    """Return a source."""
+    """Return one source."""
     with context.database.read() as connection:
         return reply(queries.source_view(context, connection, name))
 
 
 @router.delete("/{name}", status_code=204, summary="Forget a source")
 def delete(context: ServerContext, principal: Admin, name: SourceName) -> None:
-    """Forget a source without open requests; its provisioner needs a new join token."""
+    """Delete a source without open requests.
+
+    Its provisioner can register again only with a new join token.
+    """
     service.delete_source(context, name, actor=principal.actor)
 
 
 @router.post("/{name}/pause", response_model=SourceView, summary="Pause a source")
 def pause(context: ServerContext, principal: Admin, name: SourceName, body: OrderBody) -> Response:
-    """Request no more nodes of a source; its nodes and open requests stay."""
+    """Request no more nodes from a source; its nodes and open requests stay."""
     return reply(service.pause_source(context, name, body.reason, actor=principal.actor))
 
 
 @router.post("/{name}/unpause", response_model=SourceView, summary="End a pause of a source")
 def unpause(context: ServerContext, principal: Admin, name: SourceName) -> Response:
-    """Request nodes again as queued jobs need them."""
+    """Request nodes from the source again when queued jobs need them."""
     return reply(service.unpause_source(context, name, actor=principal.actor))
 
 
@@ -77,7 +80,7 @@ def unpause(context: ServerContext, principal: Admin, name: SourceName) -> Respo
     "/{name}/check", status_code=202, response_model=NodeRequestView, summary="Check a source"
 )
 def check(context: ServerContext, principal: Admin, name: SourceName) -> Response:
-    """Request one node, on which a pilot runs checks; the request's view has the results."""
+    """Request one node, on which a pilot runs checks. The view of the request has the results."""
     return reply(service.check_source(context, name, actor=principal.actor), status=202)
 
 
@@ -91,7 +94,7 @@ def list_requests(
         Query(alias="open", description="Open requests (true) or ended ones; all if absent."),
     ] = None,
 ) -> Response:
-    """List requests of a source with the engine's reason, the newest first."""
+    """List the requests of a source with the engine's reasons, the newest first."""
     views = queries.list_requests(
         context, name, open_only=open_only, after=page.after, limit=page.limit
     )
@@ -105,14 +108,14 @@ def list_requests(
 def request(
     context: ServerContext, principal: Admin, name: SourceName, body: NodesBody
 ) -> Response:
-    """Request nodes independently of the queue; idle ones are released."""
+    """Request nodes independently of the queue; nodes that stay idle are released."""
     asked = service.request_nodes(context, name, body.nodes, actor=principal.actor)
     return reply(asked, status=201)
 
 
 @router.get("/{name}/requests/{request_id}", response_model=NodeRequestView, summary="One request")
 def show_request(context: ServerContext, name: SourceName, request_id: RequestId) -> Response:
-    """Return a request for nodes."""
+    """Return one request for nodes."""
     with context.database.read() as connection:
         return reply(queries.request_view(connection, name, request_id))
 
@@ -125,7 +128,7 @@ def show_request(context: ServerContext, name: SourceName, request_id: RequestId
 def cancel(
     context: ServerContext, principal: Admin, name: SourceName, request_id: RequestId
 ) -> Response:
-    """Cancel a request; it ends once the engine proves that nothing of it is left."""
+    """Cancel a request; it ends once the engine proves that nothing of the request is left."""
     return reply(service.cancel_request(context, name, request_id, actor=principal.actor))
 
 
@@ -141,7 +144,7 @@ def end(
     name: SourceName,
     request_id: RequestId,
 ) -> Response:
-    """End a request although the engine does not prove its end; its nodes count as gone."""
+    """End a request although the engine has not proved its end; its nodes count as gone."""
     view = service.end_request(
         context, name, request_id, actor=principal.actor, end_shares=end_shares
     )
@@ -155,5 +158,5 @@ def end(
     summary="Ask the engine why a request waits",
 )
 def explain(context: ServerContext, _: Person, name: SourceName, request_id: RequestId) -> Response:
-    """Queue the question; the answer becomes part of the request's reason."""
+    """Queue the question for the engine; its response becomes part of the request's reason."""
     return reply(service.explain_request(context, name, request_id), status=202)

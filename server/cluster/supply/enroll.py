@@ -19,7 +19,7 @@ from trainyard.protocol.node_sources.messages import SourceRegistration, SourceR
 
 
 def check_sender(principal: Principal, source: str, protocol: int) -> None:
-    """Check protocol and token of a provisioner's call.
+    """Check the protocol version and the token of a provisioner's call.
 
     Raises:
         InvalidRequestError: the protocol is not supported.
@@ -35,14 +35,14 @@ def register_source(
 ) -> SourceRegistrationReply:
     """Register a source, or store its changed settings.
 
-    A join token is used up, and the reply has a new token of the source; earlier ones end.
+    A join token is used up. The reply then has a new token for the source, and earlier tokens end.
 
     Raises:
         InvalidRequestError: the protocol is not supported.
         ForbiddenError: the token belongs to another source.
-        UnauthenticatedError: the join token was used up meanwhile.
-        ConflictError: a provisioner serves this source, or it has open requests in another kind of
-            engine.
+        UnauthenticatedError: another registration has used the join token meanwhile.
+        ConflictError: another provisioner serves this source, or the source has open requests in
+            another kind of engine.
     """
     name = registration.name
     check_sender(principal, name, registration.protocol)
@@ -71,7 +71,7 @@ def _join(
     principal: Principal,
     before: StoredSource | None,
 ) -> str:
-    """Use the join token up, and return the token of the source."""
+    """Use the join token up, and return a new token for the source."""
     use_up_join_token(context, connection, principal)
     if before is not None and before.is_online(context.now()):
         raise ConflictError(

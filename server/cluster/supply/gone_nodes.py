@@ -1,4 +1,4 @@
-"""Nodes with an ended pilot, proved by the engine, and the shares that they held."""
+"""Nodes whose pilots have ended, as the engine proves, and the shares on these nodes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from trainyard.protocol.node_sources.messages import pilot_name
 from trainyard.protocol.rest.nodes import NodeOffline
 
 HeldShare = tuple[str, str]
-"""An attempt's id and the name of one of its nodes."""
+"""Id of an attempt, and name of one of its nodes."""
 EndShares = Callable[[Context, Sequence[HeldShare]], None]
-"""Ends shares without processes; passed in, because the code of attempts lies in a part above."""
+"""Function that ends shares without processes. It is passed in, because the code for attempts is in
+a part above this one.
+"""
 
 
 def forget_worker(
     context: Context, connection: Connection, names: Collection[str], *, reason: str
 ) -> None:
-    """Take nodes with an ended pilot offline, and revoke their tokens; a successor may join."""
+    """Take nodes with an ended pilot offline, and revoke their tokens for a successor to join."""
     if not names:
         return
     now = context.now()
@@ -47,10 +49,10 @@ def forget_worker(
 
 
 def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldShare]:
-    """Return the shares that hold slots of nodes.
+    """Return the shares that hold slots on the given nodes.
 
-    Call it in the transaction that proves their pilots gone: afterwards a successor of the same
-    name may hold live shares.
+    Call it in the transaction that stores the proof that the pilots are gone, because afterwards a
+    successor with the same name may hold live shares.
     """
     if not names:
         return []
@@ -61,9 +63,10 @@ def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldSh
 
 
 def shares_without_pilot(connection: Connection, source: str) -> Sequence[HeldShare]:
-    """Return the shares that still hold slots of a source although their pilot is proved gone.
+    """Return the shares on nodes of a source with a pilot that is proved gone.
 
-    The proof is stored before the shares end. If a server dies in between, this finds them.
+    The proof is stored before the shares are ended. If a server dies in between, this function
+    finds the shares.
     """
     live = (
         select(attempt_nodes.c.node, nodes.c.request_id)

@@ -1,4 +1,4 @@
-"""Pilots join as nodes by their secret, one instance at a time (docs/sources.md, 7)."""
+"""Pilots join as nodes with their join secret, one instance at a time (docs/sources.md, 7)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def register_pilot(
     Args:
         context: the server's context.
         registration: the registration that the pilot sent.
-        principal: the pilot by its join secret, or the node that it became.
-        host: address of the client.
+        principal: the pilot, authenticated by its join secret, or the node that the pilot became.
+        host: network address of the client.
 
     Raises:
         ForbiddenError: the secret or token belongs to another pilot, the name is wrong, or the
-            engine does not name the address for the pilot.
+            client's address is not one that the engine names for the pilot.
         ConflictError: the request has ended, was withdrawn, or is a check; or the secret is used
-            again while its node is online.
+            again while the pilot's node is online.
         NotNamedError: the engine has not named this instance, or has not proved the end of the
-            former instance. Its status is requested immediately.
+            former instance. The status of the request is then queried immediately.
     """
     identity = registration.pilot
     if identity is None:
@@ -65,19 +65,20 @@ def register_pilot(
 
 
 def store_check(context: Context, report: CheckReport, *, principal: Principal, host: str) -> None:
-    """Store the results of a check; only the first report counts.
+    """Store the results of a check; only the first report of the pilot counts.
 
     Args:
         context: the server's context.
         report: the report that the pilot sent.
-        principal: the pilot by its join secret.
-        host: address of the client.
+        principal: the pilot, authenticated by its join secret.
+        host: network address of the client.
 
     Raises:
-        ForbiddenError: the secret belongs to another pilot, or the engine does not name the address
-            for the pilot.
+        ForbiddenError: the secret belongs to another pilot, or the client's address is not one that
+            the engine names for the pilot.
         ConflictError: the request is not a check, or has ended.
-        NotNamedError: the engine has not named this instance. Its status is requested immediately.
+        NotNamedError: the engine has not named this instance. The status of the request is then
+            queried immediately.
     """
     identity = report.pilot
     if principal.pilot != (identity.request_id, identity.index):
@@ -129,8 +130,9 @@ def _admit(
 def _refuse_again(connection: Connection, node: str) -> None:
     """Refuse a join secret while its node is online and has used its token.
 
-    Address, instance, data folder and boot prove nothing: others on the pilot's machine know them.
-    So a registration is repeated only if its answer was lost, that is, if its token was never used.
+    Address, instance, data folder and boot prove nothing, because other users on the pilot's
+    machine know them. So a registration may be repeated only if the response to it was lost, which
+    shows in a node token that was never used.
     """
     online = exists().where(nodes.c.name == node, nodes.c.offline_since.is_(None))
     of_node = (tokens.c.node == node) & (tokens.c.kind == TokenKind.NODE)
@@ -172,7 +174,7 @@ def _check_open(request: NodeRequest) -> None:
 
 
 def _check_instance(request: NodeRequest, pilot: Pilot, instance: str) -> None:
-    """Check that the engine names the instance, and that no other instance may be alive."""
+    """Check that the engine names this instance, and that no other instance may still be alive."""
     if pilot.joined is not None and pilot.gone_at is None:
         raise NotNamedError(
             f"instance {pilot.joined!r} of this pilot joined, and its end is not proved"
@@ -188,10 +190,11 @@ def _check_instance(request: NodeRequest, pilot: Pilot, instance: str) -> None:
 
 
 def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
-    """Check that the client has an address that the engine names for the pilot.
+    """Check that the client's address is one that the engine names for the pilot.
 
-    If the engine names none, the pilot cannot be distinguished from a thief of its secret. Then the
-    engine's status is requested again; only the operator of the source can turn the check off.
+    If the engine names no address, the pilot cannot be distinguished from a thief of its secret.
+    The status of the request is then queried again. Only the operator of the source can turn this
+    check off.
     """
     if not source.check_addresses:
         return
@@ -212,7 +215,7 @@ def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
 
 
 def _ask(context: Context, request_id: str) -> None:
-    """Have the provisioner request the engine's status of a request immediately."""
+    """Have the provisioner query the engine's status of a request immediately."""
     asked = update(node_requests).where(
         node_requests.c.id == request_id, node_requests.c.ask.is_(None)
     )

@@ -1,4 +1,4 @@
-"""`/provisioners`: the API of provisioners, which call the engines; needs the token of a source."""
+"""`/provisioners`: API for provisioners, which call the engines. It needs the token of a source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def register(
     principal: SourceJoiner,
     body: Annotated[SourceRegistration, Depends(JsonBody(SourceRegistration))],
 ) -> Response:
-    """Register a source by a join token, or again by its own token."""
+    """Register a source with a join token, or register it again with its own token."""
     return reply(register_source(context, body, principal=principal))
 
 
@@ -50,7 +50,7 @@ def claim(
     request_id: RequestId,
     body: Annotated[RequestClaim, Depends(JsonBody(RequestClaim))],
 ) -> Response:
-    """Return the order for the engine; a repeat with the same secrets gets the same answer."""
+    """Return the order for the engine; a repeat with the same secrets gets the same response."""
     check_sender(principal, body.source, body.protocol)
     return reply(claim_request(context, request_id, body))
 
@@ -62,6 +62,6 @@ def report(
     end_shares: SharesEnd,
     body: Annotated[SourceReport, Depends(JsonBody(SourceReport))],
 ) -> Response:
-    """Store the engine's description of its jobs; the answer has the jobs to cancel."""
+    """Store the engine's description of its jobs; the response lists the jobs to cancel."""
     check_sender(principal, body.source, body.protocol)
     return reply(store_report(context, body, end_shares=end_shares))

@@ -16,7 +16,7 @@ from trainyard.protocol.node_sources.views import NodeRequestView, SourceView
 
 
 def list_sources(context: Context, *, after: str | None, limit: int) -> list[SourceView]:
-    """Return at most `limit` sources after a name, by name."""
+    """Return at most `limit` sources, sorted by name, that follow the name `after`."""
     query = StoredSource.select().order_by(sources.c.name).limit(limit)
     if after is not None:
         query = query.where(sources.c.name > after)
@@ -25,7 +25,7 @@ def list_sources(context: Context, *, after: str | None, limit: int) -> list[Sou
 
 
 def source_view(context: Context, connection: Connection, name: str) -> SourceView:
-    """Return one source.
+    """Return the view of one source.
 
     Raises:
         NotFoundError: no source has this name.
@@ -39,7 +39,7 @@ def source_view(context: Context, connection: Connection, name: str) -> SourceVi
 def list_requests(
     context: Context, source: str, *, open_only: bool | None, after: str | None, limit: int
 ) -> list[NodeRequestView]:
-    """Return at most `limit` requests of a source before an id, the newest first.
+    """Return at most `limit` requests of a source, the newest first, that follow the id `after`.
 
     Raises:
         NotFoundError: no source has this name.
@@ -56,7 +56,7 @@ def list_requests(
 
 
 def request_view(connection: Connection, source: str, request_id: str) -> NodeRequestView:
-    """Return one request.
+    """Return the view of one request.
 
     Raises:
         NotFoundError: the source has no such request.
@@ -65,7 +65,7 @@ def request_view(connection: Connection, source: str, request_id: str) -> NodeRe
 
 
 def request_views(connection: Connection, rows: Sequence[NodeRequest]) -> list[NodeRequestView]:
-    """Return views of requests, with the nodes that their pilots became."""
+    """Return the views of requests, each with the nodes that its pilots became."""
     of_requests = nodes.c.request_id.in_([row.id for row in rows])
     found = select(nodes.c.request_id, nodes.c.name).where(of_requests).order_by(nodes.c.name)
     joined: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
-"""Reports of provisioners: an engine's description changes requests and proves ends of pilots.
+"""Reports of provisioners: what an engine reports changes requests and proves the end of pilots.
 
-A report of any number of jobs is one transaction, with one statement for each kind of change and
-for each reason of an end. The shares of nodes that are proved gone end after it, in one transaction
-per attempt.
+A report is stored in one transaction for any number of jobs, with one statement for each kind of
+change and for each reason for an end. Shares on nodes that are proved gone are ended after this
+transaction, in one transaction per attempt.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.protocol.states import NodeRequestState
 
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
-"""Later times count as unlimited: some engines write an end in the year 9999 for that."""
+"""End times after this one count as unlimited, because some engines write an end in the year 9999
+for no limit.
+"""
 ANSWERS = (
     *("ref", "engine_state", "unknown_since", "reason", "explanation"),
     *("starts_at", "ends_at", "started_at"),
 )
-"""Columns of a request that an answer of the engine sets."""
+"""Columns of a request that the engine's description of its job sets."""
 
 
 def store_report(
     context: Context, report: SourceReport, *, end_shares: EndShares
 ) -> SourceReportReply:
-    """Store the report of a provisioner, and return the engine's jobs to cancel.
+    """Store the report of a provisioner, and return the ids of requests with engine jobs to cancel.
 
     Args:
         context: the server's context.
-        report: the report.
-        end_shares: ends the shares of nodes that are proved gone.
+        report: the report of the provisioner.
+        end_shares: function that ends the shares on nodes that are proved gone.
 
     Raises:
         NotFoundError: no source has this name.
@@ -94,7 +96,7 @@ def _note_requests(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Store the engine's answers, and make the moves that they prove."""
+    """Store the engine's descriptions, and make the state changes that they prove."""
     if not described:
         return
     now = context.now()
@@ -114,8 +116,8 @@ def _note_requests(
     ends = [
         {"of_request": job.request_id, "end": _time(job.ends_at)}
         for job in described.values()
-        # A running job without an end no longer has a limit. A completing job may be requeued: its
-        # end, which is now, is not the end of its nodes.
+        # A running job without an end no longer has a time limit. A completing job may be requeued,
+        # so its reported end, which is now, is not the end of its nodes.
         if job.state == "running"
     ]
     if ends:
@@ -130,7 +132,7 @@ def _move(
     moving: Mapping[NodeRequestState, Sequence[NodeRequest]],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Make the moves to each state."""
+    """Move requests to each new state."""
     for target in (NodeRequestState.PENDING, NodeRequestState.RUNNING):
         if target in moving:
             move_requests(connection, target, [{"id": each.id} for each in moving[target]])
@@ -164,7 +166,7 @@ def _answer(request: NodeRequest, job: EngineJob, now: datetime) -> dict[str, An
 
 
 def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
-    """Return the state that an answer proves, or None if the request's state stays."""
+    """Return the new state that a description proves, or None if the state of the request stays."""
     match job.state:
         case "unknown":
             return None
@@ -174,8 +176,8 @@ def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
             # A completing job may be requeued. Its pilots have received a notice, so they leave.
             target = NodeRequestState.RUNNING
         case "ended":
-            # Without a proof its processes may still run: it counts until the engine proves the end
-            # or a person orders it.
+            # Without a proof, processes of the job may still run. The request counts as leaving
+            # until the engine proves the end or a person orders it.
             target = NodeRequestState.ENDED if job.gone else NodeRequestState.LEAVING
     is_leaving = request.state == NodeRequestState.LEAVING
     if request.state == target or (is_leaving and target != NodeRequestState.ENDED):
@@ -184,12 +186,12 @@ def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
 
 
 def _reason(request: NodeRequest, job: EngineJob) -> str:
-    """Return why a request moves: the engine's reason, or else the reason why it was leaving."""
+    """Return why a request moves: the engine's reason, otherwise the reason for its leaving."""
     return job.reason or _kept_reason(request, job) or f"the engine's job is {job.state}"
 
 
 def _kept_reason(request: NodeRequest, job: EngineJob) -> str:
-    """Return the stored reason of a request if it stays while the engine gives none."""
+    """Return the stored reason if an unknown or leaving request keeps it, else an empty text."""
     keeps = job.state == "unknown" or request.state == NodeRequestState.LEAVING
     return request.reason if keeps else ""
 
@@ -202,7 +204,7 @@ def _note_missing(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Note requests that the engine did not describe, which proves no end of a known job."""
+    """Mark requests that the engine did not describe as unknown; this proves no end of a job."""
     now, asked = context.now(), requests.get(report.asked or "")
     earlier = set(report.earlier)
     missing = [
@@ -230,14 +232,14 @@ def _note_missing(
         failed = update(node_requests).where(node_requests.c.id == asked.id)
         connection.execute(failed.values(reason=report.error))
     elif asked.cancel_at is not None:
-        # Calls of a provisioner exclude each other, so no submission is in progress, and from now
-        # on the claim is refused. If a job appears nevertheless, it is an orphan.
+        # Calls of a provisioner exclude each other, so no submission is in progress, and a later
+        # claim will be refused. If a job appears nevertheless, it is an orphan.
         reason = "withdrawn before the engine had it"
         end_requests(context, connection, [asked], reason, actor=SERVER)
 
 
 def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | None) -> None:
-    """Store an explanation, and clear the requested call if this is its answer."""
+    """Store an explanation, and clear the requested call if the report is the response to it."""
     values: dict[str, Any] = {} if explanation is None else {"explanation": explanation}
     if asked.ask == ("status" if explanation is None else "explain"):
         values["ask"] = None
@@ -247,7 +249,7 @@ def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | 
 
 
 def _orphans(connection: Connection, jobs: Sequence[EngineJob], known: set[str]) -> Sequence[str]:
-    """Return live jobs without an open request in any source."""
+    """Return the request ids of live engine jobs without an open request in any source."""
     live = {job.request_id for job in jobs if job.state not in ("unknown", "ended")} - known
     if not live:
         return []
@@ -266,7 +268,7 @@ def _note_pilots(
     source: StoredSource,
     described: Mapping[str, EngineJob],
 ) -> list[str]:
-    """Store the instances that the engine names; return the nodes with a pilot proved gone."""
+    """Store the instances that the engine names; return the nodes whose pilot is proved gone."""
     if not described:
         return []
     named: list[dict[str, Any]] = []
@@ -304,7 +306,7 @@ def _note_pilots(
 
 
 def _named(pilot: Pilot, instances: Sequence[EngineNode]) -> EngineNode | None:
-    """Return the instance that may join: the joined one while it lives, else the newest."""
+    """Return the instance that may join: the joined one while it lives, otherwise the newest."""
     living = [each for each in instances if not each.gone]
     joined = [each for each in living if each.instance == pilot.joined]
     candidates = joined or living
@@ -317,10 +319,10 @@ def _named(pilot: Pilot, instances: Sequence[EngineNode]) -> EngineNode | None:
 def _note_call(
     context: Context, connection: Connection, *, source: StoredSource, report: SourceReport
 ) -> None:
-    """Store that the provisioner reported, and whether its call of the engine succeeded.
+    """Store that the provisioner reported, and whether its call to the engine succeeded.
 
-    Only a complete listing ends an error or a needed login: another call may have reached only a
-    part of the engine, or may not have needed it.
+    Only a complete listing clears an error or a needed login. Another call may have reached only a
+    part of the engine, or may not have needed the login.
     """
     now, error, needs = context.now(), report.error, report.needs_login
     is_listed = report.complete and error is None

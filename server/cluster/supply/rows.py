@@ -1,4 +1,4 @@
-"""Rows of sources, of requests for nodes, and of their pilots; the lock of a source."""
+"""Rows of sources, of their requests for nodes, and of pilots; the lock of a source."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.protocol.states import NodeRequestState
 
 ONLINE_FOR = timedelta(seconds=180)
-"""Silence after which a provisioner counts as away: three missed listings."""
+"""Time without a call after which a provisioner counts as unreachable: three missed listings."""
 IS_OPEN: ColumnElement[bool] = node_requests.c.state != literal_column(
     f"'{NodeRequestState.ENDED}'"
 )
-"""The condition of open requests; a literal, because their partial index requires one."""
+"""SQL condition for open requests. It has a literal, because the partial index requires a
+literal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class StoredSource(TypedRow):
     registered_at: datetime
 
     def is_online(self, now: datetime) -> bool:
-        """Return whether its provisioner has called recently."""
+        """Return whether the source's provisioner has called recently."""
         return now - self.heard_at <= ONLINE_FOR
 
 
@@ -106,7 +108,7 @@ class Pilot(TypedRow):
 
 
 def lock_source(connection: Connection, name: str) -> StoredSource:
-    """Lock a source and its requests until the transaction ends, and return the source.
+    """Lock a source, and so its requests, until the transaction ends; return the source.
 
     Raises:
         NotFoundError: no source has this name.
@@ -131,7 +133,7 @@ def open_pilots(connection: Connection, source: str) -> Sequence[Pilot]:
 
 
 def one_request(connection: Connection, request_id: str, *, source: str) -> NodeRequest:
-    """Return a request of a source.
+    """Return one request of a source.
 
     Raises:
         NotFoundError: the source has no such request.

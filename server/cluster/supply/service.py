@@ -1,4 +1,4 @@
-"""Orders of people to sources: pause, request nodes, cancel, check, delete."""
+"""Orders that people give to sources: pause, request nodes, cancel, check, delete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trainyard.protocol.states import NodeRequestState
 
 
 def pause_source(context: Context, name: str, reason: str | None, *, actor: Actor) -> SourceView:
-    """Pause a source, which stops further requests; repeating the order changes nothing.
+    """Pause a source, so that no more nodes are requested; repeating the order changes nothing.
 
     Raises:
         NotFoundError: no source has this name.
@@ -50,7 +50,7 @@ def pause_source(context: Context, name: str, reason: str | None, *, actor: Acto
 
 
 def unpause_source(context: Context, name: str, *, actor: Actor) -> SourceView:
-    """End the pause of a source; a source that is not paused stays as it is.
+    """End the pause of a source; a source that is not paused is not changed.
 
     Raises:
         NotFoundError: no source has this name.
@@ -67,12 +67,12 @@ def unpause_source(context: Context, name: str, *, actor: Actor) -> SourceView:
 
 
 def request_nodes(context: Context, name: str, count: int, *, actor: Actor) -> NodeRequestView:
-    """Request nodes of a source independently of the queue.
+    """Request nodes from a source independently of the queue.
 
     Raises:
         NotFoundError: no source has this name.
-        InvalidRequestError: the source allows fewer nodes per request.
-        ConflictError: the source is paused, or its limits are reached.
+        InvalidRequestError: `count` is above the source's maximum number of nodes per request.
+        ConflictError: the source is paused, or the request would exceed its limits.
     """
     with context.database.write() as connection:
         source = lock_source(connection, name)
@@ -86,7 +86,7 @@ def request_nodes(context: Context, name: str, count: int, *, actor: Actor) -> N
 
 
 def check_source(context: Context, name: str, *, actor: Actor) -> NodeRequestView:
-    """Store a request of one node, on which a pilot runs checks, or return the open one.
+    """Store a request for one node on which a pilot runs checks, or return the open check request.
 
     Raises:
         NotFoundError: no source has this name.
@@ -102,7 +102,7 @@ def check_source(context: Context, name: str, *, actor: Actor) -> NodeRequestVie
 def cancel_request(
     context: Context, name: str, request_id: str, *, actor: Actor
 ) -> NodeRequestView:
-    """Cancel a request at the engine; an ended or cancelled request stays as it is.
+    """Cancel a request in the engine; an ended or cancelled request is not changed.
 
     Raises:
         NotFoundError: the source has no such request.
@@ -122,11 +122,11 @@ def cancel_request(
 def end_request(
     context: Context, name: str, request_id: str, *, actor: Actor, end_shares: EndShares
 ) -> NodeRequestView:
-    """End a request that the engine does not know; its nodes count as gone.
+    """End a request that the engine does not know; the nodes of the request count as gone.
 
     Raises:
         NotFoundError: the source has no such request.
-        ConflictError: the engine knows it.
+        ConflictError: the engine knows the request.
     """
     with _locked(context, name, request_id) as (connection, request):
         ended = [pilot_name(name, request_id, number) for number in range(request.nodes)]
@@ -144,16 +144,17 @@ def end_request(
             connection.execute(update(pilots).where(of_request).values(gone_at=context.now()))
         view = request_view(connection, name, request_id)
         shares = shares_on(connection, ended)
-    end_shares(context, shares)  # if the server dies before this, repeating the order ends them
+    # If the server dies before this call, repeating the order ends the shares.
+    end_shares(context, shares)
     return view
 
 
 def explain_request(context: Context, name: str, request_id: str) -> NodeRequestView:
-    """Have the provisioner query why a request waits; the answer becomes part of its reason.
+    """Have the provisioner query why a request waits; the response becomes part of its reason.
 
     Raises:
         NotFoundError: the source has no such request.
-        ConflictError: it has ended.
+        ConflictError: the request has ended.
     """
     with _locked(context, name, request_id) as (connection, request):
         if request.state == NodeRequestState.ENDED:
@@ -168,7 +169,7 @@ def delete_source(context: Context, name: str, *, actor: Actor) -> None:
 
     Raises:
         NotFoundError: no source has this name.
-        ConflictError: it has open requests.
+        ConflictError: the source has open requests.
     """
     with context.database.write() as connection:
         lock_source(connection, name)

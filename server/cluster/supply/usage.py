@@ -1,4 +1,4 @@
-"""Use of sources: pending requests, running nodes, node-hours of the month, and waiting times."""
+"""Use of sources: pending requests, running nodes, node-hours of the month, waiting times."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from trainyard.protocol.states import NodeRequestState
 HOUR = 3600.0
 WAITS = 5
 MEASURED = timedelta(days=1)
-"""Longest time since the start of a request that counts for a source's waiting time; of these, the
-newest `WAITS` of each source count."""
+"""Maximum time since the start of a request for which its waiting time counts. Only the newest
+`WAITS` started requests of each source count.
+"""
 
 
 @dataclass(frozen=True)
 class Left:
-    """Further use that the limits of a source allow."""
+    """Remaining use that the limits of a source allow."""
 
     requests: int
     nodes: int
     node_hours: float | None
-    """Node-hours of the month; unlimited when None."""
+    """Remaining node-hours of the month; None if unlimited."""
 
 
 @dataclass
@@ -41,18 +42,18 @@ class Use:
     """Use of one source."""
 
     pending: int = 0
-    """Requests queued in the engine or being submitted."""
+    """Number of requests queued in the engine or being submitted."""
     asked: int = 0
-    """Nodes of these requests."""
+    """Number of nodes in pending requests."""
     running: int = 0
-    """Nodes of the requests that run or have no proved end."""
+    """Number of nodes in requests that run or have no proved end."""
     hours: float = 0.0
-    """Node-hours of the calendar month so far."""
+    """Node-hours used so far in the calendar month."""
     committed: float = 0.0
-    """Node-hours of the month, including those of open requests up to their expected ends."""
+    """Node-hours of the month, including expected node-hours of open requests up to their ends."""
 
     def left(self, limits: SourceLimits) -> Left:
-        """Return the further use that the limits allow."""
+        """Return the remaining use that the limits allow."""
         hours = limits.node_hours_per_month
         return Left(
             requests=limits.pending - self.pending,
@@ -63,7 +64,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class _Open(TypedRow):
-    """A request that has not ended."""
+    """A request for nodes that has not ended."""
 
     table: ClassVar[Table] = node_requests
     source: str
@@ -75,7 +76,7 @@ class _Open(TypedRow):
 
 
 def read_use(connection: Connection, names: Collection[str], now: datetime) -> Mapping[str, Use]:
-    """Return the use by source; the database sums ended requests."""
+    """Return the use of each source, by name; the database computes the sum over ended requests."""
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     found = {name: Use() for name in names}
     row = node_requests.c
@@ -96,7 +97,7 @@ def read_use(connection: Connection, names: Collection[str], now: datetime) -> M
 
 
 class _Seconds(FunctionElement[float]):
-    """A time in seconds; only differences of two such times have a meaning."""
+    """A time in seconds; the epoch depends on the database, so only differences have a meaning."""
 
     type = Float()
     inherit_cache = True
@@ -132,9 +133,10 @@ def _add(use: Use, row: _Open, *, month: datetime, now: datetime) -> None:
 def read_waits(
     connection: Connection, open_now: Sequence[NodeRequest], now: datetime
 ) -> Mapping[str, float]:
-    """Return the mean waiting time of recently started requests in seconds, by source.
+    """Return the mean waiting time of recently started requests by source, in seconds.
 
-    A request that has already waited longer replaces the mean by its own waiting time.
+    If an open request has already waited longer than the mean, its waiting time is returned
+    instead.
     """
     row = node_requests.c
     place = func.row_number().over(partition_by=row.source, order_by=row.started_at.desc())

@@ -1,4 +1,4 @@
-"""Column types: UTC times, and records kept as JSON text."""
+"""Column types: UTC times, and records stored as JSON text."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Model = TypeVar("Model")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC time; SQLite has no zones and stores it naive."""
+    """A time in UTC with its zone; SQLite has no zones, so it stores the time without one."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert a time to UTC; a naive time is an error, as its zone is unknown."""
+        """Convert a time to UTC; a time without a zone is an error."""
         if value is None:
             return None
         assert value.tzinfo is not None, "naive time"
@@ -44,7 +44,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return the time with its zone."""
+        """Return the stored time with the zone UTC."""
         del dialect
         if value is None:
             return None
@@ -52,27 +52,28 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Json(TypeDecorator[Any]):
-    """Plain JSON values as text, the same on both databases."""
+    """Plain JSON values, stored as text in the same form on both databases."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """Write JSON text."""
+        """Serialize the value to JSON text."""
         del dialect
         return None if value is None else orjson.dumps(value).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Read JSON text."""
+        """Parse the value from JSON text."""
         del dialect
         return None if value is None else orjson.loads(value)
 
 
 @dataclass
 class StoredRecord(Generic[Model]):
-    """A record as JSON text, parsed on first use.
+    """A stored record as JSON text, which is parsed on first use.
 
-    So an unreadable record hides neither the other columns of its row nor the other rows.
+    So a record that cannot be parsed does not prevent reading the other columns of its row, or
+    other rows.
     """
 
     model: type[Model]
@@ -81,26 +82,27 @@ class StoredRecord(Generic[Model]):
 
     @classmethod
     def of(cls, record: Model) -> Self:
-        """Return a record to store."""
+        """Return a `StoredRecord` with the JSON text of a record."""
         model = type(record)
         return cls(model, adapter(model).dump_json(record).decode(), record)
 
     def read(self, of: str) -> Model:
-        """Return the record; `of` names it in the error, as in `spec of job 01...`.
+        """Return the parsed record; `of` is its name in the error, such as `spec of job 01...`.
 
         Raises:
-            UnreadableError: another version wrote it.
+            UnreadableError: another version wrote the record.
         """
         if self._record is None:
             try:
                 self._record = parse_record(self.model, self.text)
-            except ValidationError as error:  # its text shows values, such as credentials in URLs
+            # The error's text contains values, such as credentials in URLs.
+            except ValidationError as error:
                 problem = spec_error(error, self.text)
                 raise UnreadableError(f"the stored {of} cannot be read: {problem}") from None
         return self._record
 
     def read_or_none(self) -> Model | None:
-        """Return the record, or None if another version wrote it."""
+        """Return the parsed record, or None if another version wrote it."""
         try:
             return self.read("record")
         except UnreadableError:
@@ -110,7 +112,7 @@ class StoredRecord(Generic[Model]):
 class Record(TypeDecorator[Model]):
     """A value that pydantic validates, stored as JSON text; tuples and enums keep their types.
 
-    NaN and infinity are stored where the class allows them.
+    NaN and infinity are stored if the model allows them.
     """
 
     impl = Text
@@ -119,18 +121,18 @@ class Record(TypeDecorator[Model]):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model: type[Model] = model
-        """The class, or a union of classes."""
+        """The pydantic model, or a union of models."""
 
     def process_bind_param(self, value: Model | None, dialect: Dialect) -> str | None:
-        """Write the model."""
+        """Serialize the model to JSON text."""
         del dialect
         return None if value is None else adapter(self.model).dump_json(value).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Model | None:
-        """Read the model.
+        """Parse the model from JSON text.
 
         Raises:
-            UnreadableError: another version wrote it.
+            UnreadableError: another version wrote the record.
         """
         del dialect
         return None if value is None else StoredRecord(self.model, value).read(self.model.__name__)
@@ -142,13 +144,13 @@ class Lazy(Record[Model]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """Write the model; a `StoredRecord` keeps its text."""
+        """Serialize the model to JSON text; a `StoredRecord` keeps its text."""
         if isinstance(value, StoredRecord):
             return value.text
         return super().process_bind_param(value, dialect)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Return the text, unparsed."""
+        """Return a `StoredRecord` with the unparsed text."""
         del dialect
         return None if value is None else StoredRecord(self.model, value)
 
@@ -156,7 +158,7 @@ class Lazy(Record[Model]):
 def seconds_between(
     connection: Connection, start: ColumnElement[Any], end: ColumnElement[Any]
 ) -> ColumnElement[float]:
-    """Return the seconds between two times in a query, NULL if one is NULL."""
+    """Return the seconds between two times as a column of a query; NULL if one time is NULL."""
     if connection.dialect.name == "sqlite":
         days = func.julianday(end, type_=Float) - func.julianday(start, type_=Float)
         return days * 86_400
@@ -164,10 +166,10 @@ def seconds_between(
 
 
 def text_of(connection: Connection, record: ColumnElement[Any], *path: str) -> ColumnElement[Any]:
-    """Return the text of a field of a stored record in a query, NULL without one.
+    """Return the text of a field in a stored record as a column of a query; NULL if it is absent.
 
-    `path` has the names of the enclosing records, then that of the field. The record is not parsed,
-    so this also reads records of other versions.
+    `path` has the names of the enclosing records, then the name of the field. No model parses the
+    record, so the column also works for records that other versions wrote.
     """
     if connection.dialect.name == "sqlite":
         return func.json_extract(record, f"$.{'.'.join(path)}", type_=Text)

@@ -1,4 +1,4 @@
-"""The only access to the database: short transactions, committed when their block ends."""
+"""The only access to the database: short transactions that commit when their `with` block ends."""
 
 from __future__ import annotations
 
@@ -36,96 +36,99 @@ from server.core.database.column_types import UtcDateTime
 
 logger = logging.getLogger(__name__)
 
-# Key of the advisory lock that keeps the ids of events in commit order on PostgreSQL.
+# Key of the PostgreSQL advisory lock that keeps the ids of events in commit order.
 EVENTS_LOCK = 7_301_001
 
-# Client and PostgreSQL each detect within a minute that the other vanished without closing the
+# Client and PostgreSQL each detect within a minute that the other side vanished without closing the
 # connection (power loss, cut network). With the system's defaults a dead client would keep its
 # locks for more than two hours. A process that is stopped inside a transaction keeps its connection
-# alive, so PostgreSQL ends its session: its locks would block the other servers.
+# alive, so PostgreSQL ends the session; otherwise its locks would block the other servers.
 CONNECT_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
-    # Statements outside a transaction are reads and may not write (see `Database.read`).
+    # Statements outside a transaction are reads and must not write (see `Database.read`).
     "options": "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3 "
     "-c idle_in_transaction_session_timeout=10s -c default_transaction_read_only=on",
 }
-"""libpq's connection parameters; those in the URL take precedence."""
+"""Connection parameters of libpq; parameters in the URL take precedence."""
 
 BUSY_SECONDS = 30.0
-"""Longest wait of a thread for its turn to write; on SQLite, then also for other processes."""
+"""Maximum wait of a thread for its turn to write, in seconds. On SQLite, also the maximum wait
+after that for other processes.
+"""
 
 
 RESTED_SECONDS = 1.0
-"""Idle time after which a pooled connection is pinged before use, as PostgreSQL may have restarted.
-
-Connections used more recently are not pinged: the ping would be a third of the messages of a short
-read."""
+"""Idle time after which a pooled connection is pinged before use, in seconds, because PostgreSQL
+may have restarted. Connections used more recently are not pinged, because the ping would be one
+third of all messages of a short read.
+"""
 
 
 WRITERS = 2
-"""Threads of a process that write PostgreSQL at the same time.
-
-One computes while the other waits for an answer. More writers do not store more reports: the
-interpreter runs one thread at a time, rows stay locked for longer, and readers wait behind all
-writers (docs/benchmarks-server.md)."""
+"""Maximum number of threads of a process that write to PostgreSQL at the same time.
+One thread computes while the other waits for a response. More threads do not store more reports:
+the interpreter runs one thread at a time, rows stay locked for longer, and readers wait behind all
+writers (docs/benchmarks-server.md).
+"""
 
 
 Value = TypeVar("Value")
 
 
 class LeadLostError(Exception):
-    """Another scheduler leads; nothing of this transaction is stored."""
+    """Another scheduler leads, so nothing of this transaction is stored."""
 
 
 class Database:
     """An engine with three kinds of transactions.
 
-    On SQLite every writing transaction is BEGIN IMMEDIATE: a transaction that reads first and
-    writes later cannot wait for a lock and fails immediately. On PostgreSQL each runs at READ
-    COMMITTED; guarded updates do the rest.
+    On SQLite every writing transaction starts with BEGIN IMMEDIATE, because a transaction that
+    reads first and writes later fails immediately instead of waiting for a lock. On PostgreSQL
+    every writing transaction runs at READ COMMITTED, so updates carry conditions that guard against
+    concurrent changes.
     """
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self._reading = reading(self.engine)
-        # Threads of one process take turns: SQLite has one writer, and waits for another writer by
-        # sleeping for up to 100 ms at a time.
+        # Threads of one process take turns, because SQLite has only one writer, and waits for
+        # another writer by sleeping for up to 100 ms at a time.
         self._turn = threading.BoundedSemaphore(1 if self.is_sqlite else WRITERS)
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether this is SQLite."""
+        """Whether the database is SQLite."""
         return self.engine.dialect.name == "sqlite"
 
     @property
     def path(self) -> Path | None:
-        """File of an SQLite database, symbolic links followed; None on PostgreSQL."""
+        """Path of the SQLite database's file, with symbolic links resolved; None on PostgreSQL."""
         return Path(self.engine.url.database or "").resolve() if self.is_sqlite else None
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """Open a connection for statements that change nothing.
 
-        On PostgreSQL each statement is its own transaction: at READ COMMITTED it sees the same as
-        inside a common one, which would cost two more messages, BEGIN and COMMIT. On SQLite all
+        On PostgreSQL each statement is its own transaction. At READ COMMITTED a common transaction
+        would see the same states, but would cost two more messages, BEGIN and COMMIT. On SQLite all
         statements see the same state.
         """
         with self._reading.connect() as connection:
             yield connection
 
     def blocks(self, table: Table, owner_id: str) -> Iterator[bytes]:
-        """Yield the blocks of a content in order, each read when the caller takes it.
+        """Yield the blocks of a stored content in order, each read when the caller takes it.
 
-        Stops at the first missing number, such as when the content is deleted meanwhile.
+        Stops at the first missing number, for example when the content is deleted meanwhile.
 
         Args:
-            table: its key is the owner's id and the block's number from 0; the column `content` has
-                the bytes.
-            owner_id: the owner of the blocks.
+            table: the table of blocks. Its key is the owner's id and the block's number from 0; its
+                column `content` has the bytes.
+            owner_id: id of the owner of the blocks.
         """
         owner, number = table.primary_key.columns
         for following in count():
@@ -140,7 +143,7 @@ class Database:
     def snapshot(self) -> Iterator[Connection]:
         """Open a read-only transaction in which all statements see the same state.
 
-        A query that fetches its rows in parts needs it.
+        A query that fetches its rows in parts needs such a transaction.
         """
         with self.engine.connect() as connection:
             if not self.is_sqlite:
@@ -149,9 +152,9 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Open a transaction that commits when the block ends, and rolls back when it raises.
+        """Open a transaction that commits at the end of the block, and rolls back on an error.
 
-        Make no network call inside: send messages after the block.
+        Make no network call inside the block; send messages after it.
 
         Raises:
             OperationalError: other writers did not finish within `BUSY_SECONDS`.
@@ -164,9 +167,10 @@ class Database:
 
     @contextmanager
     def _turn_to_write(self) -> Iterator[None]:
-        # With a timeout, or threads that wait for another process would fail one after another.
+        # With a timeout, because threads that wait for another process would otherwise time out one
+        # after another.
         if not self._turn.acquire(timeout=BUSY_SECONDS):
-            # The error of SQLite itself, so that the handlers of that error handle this one.
+            # Raise SQLite's own type of error, so that its handlers also handle this error.
             busy = sqlite3.OperationalError(f"no turn to write within {BUSY_SECONDS:g} seconds")
             raise OperationalError("BEGIN", None, busy)
         try:
@@ -187,7 +191,8 @@ class Database:
 def reading(engine: Engine) -> Engine:
     """Return an engine in autocommit mode that shares the pool of the given one.
 
-    On SQLite return the engine itself: no messages are saved there, and reads keep a transaction.
+    On SQLite return the given engine, because autocommit would save no messages there, and reads
+    need a transaction.
     """
     if engine.dialect.name == "sqlite":
         return engine
@@ -195,9 +200,10 @@ def reading(engine: Engine) -> Engine:
 
 
 def database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement[datetime]:
-    """Return the database's current time, not the transaction's start, as a column of a query.
+    """Return the current time of the database as a column of a query.
 
-    All servers share this clock; on SQLite it is the clock of their machine.
+    It is the time at which the statement runs, not the time at which the transaction started. All
+    servers share this clock; on SQLite it is the clock of their machine.
 
     Args:
         connection: a transaction.
@@ -207,7 +213,7 @@ def database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement
 
 
 def time_of(dialect: str, *, plus: float = 0.0) -> ColumnElement[datetime]:
-    """Return `database_time` for the dialect of this name."""
+    """Return `database_time` for a dialect, given by name."""
     if dialect == "sqlite":  # in the format of stored times
         seconds = f"{plus:+.3f} seconds"
         return func.strftime("%Y-%m-%d %H:%M:%f000", "now", seconds, type_=UtcDateTime)
@@ -215,7 +221,7 @@ def time_of(dialect: str, *, plus: float = 0.0) -> ColumnElement[datetime]:
 
 
 def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
-    """Yield the values in their order, at most `size` in each statement or transaction."""
+    """Yield the values in order, in batches of at most `size` values."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
 
@@ -223,8 +229,9 @@ def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
 def _keep_private(path: Path) -> None:
     """Let only the owner read an SQLite database, its `-wal` and `-shm` files, and its folder.
 
-    SQLite gives those files the mode of the database. A folder stays as it is if others share it on
-    purpose (the sticky bit, as in `/tmp`) or if it belongs to another user.
+    SQLite gives the `-wal` and `-shm` files the mode of the database. The mode of the folder is not
+    changed if the folder is shared on purpose (it has the sticky bit, like `/tmp`) or belongs to
+    another user.
     """
     if path.name in {"", ":memory:"}:
         return
@@ -238,7 +245,7 @@ def _keep_private(path: Path) -> None:
         found = folder.stat()
         if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
             folder.chmod(0o700)
-    except OSError as error:  # SQLite's own error names what cannot be opened
+    except OSError as error:  # if a file cannot be opened, SQLite's own error names it later
         logger.warning("others may be able to read %s: %s", path, error)
 
 
@@ -248,7 +255,7 @@ def _postgresql(target: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _let_transactions_write(connection: Any, _record: Any) -> None:
-        connection.read_only = False  # set in each BEGIN; overrides the session's default
+        connection.read_only = False  # set in each BEGIN; this overrides the session's default
 
     @event.listens_for(engine, "checkin")
     def _begin_rest(_connection: Any, record: ConnectionPoolEntry) -> None:
@@ -256,13 +263,13 @@ def _postgresql(target: URL) -> Engine:
 
     @event.listens_for(engine, "checkout")
     def _test_rested(connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
-        rests_since = record.info.pop("rests_since", None)  # absent from a new connection
+        rests_since = record.info.pop("rests_since", None)  # absent for a new connection
         if rests_since is None or time.monotonic() - rests_since < RESTED_SECONDS:
             return
         try:
             engine.dialect.do_ping(connection)
         except engine.dialect.loaded_dbapi.Error as error:
-            # Drop the whole pool: the other connections are from before the restart, too.
+            # Drop the whole pool, because the other connections are from before the restart, too.
             raise InvalidatePoolError from error
 
     return engine

@@ -1,4 +1,4 @@
-"""Slots held by jobs and shares, as conditions and columns of queries."""
+"""Slots held by jobs and by shares, as conditions and columns of queries."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from trainyard.protocol.states import AttemptNodeState, JobState
 
 KEEPS_SPARES: ColumnElement[bool] = and_(
     jobs.c.state == JobState.QUEUED,
-    jobs.c.demand.is_(None),  # state and demand together are a range of the queue's index
+    jobs.c.demand.is_(None),  # state and demand together select a range of the queue's index
     jobs.c.spare_slots > 0,
 )
-"""The condition of queued jobs that lost a node and have a spare one to replace it.
-
-Such a job keeps its spare nodes and the slots of that attempt's shares."""
+"""SQL condition for queued jobs that lost a node and have a spare node to replace it.
+Such a job keeps its spare nodes and the slots of the shares of its newest attempt.
+"""
 HOLDS: ColumnElement[bool] = or_(
     jobs.c.state.in_((JobState.STARTING, JobState.RUNNING, JobState.STOPPING)), KEEPS_SPARES
 )
-"""The condition of jobs that hold slots."""
+"""SQL condition for jobs that hold slots."""
 HELD_SLOTS: ColumnElement[int] = jobs.c.world_size + jobs.c.spare_slots
-"""Slots that such a job holds, for its ranks and on its spare nodes."""
+"""Number of slots that a job under `HOLDS` holds, for its ranks and on its spare nodes."""
 
 HAS_RANKS: ColumnElement[bool] = attempt_nodes.c.state != AttemptNodeState.SPARE
-"""The condition of shares with ranks."""
+"""SQL condition for shares with ranks."""
 IS_KEPT: ColumnElement[bool] = and_(
     attempt_nodes.c.state == AttemptNodeState.ENDED,
     attempt_nodes.c.attempt_id.in_(
@@ -37,16 +37,16 @@ IS_KEPT: ColumnElement[bool] = and_(
         .correlate(None)
     ),
 )
-"""The condition of ended shares with slots that a queued job keeps (`KEEPS_SPARES`)."""
+"""SQL condition for ended shares with slots that a queued job keeps (`KEEPS_SPARES`)."""
 HELD_SINCE: ColumnElement[datetime] = func.coalesce(
     attempt_nodes.c.spare_since, attempts.c.created_at
 )
-"""The time from which a share holds its slots; the query joins attempts."""
+"""Time from which a share holds its slots; the query must join attempts."""
 
 
 def of_held(shares: Select[*tuple[Any, ...]]) -> CompoundSelect[*tuple[Any, ...]]:
-    """Narrow a query of shares to those with held or kept slots.
+    """Narrow a query of shares to the shares with held or kept slots.
 
-    The result is a union of two queries, each with its own index.
+    The result is a union of two queries, so that each uses its own index.
     """
     return union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT))

@@ -31,18 +31,19 @@ def _series_id() -> Column[int]:
     return Column("series_id", ROW_ID, series, primary_key=True, autoincrement=False)
 
 
-# Ranks found to be slower than their peers.
+# Ranks that were found to be slower than their peers.
 stragglers = Table(
     "stragglers",
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),  # at which it was found
+    # Step at which this was found.
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("node", String(100), nullable=False),
     Column("slot", Integer, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("factor", Float, nullable=False),
-    Column("share", Float, nullable=False),  # part of each step that it costs the job
+    Column("share", Float, nullable=False),  # part of each step that the rank costs the job
     Column("found_at", UtcDateTime, nullable=False),
     Column("gone_at", UtcDateTime),
     Index(None, "node", "found_at"),
@@ -54,20 +55,22 @@ metric_series = Table(
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
     Column("name", String(LONGEST), nullable=False),
-    Column("last_step", BigInteger, nullable=False, default=-1),  # greatest that is stored
-    Column("tail", Integer, nullable=False, default=0),  # points in metric_tails
+    Column("last_step", BigInteger, nullable=False, default=-1),  # highest stored step
+    Column("tail", Integer, nullable=False, default=0),  # number of points in metric_tails
     UniqueConstraint("attempt_id", "name"),
 )
 
-# Live points: a row holds the points of one report, or the rest of a compaction. A compaction moves
-# them to chunks of about a thousand; their steps are above those of the last chunk.
+# Points that are not compacted yet. A row holds the points of one report, or the remainder of a
+# compaction. A compaction moves points to chunks of about a thousand; the steps of the points here
+# are above the steps of the last chunk.
 metric_tails = Table(
     "metric_tails",
     metadata,
     _series_id(),
-    Column("last_step", BigInteger, primary_key=True, autoincrement=False),  # of its points
+    # Highest step of the points in the row.
+    Column("last_step", BigInteger, primary_key=True, autoincrement=False),
     Column("first_step", BigInteger, nullable=False),
-    Column("points", LargeBinary, nullable=False),  # int64 step, float64 time and value of each
+    Column("points", LargeBinary, nullable=False),  # per point: int64 step, float64 time and value
     sqlite_with_rowid=False,
 )
 
@@ -79,22 +82,23 @@ metric_chunks = Table(
     Column("last_step", BigInteger, nullable=False),
     Column("count", Integer, nullable=False),
     Column("non_finite", Integer, nullable=False),
-    Column("min", Float),  # of its finite values; null without any
+    Column("min", Float),  # of the finite values; null if there are none
     Column("max", Float),
     Column("last", Float),
     Column("step_sum", Float),  # `Points.step_sum`; null if an older version wrote the row
-    Column("steps", LargeBinary),  # int64 array; null when evenly spaced
+    Column("steps", LargeBinary),  # int64 array; null if evenly spaced
     Column("times", LargeBinary, nullable=False),  # float64 array
     Column("numbers", LargeBinary, nullable=False),  # float64 array: the values
 )
 
-# All series of a node over a minute or a quarter of an hour: see `server.cluster.nodes.series`.
+# All series of a node over one minute or 15 minutes; see `server.cluster.nodes.series`.
 node_points = Table(
     "node_points",
     metadata,
     Column("node", String(100), ForeignKey("nodes.name", ondelete="CASCADE"), primary_key=True),
-    Column("seconds", Integer, primary_key=True, autoincrement=False),  # of the row
-    Column("start", BigInteger, primary_key=True, autoincrement=False),  # seconds since 1970
+    # Period of the row, in seconds.
+    Column("seconds", Integer, primary_key=True, autoincrement=False),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),  # Unix time in seconds
     Column("data", Json, nullable=False),  # series -> count, minimum, sum, maximum
 )
 
@@ -107,14 +111,14 @@ step_digests = Table(
     sqlite_with_rowid=False,
 )
 
-# Values that the ranks of a program logged for steps that are not folded yet:
+# Values that the ranks of a program logged for steps that are not folded yet; see
 # `server.telemetry.metrics.rank_steps`.
 rank_steps = Table(
     "rank_steps",
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("staged_at", UtcDateTime, nullable=False),  # arrival of its first values
+    Column("staged_at", UtcDateTime, nullable=False),  # arrival of the step's first values
     Column("data", Json, nullable=False),
 )
 
@@ -123,7 +127,7 @@ rank_progress = Table(
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, nullable=False),  # last logged step
+    Column("step", BigInteger, nullable=False),  # last step that the rank logged
 )
 
 logs = Table(
@@ -131,12 +135,12 @@ logs = Table(
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("lines", BigInteger, nullable=False, default=0),  # complete lines so far
+    Column("lines", BigInteger, nullable=False, default=0),  # number of complete lines so far
     Column("stored_bytes", BigInteger, nullable=False, default=0),
     Column("dropped_bytes", BigInteger, nullable=False, default=0),
     Column("first_error_line", BigInteger),
-    Column("partial", LargeBinary),  # lines that may still change
-    Column("partial_size", BigInteger, nullable=False, default=0),  # its bytes
+    Column("partial", LargeBinary),  # last lines, which may still change
+    Column("partial_size", BigInteger, nullable=False, default=0),  # size of `partial` in bytes
 )
 
 log_blocks = Table(
@@ -146,11 +150,11 @@ log_blocks = Table(
     Column("rank", Integer, primary_key=True, autoincrement=False),
     Column("first_line", BigInteger, primary_key=True, autoincrement=False),
     Column("lines", Integer, nullable=False),
-    Column("size", Integer, nullable=False),  # bytes before compression
-    Column("content", LargeBinary, nullable=False),  # zlib
+    Column("size", Integer, nullable=False),  # number of bytes before compression
+    Column("content", LargeBinary, nullable=False),  # the compressed lines (zlib)
 )
 
-# Commands in running attempts, with the bytes in transit.
+# Commands of people in running attempts, with the bytes in transit.
 shells = Table(
     "shells",
     metadata,
@@ -158,19 +162,20 @@ shells = Table(
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
     Column("node", String(100), nullable=False),
     Column("rank", Integer),
-    Column("argv", Json, nullable=False),  # empty: the node's shell
+    Column("argv", Json, nullable=False),  # empty for the node's shell
     Column("terminal", Record(Terminal)),
-    Column("seconds", Float, nullable=False),  # time limit
+    Column("seconds", Float, nullable=False),  # time limit of the command, in seconds
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID, index=True),  # token that requested it
+    Column("token_id", ID, index=True),  # token that requested the command
     Column("created_at", UtcDateTime, nullable=False),
-    Column("client_at", UtcDateTime, nullable=False),  # last request of the person
+    Column("client_at", UtcDateTime, nullable=False),  # time of the person's last request
     Column("started_at", UtcDateTime),
     Column("ended_at", UtcDateTime),
     Column("exit_code", Integer),
     Column("failure", Text),
-    Column("closed", Boolean, nullable=False, default=False),  # the person has left
-    # Unread bytes from the start offset on; read bytes are dropped, so that a row stays small.
+    Column("closed", Boolean, nullable=False, default=False),  # whether the person has left
+    # Bytes from the start offset on that are unread; read bytes are dropped, so that a row stays
+    # small.
     Column("output", LargeBinary, nullable=False, default=b""),
     Column("output_start", BigInteger, nullable=False, default=0),
     Column("input", LargeBinary, nullable=False, default=b""),
@@ -179,16 +184,17 @@ shells = Table(
     Index("ix_shells_attempt_id_node", "attempt_id", "node"),
 )
 
-# Packs: the code of programs, in blocks.
+# Packs with the code of programs, stored in blocks.
 packs = Table(
     "packs",
     metadata,
     Column("id", ID, primary_key=True),
-    Column("digest", String(71), unique=True),  # null until the upload is complete
-    Column("size", BigInteger, nullable=False),  # bytes stored so far
+    Column("digest", String(71), unique=True),  # null until the upload of the pack is complete
+    Column("size", BigInteger, nullable=False),  # number of bytes stored so far
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID, index=True),  # token that uploaded it
-    Column("named_at", UtcDateTime, nullable=False),  # last upload, plan or job that named it
+    Column("token_id", ID, index=True),  # token that uploaded the pack
+    # Time at which an upload, plan or job last named the pack.
+    Column("named_at", UtcDateTime, nullable=False),
     Index("ix_packs_named_at", "named_at"),
 )
 
@@ -200,7 +206,7 @@ pack_blocks = Table(
     Column("content", LargeBinary, nullable=False),
 )
 
-# `pack_id` has no CASCADE: the database refuses to delete a pack that a job uses.
+# `pack_id` has no CASCADE, so the database does not delete a pack that a job uses.
 job_packs = Table(
     "job_packs",
     metadata,
@@ -214,13 +220,14 @@ artifact_contents = Table(
     "artifact_contents",
     metadata,
     Column("id", ID, primary_key=True),
-    Column("job_id", ID, ForeignKey("jobs.id", ondelete="SET NULL")),  # null: to be deleted
+    # Null if the content is to be deleted.
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="SET NULL")),
     Column("digest", String(71), nullable=False),
     Column("size", BigInteger, nullable=False),
-    Column("stored", BigInteger, nullable=False, default=0),  # bytes so far
-    Column("complete", Boolean, nullable=False, default=False),  # its digest was verified
-    Column("media_type", String(40)),  # of an image
-    Column("touched_at", UtcDateTime, nullable=False),  # last block
+    Column("stored", BigInteger, nullable=False, default=0),  # number of bytes stored so far
+    Column("complete", Boolean, nullable=False, default=False),  # whether the digest was verified
+    Column("media_type", String(40)),  # set only for an image
+    Column("touched_at", UtcDateTime, nullable=False),  # time of the last block
     UniqueConstraint("job_id", "digest"),
 )
 
@@ -241,7 +248,7 @@ artifacts = Table(
     Column("id", ID, primary_key=True),
     Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("attempt", Integer, nullable=False),
-    Column("process", Integer),  # null: collected by the supervisor
+    Column("process", Integer),  # null if the supervisor collected the artifact
     Column("kind", String(LONGEST_KIND), nullable=False),
     Column("name", String(LONGEST_NAME), nullable=False),
     Column("step", BigInteger),
@@ -254,18 +261,18 @@ artifacts = Table(
     Index("ix_artifacts_content_id", "content_id"),
 )
 
-# Runs recorded by other tools, one per imported job.
+# Runs that other tools recorded, one per imported job.
 imports = Table(
     "imports",
     metadata,
     Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("digest", String(71), nullable=False, unique=True),
     Column("run", Record(ImportedRun), nullable=False),
-    Column("reason", Text, nullable=False),  # the job's reason once all points are stored
-    Column("received", BigInteger, nullable=False),  # points stored so far
+    Column("reason", Text, nullable=False),  # reason of the job after all points are stored
+    Column("received", BigInteger, nullable=False),  # number of points stored so far
 )
 
-# Configuration and summary of program jobs and imported runs.
+# Configuration and summary of jobs with programs and of imported runs.
 job_facts = Table(
     "job_facts",
     metadata,

@@ -25,37 +25,37 @@ from server.core.database.engine import Database
 
 logger = logging.getLogger(__name__)
 
-# Key of the advisory lock that lets one process migrate at a time on PostgreSQL.
+# Key of the PostgreSQL advisory lock that lets only one process migrate at a time.
 MIGRATIONS_LOCK = 7_301_002
 SCRIPTS = resources.files("migrations")
 FIRST_REVISION = "0059"
-"""The first schema; the migrations before it are no longer here."""
+"""Revision of the first schema; earlier migrations were removed from this version."""
 LAST_FORMER_COMMIT = "33c0abfb"
-"""Commit that brings a database of an earlier revision to the first schema."""
+"""Commit with the migrations that bring an older database to the first schema."""
 
 Backup = Callable[[Database, str], None]
-"""Saves a database at a revision before it is migrated."""
+"""Function that saves a database, at a given revision, before it is migrated."""
 
 
 class MigrationRefusedError(Exception):
-    """The database stays as it is; the message names what to do."""
+    """The database was not changed; the message names the remedy."""
 
 
 def upgrade(database: Database, *, backup: Backup | None = None) -> None:
-    """Run every migration that the database has not seen; all of them or, on an error, none.
+    """Run every migration that the database lacks; on an error, the database stays unchanged.
 
     Args:
-        database: what is upgraded.
-        backup: saves what the database holds before a migration changes it. Without one SQLite
-            copies its file, and PostgreSQL is not migrated.
+        database: the database to migrate.
+        backup: saves the database before a migration changes it. If None, the file of an SQLite
+            database is copied, and a PostgreSQL database is not migrated.
 
     Raises:
-        MigrationRefusedError: the database has no schema of this version or before, or no backup
-            could be made.
+        MigrationRefusedError: the database has no schema of this or an earlier version, or no
+            backup could be made.
     """
     with database.write() as connection:
         if not database.is_sqlite:
-            # A backup, or one statement of a migration, may take minutes.
+            # A backup, or a single statement of a migration, may take minutes.
             connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATIONS_LOCK})
         config = alembic_config(connection)
@@ -78,7 +78,7 @@ def is_current(database: Database) -> bool:
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Return Alembic's configuration; the scripts lie in the installed package `migrations`."""
+    """Return Alembic's configuration; the scripts are in the installed package `migrations`."""
     config = Config()
     # In Alembic's options a percent sign begins the name of another option.
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
@@ -87,10 +87,11 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def _revision_of(connection: Connection, scripts: ScriptDirectory) -> str | None:
-    """Return the revision of a database, which this version can upgrade; None of an empty one.
+    """Return the revision of a database if this version can upgrade it; None if it is empty.
 
     Raises:
-        MigrationRefusedError: it has tables without a revision, or a revision of another version.
+        MigrationRefusedError: the database has tables but no revision, or a revision that this
+            version does not have.
     """
     heads = MigrationContext.configure(connection).get_current_heads()
     if not heads:
@@ -127,15 +128,15 @@ def _revision_of(connection: Connection, scripts: ScriptDirectory) -> str | None
 
 
 def default_backup(database: Database) -> Backup:
-    """Return the backup that needs no choice of a person: of SQLite, a copy next to its file."""
+    """Return the default backup: a copy next to the SQLite file; PostgreSQL is refused."""
     path = database.path
     return partial(_copy_sqlite, to=None) if path is not None else _refuse
 
 
 def backup_to(file: Path) -> Backup:
-    """Return the backup that writes a file: a copy of SQLite, or what `pg_dump` writes.
+    """Return a backup that writes to `file`: a copy of SQLite, or the output of `pg_dump`.
 
-    `pg_restore` restores the latter. An existing file is not overwritten.
+    `pg_restore` restores the output of `pg_dump`. An existing file is not overwritten.
     """
     return lambda database, revision: (
         _copy_sqlite(database, revision, to=file)
@@ -145,7 +146,7 @@ def backup_to(file: Path) -> Backup:
 
 
 def no_backup(database: Database, revision: str) -> None:
-    """Rely on a backup that a person has taken."""
+    """Make no backup, because a person has made one."""
     del database, revision
 
 
@@ -159,7 +160,7 @@ def _refuse(database: Database, revision: str) -> None:
 
 
 def _copy_sqlite(database: Database, revision: str, *, to: Path | None) -> None:
-    """Copy the file of a database; the caller holds the lock of writers.
+    """Copy the file of an SQLite database; the caller holds the lock of writers.
 
     The default place is next to the file; an earlier backup keeps its name.
     """

@@ -50,8 +50,9 @@ class TypedRow:
     """Base of result rows.
 
     A subclass is a frozen, slotted dataclass. Each field reads the column of its own name in
-    `table`; `Annotated[type, column]` reads another column or an expression. A query that needs
-    fewer columns has a narrower subclass: parsing a job's `spec` costs more than all other columns.
+    `table`; `Annotated[type, column]` reads another column or an expression. Queries of fewer
+    columns use a narrower subclass, because parsing a job's `spec` costs more than all other
+    columns.
     """
 
     __slots__ = ()
@@ -62,13 +63,14 @@ class TypedRow:
     def columns(cls) -> tuple[ColumnElement[Any], ...]:
         """Return the columns, in the order of the fields."""
         hints = get_type_hints(cls, include_extras=True)
-        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # subclasses are
+        # Every subclass is a dataclass, as `fields` requires.
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         return tuple(_column(cls.table, name, hints[name]) for name in names)
 
     @classmethod
     @cache
     def select(cls) -> Select[*tuple[Any, ...]]:
-        """Return a query of the columns, which the caller narrows."""
+        """Return a query of all columns of the class; the caller adds conditions."""
         return select(*cls.columns())
 
     @classmethod
@@ -78,12 +80,12 @@ class TypedRow:
         query: Select[*tuple[Any, ...]],
         given: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return the only row of a query; SQLAlchemy raises if there are none or several.
+        """Return the only row of a query; SQLAlchemy raises an error for no row or several rows.
 
         Args:
             connection: a transaction.
-            query: of the columns.
-            given: parameters of a query that is built once.
+            query: a query of the columns of this class.
+            given: values for the bound parameters of the query.
         """
         return cls(*connection.execute(query, given).one())
 
@@ -94,12 +96,12 @@ class TypedRow:
         query: Select[*tuple[Any, ...]],
         given: Mapping[str, Any] | None = None,
     ) -> Self | None:
-        """Return the only row of a query, or None without one; see `one`."""
+        """Return the only row of a query, or None if there is no row; see `one`."""
         row = connection.execute(query, given).one_or_none()
         return None if row is None else cls(*row)
 
     def values_for(self, view: type[BaseModel]) -> dict[str, Any]:
-        """Return the row's values for the fields of a view with the same names."""
+        """Return the row's values for the fields of `view` that have the same names."""
         return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
 
     @classmethod
@@ -133,7 +135,7 @@ class JobHead(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class LaunchedJob(JobHead):
-    """The columns of a job that a placement reads; a round reads hundreds of jobs."""
+    """A job with the columns that a placement needs; a round reads hundreds of jobs."""
 
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
     env: dict[str, str] | None
@@ -150,16 +152,16 @@ class LaunchedJob(JobHead):
         """The submitted spec, without the values of `env` and without its project.
 
         Raises:
-            UnreadableError: another version wrote it.
+            UnreadableError: another version wrote the spec.
         """
         return self.stored_spec.read(f"spec of job {self.id}")
 
     @property
     def pending(self) -> PendingLaunch | None:
-        """The launch that the job's next placement starts.
+        """The launch that the next placement of the job starts.
 
         Raises:
-            UnreadableError: another version wrote it.
+            UnreadableError: another version wrote the launch.
         """
         if self.stored_pending is None:
             return None
@@ -198,10 +200,10 @@ class Job(LaunchedJob):
 
     @property
     def chosen(self) -> PendingLaunch | None:
-        """The launch of the last resume that a person ordered, as ordered.
+        """The launch that a person ordered with the last resume.
 
         Raises:
-            UnreadableError: another version wrote it.
+            UnreadableError: another version wrote the launch.
         """
         if self.stored_chosen is None:
             return None
@@ -247,7 +249,7 @@ class Attempt(TypedRow):
 
     @property
     def is_over_time(self) -> bool:
-        """Whether the attempt was ordered to leave because its run time was over."""
+        """Whether the attempt was ordered to leave because it reached the bound of its run time."""
         bound, ordered = self.runs_until, self.ordered_at
         return bool(self.preempted and bound and ordered and ordered >= bound)
 
@@ -256,7 +258,7 @@ class Attempt(TypedRow):
         """The attempt's differences from the submitted spec.
 
         Raises:
-            UnreadableError: another version wrote them.
+            UnreadableError: another version wrote the overrides.
         """
         return self.stored_overrides.read(f"overrides of attempt {self.id}")
 
@@ -265,7 +267,8 @@ class Attempt(TypedRow):
 class AttemptNode(TypedRow):
     """One node's share of an attempt, without its exit record.
 
-    An exit record may hold the positions of ranks, and the end of any share reads all shares.
+    The exit record is left out because it may contain the positions of many ranks, and the end of a
+    share reads all shares of the attempt.
     """
 
     table: ClassVar[Table] = tables.attempt_nodes
@@ -317,7 +320,7 @@ class Node(TypedRow):
 
     @property
     def labels(self) -> dict[str, str]:
-        """The node's labels; those set by people override those of its worker."""
+        """Labels of the node; labels set by people override labels of the worker."""
         return {**self.worker_labels, **self.set_labels}
 
 
@@ -349,7 +352,7 @@ class Checkpoint(CheckpointHead):
 
 @dataclass(frozen=True, slots=True)
 class OperationHead(TypedRow):
-    """An operation without its task: enough for state changes and events."""
+    """An operation without its task, for state changes and events."""
 
     table: ClassVar[Table] = tables.operations
     id: str
@@ -374,17 +377,17 @@ class Operation(OperationHead):
 
     @property
     def task(self) -> OperationTask:
-        """The task.
+        """Task of the operation.
 
         Raises:
-            UnreadableError: another version wrote it.
+            UnreadableError: another version wrote the task.
         """
         return self.stored_task.read(f"task of operation {self.id}")
 
 
 @dataclass(frozen=True, slots=True)
 class Token(TypedRow):
-    """A token without the hash of its secret; the secret itself is not stored."""
+    """A token without the hash of its secret; the secret is not stored at all."""
 
     table: ClassVar[Table] = tables.tokens
     id: str

@@ -8,49 +8,51 @@ from server.core.database.column_types import Json, UtcDateTime
 from server.core.database.schema import metadata
 from server.core.database.tables import jobs
 
-# A job names its project without a foreign key: SQLite would copy all jobs to add one. Storing a
-# job and deleting a project both lock the project's row.
+# A job names its project without a foreign key, because SQLite would copy all jobs to add one.
+# Instead, storing a job and deleting a project both lock the project's row.
 projects = Table(
     "projects",
     metadata,
     Column("name", String(80), primary_key=True),
     Column("description", Text, nullable=False),
     Column("weight", Float, nullable=False),
-    Column("max_slots", Integer),  # unlimited when null
-    Column("slot_hours_per_month", Float),  # unlimited when null
+    Column("max_slots", Integer),  # null if unlimited
+    Column("slot_hours_per_month", Float),  # null if unlimited
     Column("created_by", String(100), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
 )
 
-# Slot time of ended shares, added when a share ends. So the use of a month is one row plus the live
-# shares, however many attempts ran, and outlives the jobs.
+# Slot time of ended shares, added when a share ends. So the use in a month is this row plus the
+# live shares, however many attempts ran, and the row outlives the jobs.
 project_usage = Table(
     "project_usage",
     metadata,
     Column("project", String(80), primary_key=True),
-    Column("month", String(7), primary_key=True),  # of UTC, such as 2026-11
+    Column("month", String(7), primary_key=True),  # month in UTC, such as 2026-11
     Column("slot_seconds", Float, nullable=False),
 )
 
-# Groups of queued jobs with equal demand: they wait for the same reason, which is stored once.
+# Groups of queued jobs with equal demand. They wait for the same reason, which is stored once.
 demands = Table(
     "demands",
     metadata,
     Column("key", String(64), primary_key=True),
     Column("shape", Json, nullable=False),
-    Column("slots", Integer, nullable=False),  # of each job, including those of its spare nodes
-    Column("reason", Text),  # why its jobs wait
+    Column("slots", Integer, nullable=False),  # number of slots per job, including spare nodes
+    Column("reason", Text),  # reason why the jobs of the group wait
 )
 
 reason_of_group = (
     select(demands.c.reason).where(demands.c.key == jobs.c.demand).correlate(jobs).scalar_subquery()
 )
-"""The reason for which a job's group waits, as a column of a query."""
+"""Reason why the group of a job waits, as a column of a query."""
 
 shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=reason_of_group).label("reason")
-"""The reason of a job: its group's while it is in a group, else its own."""
+"""Reason of a job, as a column of a query: the group's reason while the job is in a group, else its
+own.
+"""
 
-# One row per task that has run, rewritten every few seconds; counts start with the present epoch.
+# One row per task that has run, rewritten every few seconds; counts start with the current epoch.
 periodic_tasks = Table(
     "periodic_tasks",
     metadata,
@@ -58,6 +60,6 @@ periodic_tasks = Table(
     Column("stored_at", UtcDateTime, nullable=False),
     Column("runs", Integer, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("seconds", Float, nullable=False),  # work of the last run
-    Column("lag_seconds", Float, nullable=False),  # delay of its start
+    Column("seconds", Float, nullable=False),  # work of the last run, in seconds
+    Column("lag_seconds", Float, nullable=False),  # delay of the last run's start, in seconds
 )

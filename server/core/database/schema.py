@@ -1,4 +1,4 @@
-"""Shared by all tables: the metadata with its constraint names, and the key types."""
+"""Definitions for all tables: the metadata with its constraint names, and the types of keys."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 def choice(values: type[StrEnum], *, length: int = 16) -> Enum:
-    """Return a column type for one of these values, stored as text of at most `length`.
+    """Return a column type for one of these values, stored as text of at most `length` characters.
 
-    `one_of` makes the constraint, so that a migration can name it.
+    The type has no constraint; `one_of` makes a constraint that a migration can name.
     """
     return Enum(
         values,
@@ -36,6 +36,6 @@ def choice(values: type[StrEnum], *, length: int = 16) -> Enum:
 
 
 def one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
-    """Return the constraint that a column holds one of these values."""
+    """Return the constraint that a column contains one of these values."""
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)

@@ -1,4 +1,4 @@
-"""Tables that outlive the jobs: slots held by ended shares, slots of nodes, measured runs."""
+"""Tables that outlive jobs: slots held by ended shares, capacity of nodes, measured runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.planner.speed.rates import Calibration
 from trainyard.protocol.states import AttemptNodeState
 
 HOLDS_SLOTS = attempt_nodes.c.state != literal_column(f"'{AttemptNodeState.ENDED}'")
-"""The condition of live shares; a literal, because their partial index requires one."""
+"""SQL condition for live shares. It has a literal, because the partial index requires a literal."""
 
 # One row per ended share. Live shares are in `attempt_nodes`.
 holdings = Table(
@@ -23,15 +23,16 @@ holdings = Table(
     Column("job_id", ID, nullable=False),
     Column("job_name", String(80), nullable=False),
     Column("project", String(80), nullable=False),
-    Column("attempt", Integer, nullable=False),  # its number
-    Column("slots", Integer, nullable=False),  # how many
+    Column("attempt", Integer, nullable=False),  # number of the attempt
+    Column("slots", Integer, nullable=False),  # number of slots
     Column("spare", Boolean, nullable=False, default=False, server_default=false()),
-    Column("since", UtcDateTime, primary_key=True),  # an attempt may reserve a spare node twice
+    # An attempt may reserve the same spare node twice.
+    Column("since", UtcDateTime, primary_key=True),
     Column("until", UtcDateTime, nullable=False),
-    Column("spent", Json),  # day -> category -> slot-milliseconds, once the job has ended
+    Column("spent", Json),  # day -> category -> slot-milliseconds; set after the job ended
     Index(None, "until"),
     Index(None, "job_id"),
-    # The scheduler reads unsettled rows every few seconds, and no row is ever deleted.
+    # The scheduler reads the rows without `spent` every few seconds, and no row is ever deleted.
     Index(
         "ix_holdings_unsettled",
         "job_id",
@@ -40,7 +41,7 @@ holdings = Table(
     ),
 )
 
-# A row for each change of a node's capacity that the scheduler noticed.
+# One row for each change to a node's capacity that the scheduler noticed.
 capacity_changes = Table(
     "capacity_changes",
     metadata,
@@ -61,10 +62,10 @@ measured_runs = Table(
     Column("device_name", String(200), nullable=False),
     Column("ended_at", UtcDateTime, nullable=False, index=True),
     Column("run", Lazy(MeasuredRun), nullable=False),
-    # The number of rows per job, submitter and node is limited; null in rows of older versions.
+    # For limits on the number of rows per job, submitter and node; null in rows of older versions.
     Column("job_id", ID),
-    Column("submitter", String(100)),  # id of the token
-    Column("node", String(100)),  # that of rank 0
+    Column("submitter", String(100)),  # id of the token that submitted the job
+    Column("node", String(100)),  # node of rank 0
     Index(None, "device", "device_name"),
 )
 

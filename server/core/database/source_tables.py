@@ -1,4 +1,4 @@
-"""Tables of node sources: the sources with their limits, node requests, and pilots."""
+"""Tables of node sources: sources with their limits, requests for nodes, and pilots."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ sources = Table(
     Column("kind", String(16), nullable=False),
     Column("shape", Record(NodeShape), nullable=False),
     Column("limits", Record(SourceLimits), nullable=False),
-    Column("request_seconds", Float),  # unlimited when null
+    Column("request_seconds", Float),  # null if unlimited
     Column("idle_seconds", Float, nullable=False),
     Column("leave_seconds", Float, nullable=False),
     Column("check_addresses", Boolean, nullable=False),
     Column("version", String(50), nullable=False),
-    Column("heard_at", UtcDateTime, nullable=False),  # last call of its provisioner
-    Column("is_away", Boolean, nullable=False, server_default="0"),  # according to its last event
-    Column("listed_at", UtcDateTime),  # when the engine last listed its jobs
-    Column("error", Text),  # of the last call to the engine
+    Column("heard_at", UtcDateTime, nullable=False),  # time of the last call by the provisioner
+    # Whether the provisioner counts as unreachable, according to the last event of the source.
+    Column("is_away", Boolean, nullable=False, server_default="0"),
+    Column("listed_at", UtcDateTime),  # time at which the engine last listed the jobs
+    Column("error", Text),  # error of the last call to the engine
     Column("needs_login", Record(NeedsLogin)),
     Column("paused_at", UtcDateTime),
     Column("paused_by", String(100)),
@@ -57,30 +58,32 @@ node_requests = Table(
     Column("purpose", String(8), nullable=False),
     Column("state", choice(NodeRequestState), nullable=False),
     Column("nodes", Integer, nullable=False),
-    Column("seconds", Float),  # length of the allocation; unlimited when null
-    Column("shape", Record(NodeShape), nullable=False),  # the source's, when the row was stored
+    Column("seconds", Float),  # length of the allocation, in seconds; null if none
+    # Shape of the source when the row was stored.
+    Column("shape", Record(NodeShape), nullable=False),
     Column("caused_by", Text, nullable=False),
-    Column("by_person", Boolean, nullable=False),  # if so, it is independent of the queue
-    Column("claimed_at", UtcDateTime),  # null: the provisioner has not received it
-    Column("sent_at", UtcDateTime),  # when the last submit message was sent
+    # If true, the request is independent of the queue.
+    Column("by_person", Boolean, nullable=False),
+    Column("claimed_at", UtcDateTime),  # null: the provisioner has not received the request
+    Column("sent_at", UtcDateTime),  # time of the last submit message
     Column("sends", Integer, nullable=False, server_default="0"),  # number of submit messages
-    Column("cancel_at", UtcDateTime),  # when the engine is to cancel it
-    Column("ask", String(8)),  # requested call of the engine: status or explain
-    Column("ref", String(200)),  # the engine's id
+    Column("cancel_at", UtcDateTime),  # time from which the engine is to cancel the job
+    Column("ask", String(8)),  # requested call to the engine: status or explain
+    Column("ref", String(200)),  # id of the job in the engine
     Column("engine_state", String(16), nullable=False, server_default="unknown"),
-    Column("unknown_since", UtcDateTime),  # since when the engine no longer lists it
+    Column("unknown_since", UtcDateTime),  # time since which the engine does not list the job
     Column("reason", Text, nullable=False, server_default=""),
-    Column("explanation", Text),  # of its present state, if a person requested one
+    Column("explanation", Text),  # explanation of the current state, if a person requested one
     Column("starts_at", UtcDateTime),
     Column("ends_at", UtcDateTime),
-    Column("results", Record(tuple[CheckResult, ...])),  # of a check
+    Column("results", Record(tuple[CheckResult, ...])),  # results of a check
     Column("created_at", UtcDateTime, nullable=False),
-    Column("started_at", UtcDateTime),  # when it was first seen to run
+    Column("started_at", UtcDateTime),  # time at which the request was first seen to run
     Column("ended_at", UtcDateTime),
     one_of("state", NodeRequestState),
     Index(None, "source", "id"),
     Index(None, "ended_at"),
-    # Open requests, among all that are stored.
+    # Index of open requests, a small part of all stored requests.
     Index("ix_node_requests_open", "source", sqlite_where=_OPEN, postgresql_where=_OPEN),
 )
 
@@ -93,10 +96,12 @@ pilots = Table(
         ForeignKey("node_requests.id", ondelete="CASCADE"),
         primary_key=True,
     ),
-    Column("number", Integer, primary_key=True, autoincrement=False),  # its index in the request
+    # Index of the pilot in the request.
+    Column("number", Integer, primary_key=True, autoincrement=False),
     Column("secret_hash", String(64), nullable=False, unique=True),
-    Column("named", String(200)),  # instance named by the engine
-    Column("addresses", Json, nullable=False, server_default="[]"),  # of that instance
+    Column("named", String(200)),  # instance that the engine names
+    # Addresses of the named instance.
+    Column("addresses", Json, nullable=False, server_default="[]"),
     Column("joined", String(200)),  # instance that joined
-    Column("gone_at", UtcDateTime),  # when a reply of the engine proved its end
+    Column("gone_at", UtcDateTime),  # time at which the engine proved the pilot's end
 )

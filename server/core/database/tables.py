@@ -58,42 +58,42 @@ jobs = Table(
     Column("name", String(80), nullable=False),
     Column("tags", Json, nullable=False),
     Column("project", String(80), nullable=False, server_default=DEFAULT_PROJECT),
-    Column("spec", Lazy(JobSpec), nullable=False),  # without `env` and `project`
+    Column("spec", Lazy(JobSpec), nullable=False),  # spec of the job without `env` and `project`
     Column("spec_digest", String(64), nullable=False),
     Column("env", Json),  # `env` of the spec, each value encrypted
     Column("state", choice(JobState), nullable=False),
     Column("desired", choice(DesiredState, length=8), nullable=False),
-    Column("reason", Text),  # why it waits or ended; null in a group, which has the reason
+    Column("reason", Text),  # why the job waits or ended; null if its group has the reason
     Column("priority", Integer, nullable=False),
     Column("pending", Lazy(PendingLaunch)),
     Column("chosen", Lazy(PendingLaunch)),  # launch of the last resume that a person ordered
     Column("queued_at", UtcDateTime),
     Column("not_before", UtcDateTime),
-    Column("demand", String(64)),  # key of its group in the queue; null outside a group
-    Column("lasts_seconds", Float),  # expected duration of its next attempt, if known
+    Column("demand", String(64)),  # key of the job's group in the queue; null without a group
+    Column("lasts_seconds", Float),  # expected duration of the job's next attempt, if known
     Column("lasts_on", String(8)),  # kind of slot for which `lasts_seconds` is known
-    Column("lasts_on_name", Text),  # name of the hardware for which it is known
-    Column("pace_digest", String(64)),  # of the submitted spec; null in rows of older versions
-    Column("max_runtime_seconds", Float),  # bound of its next attempt
-    Column("leave_seconds", Float),  # time its ranks get to leave, if the spec sets it
+    Column("lasts_on_name", Text),  # hardware for which `lasts_seconds` is known
+    Column("pace_digest", String(64)),  # digest of the spec; null in rows of older versions
+    Column("max_runtime_seconds", Float),  # bound of the job's next attempt
+    Column("leave_seconds", Float),  # time that the spec gives the ranks to leave
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
-    Column("min_world_size", Integer),  # of an elastic job, as are all three
+    Column("min_world_size", Integer),  # size range of an elastic job; null for other jobs
     Column("max_world_size", Integer),
-    Column("spare_nodes", Integer, nullable=False, default=0, server_default="0"),  # wanted
-    Column("spare_slots", Integer, nullable=False, default=0, server_default="0"),  # reserved
+    Column("spare_nodes", Integer, nullable=False, default=0, server_default="0"),  # wanted nodes
+    Column("spare_slots", Integer, nullable=False, default=0, server_default="0"),  # reserved slots
     Column("preemptible", Boolean, nullable=False, default=True, server_default="1"),
-    Column("size_change", Record(SizeChange)),  # last change by the scheduler
-    Column("layout", String(100), nullable=False),  # as text
-    Column("storage", String(64)),  # UUID of the storage root of its last attempt
-    Column("imported_from", String(16)),  # tool that recorded it; null for a job that runs here
-    Column("forked_from", String(200), index=True),  # checkpoint of another job
+    Column("size_change", Record(SizeChange)),  # last change of size by the scheduler
+    Column("layout", String(100), nullable=False),  # layout as text
+    Column("storage", String(64)),  # UUID of the storage root of the job's last attempt
+    Column("imported_from", String(16)),  # tool that recorded an imported job; otherwise null
+    Column("forked_from", String(200), index=True),  # checkpoint of the parent job, if a fork
     Column("fork_parts", Record(tuple[CheckpointPart, ...])),  # parts loaded from that checkpoint
-    Column("fork_step", Integer),  # completed steps at the job's start
+    Column("fork_step", Integer),  # steps that were complete at the job's start
     Column("progress", Record(Progress), nullable=False),
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID),  # token that submitted it; null in rows of older versions
+    Column("token_id", ID),  # token that submitted the job; null in rows of old versions
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     *(Column(name, UtcDateTime) for name in ("started_at", "ended_at")),
@@ -106,7 +106,7 @@ jobs = Table(
         *("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id", "project"),
         *("world_size", "spare_slots"),
     ),
-    Index("ix_jobs_search", "id", "state", "name", "tags"),  # covers a search
+    Index("ix_jobs_search", "id", "state", "name", "tags"),  # covers a search for jobs
 )
 
 attempts = Table(
@@ -122,7 +122,7 @@ attempts = Table(
     Column("outcome", choice(AttemptOutcome)),
     Column("failure", Record(Failure)),
     Column("layout", Record(Layout), nullable=False),
-    Column("device", String(8), nullable=False, server_default="cpu"),  # kind of its slots
+    Column("device", String(8), nullable=False, server_default="cpu"),  # kind of slot
     Column("overrides", Lazy(Overrides), nullable=False),
     Column("micro_batch_size", Integer, nullable=False),
     Column("parent_checkpoint_id", String(200)),
@@ -133,19 +133,20 @@ attempts = Table(
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
     Column("check_network", Boolean, nullable=False, default=False, server_default="0"),
-    Column("ordered_at", UtcDateTime),  # when it was last ordered to end
-    # Code of a job or a person ran in it: other jobs get nothing from it. Once set, it stays set.
+    Column("ordered_at", UtcDateTime),  # time of the last order to end the attempt
+    # Code of a job or a person ran in the attempt, so other jobs reuse nothing from it. Never
+    # reset.
     Column("tainted", Boolean, nullable=False, default=False, server_default="1"),
-    Column("pace_digest", String(64)),  # of all that sets its pace; null in rows of older versions
-    Column("expected_end_at", UtcDateTime),  # estimated at its placement, if possible
-    Column("runs_until", UtcDateTime),  # when it saves and leaves, if its run time is bounded
-    # Backfilled on an estimate alone: jobs that waited at that time preempt it.
+    Column("pace_digest", String(64)),  # digest of all that sets the pace; null in older rows
+    Column("expected_end_at", UtcDateTime),  # estimate at the placement; null if impossible
+    Column("runs_until", UtcDateTime),  # time at which it must save and leave; null without a bound
+    # Backfilled on an estimate alone, so jobs that waited at that time preempt the attempt.
     Column("gives_way", Boolean, nullable=False, default=False, server_default="0"),
-    Column("preempted", Text),  # why it must save and leave although its job continues
+    Column("preempted", Text),  # why the attempt must leave although its job continues
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
     Column("save_failed", Record(SaveFailed)),
-    Column("rank_times", Record(RankTimes)),  # of the last window
+    Column("rank_times", Record(RankTimes)),  # rank times in the last window
     Column("created_at", UtcDateTime, nullable=False),
     *(Column(name, UtcDateTime) for name in ("started_at", "ended_at")),
     UniqueConstraint("job_id", "number"),
@@ -163,24 +164,24 @@ attempt_nodes = Table(
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("node", String(100), ForeignKey("nodes.name"), primary_key=True),
     Column("node_rank", Integer, nullable=False),
-    Column("slots", Json, nullable=False),  # indices
+    Column("slots", Json, nullable=False),  # indices of the slots
     Column("state", choice(AttemptNodeState), nullable=False),
     Column("outcome", choice(AttemptOutcome)),
     Column("failure", Record(Failure)),
     Column("token_hash", String(64), unique=True),
-    Column("worker", Record(WorkerIdentity)),  # worker that claimed it
-    Column("identity", Record(Identity)),  # of its supervisor
-    Column("sent_at", UtcDateTime),  # when the last launch message was sent
+    Column("worker", Record(WorkerIdentity)),  # worker that claimed the share
+    Column("identity", Record(Identity)),  # identity of the share's supervisor
+    Column("sent_at", UtcDateTime),  # time of the last launch message
     Column("claimed_at", UtcDateTime),
     Column("last_report_at", UtcDateTime),
     Column("unreachable_since", UtcDateTime),
-    Column("lost_at", UtcDateTime),  # since when its attempt no longer waits for its end
-    Column("spare_since", UtcDateTime),  # reservation of a spare, perhaps after the placement
+    Column("lost_at", UtcDateTime),  # time at which the share became a lost share
+    Column("spare_since", UtcDateTime),  # time of reservation as a spare, maybe after the placement
     Column("exit", Record(ExitRecord)),
     Column("acknowledged", Json, nullable=False, server_default="{}"),  # bytes of each spool file
     one_of("state", AttemptNodeState),
     Index(None, "node", "state"),
-    # Shares that hold slots, among all that are stored.
+    # Index of the shares that hold slots, a small part of all stored shares.
     Index("ix_attempt_nodes_holding", "node", sqlite_where=_UNENDED, postgresql_where=_UNENDED),
 )
 
@@ -206,22 +207,22 @@ nodes = Table(
     Column("slots", Integer, nullable=False),
     Column("partitions", Json, nullable=False, server_default="[]"),  # slots that are MIG instances
     Column("roots", Json, nullable=False),  # name -> UUID
-    Column("worker_labels", Json, nullable=False, server_default="{}"),  # from its settings
-    Column("set_labels", Json, nullable=False, server_default="{}"),  # by people; they override
+    Column("worker_labels", Json, nullable=False, server_default="{}"),  # from the worker settings
+    Column("set_labels", Json, nullable=False, server_default="{}"),  # from people; they override
     Column("version", String(50), nullable=False),
-    Column("protocol", Integer, nullable=False, server_default="2"),  # of its worker
-    Column("worker", Record(WorkerIdentity)),  # worker that registered; others get 409
-    Column("drain", Record(Drain)),  # nothing new is placed while this is set
-    Column("withheld", Json, nullable=False, server_default="{}"),  # slot -> why it is not offered
-    Column("clock_skew_seconds", Float),  # its clock minus the database's, when last compared
-    Column("clock_is_wrong", Boolean, nullable=False, server_default="0"),  # all slots are withheld
-    Column("network_checked_at", UtcDateTime),  # by ranks of an attempt with several nodes
-    Column("trusted_since", UtcDateTime),  # end of the last drain; older faults are ignored
+    Column("protocol", Integer, nullable=False, server_default="2"),  # protocol of the worker
+    Column("worker", Record(WorkerIdentity)),  # worker that registered last; others get 409
+    Column("drain", Record(Drain)),  # set while no new work is placed because of a drain
+    Column("withheld", Json, nullable=False, server_default="{}"),  # withheld slot -> reason
+    Column("clock_skew_seconds", Float),  # node's clock minus the database's
+    Column("clock_is_wrong", Boolean, nullable=False, server_default="0"),  # withholds all slots
+    Column("network_checked_at", UtcDateTime),  # time of the last check by ranks of an attempt
+    Column("trusted_since", UtcDateTime),  # end of the last drain; older faults do not count
     Column("inbox", String(8), nullable=False, server_default="broker"),  # source of its messages
-    Column("request_id", ID, index=True),  # node request of its allocation, if any
-    Column("ends_at", UtcDateTime),  # end of that allocation, if known
-    Column("notice", Text),  # the machine will go away; nothing new is placed while this is set
-    Column("sample", Record(NodeSample)),  # of the last heartbeat
+    Column("request_id", ID, index=True),  # request for nodes of the node; null if none
+    Column("ends_at", UtcDateTime),  # end of the node's allocation; null if unknown
+    Column("notice", Text),  # why the machine will end; no new work is placed while set
+    Column("sample", Record(NodeSample)),  # sample of the last heartbeat
     Column("registered_at", UtcDateTime, nullable=False, index=True),
     Column("heartbeat_at", UtcDateTime, nullable=False),
     Column("offline_since", UtcDateTime),
@@ -230,7 +231,7 @@ nodes = Table(
 events = Table(
     "events",
     metadata,
-    Column("id", ROW_ID, primary_key=True, autoincrement=True),  # in commit order
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),  # ids are in commit order
     Column("at", UtcDateTime, nullable=False),
     Column("kind", String(40), nullable=False),
     Column("job_id", ID),
@@ -240,7 +241,7 @@ events = Table(
     Column("message", Text, nullable=False),
     Column("data", Json, nullable=False),
     Index(None, "job_id", "id"),
-    sqlite_autoincrement=True,  # an id is never reused, even when the newest rows are deleted
+    sqlite_autoincrement=True,  # an id is never reused, even if the newest rows are deleted
 )
 
 notices = Table(
@@ -250,7 +251,7 @@ notices = Table(
     Column("kind", String(40), primary_key=True),
     Column(
         "part", String(200), primary_key=True
-    ),  # a rank or an operation; empty for the whole job
+    ),  # a rank or an operation; empty if the notice is about the whole job
     Column("seq", BigInteger, nullable=False),  # order of the changes, see `events/notices.py`
     Column("at", UtcDateTime, nullable=False),
     Column("attempt", Integer),
@@ -260,7 +261,7 @@ notices = Table(
     Index(None, "at"),
 )
 
-# One row, for SQLite alone: `seq` continues from here after the newest notice was deleted.
+# One row, only for SQLite: `seq` continues from here after the newest notice was deleted.
 deleted_notices = Table(
     "deleted_notices",
     metadata,
@@ -286,23 +287,23 @@ checkpoints = Table(
     Column("layout", String(100), nullable=False),
     Column("dtype", String(16)),
     Column("save_seconds", Float, nullable=False),
-    Column("stall_seconds", Float),  # null until the training loop has settled the save
+    Column("stall_seconds", Float),  # null until the training loop settled the save
     Column("writers", Integer),
     Column("write_seconds", Float),
     Column("parent_id", String(200)),
     Column("metadata_digest", String(32), nullable=False),
     Column("manifest", Record(StoredManifest), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("verified", Boolean),  # null until checked
+    Column("verified", Boolean),  # null until the checkpoint was checked
     Column("checked_at", UtcDateTime),
     Column("verification", Record(Verification)),
     Column("pinned_at", UtcDateTime),
     Column("pinned_by", String(100)),
-    Column("deleting_since", UtcDateTime),  # since then nothing resumes from it
+    Column("deleting_since", UtcDateTime),  # time from which no attempt resumes from the checkpoint
     Index(None, "job_id", "attempt", "step"),
 )
 
-# An operation outlives its job: the job's rows may be deleted before its files.
+# An operation outlives its job, because the job's rows may be deleted before the job's files.
 operations = Table(
     "operations",
     metadata,
@@ -315,15 +316,15 @@ operations = Table(
     Column("actor", String(100), nullable=False),
     Column("reason", Text, nullable=False),
     Column("task", Lazy(OperationTask), nullable=False),
-    Column("storage", String(64)),  # UUID of the storage root
+    Column("storage", String(64)),  # UUID of the storage root of the operation
     Column("node", String(100)),
-    Column("fence", Integer, nullable=False, default=0),  # claims so far
-    Column("failing", Record(FailedTries)),  # its last failed tries, of a kind that is retried
+    Column("fence", Integer, nullable=False, default=0),  # number of claims so far
+    Column("failing", Record(FailedTries)),  # consecutive failures of a repeated operation
     Column("not_before", UtcDateTime),  # end of the pause before the next try
-    Column("sent_at", UtcDateTime),  # when the last message was sent
-    Column("given_at", UtcDateTime),  # when the node was chosen
-    Column("waiting", Text),  # why it is still queued
-    Column("awaited_since", UtcDateTime),  # since when its job waits and a node can run it
+    Column("sent_at", UtcDateTime),  # time of the last message to the node
+    Column("given_at", UtcDateTime),  # time at which the node was chosen
+    Column("waiting", Text),  # reason why the operation is still queued
+    Column("awaited_since", UtcDateTime),  # time since which its job waits and a node is able
     Column("last_report_at", UtcDateTime),
     Column("progress", Record(OperationProgress)),
     Column("outcome", Record(OperationOutcome)),
@@ -342,12 +343,12 @@ tokens = Table(
     Column("name", String(100), nullable=False),
     Column("kind", String(8), nullable=False),
     Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of 256 random bits
-    Column("node", String(100)),  # node to which it is bound
-    Column("source", String(31)),  # source to which it is bound
+    Column("node", String(100)),  # node to which the token is bound
+    Column("source", String(31)),  # source to which the token is bound
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime),
     Column("last_used_at", UtcDateTime),
-    Column("revoked_at", UtcDateTime),  # also set when a one-time token was used
+    Column("revoked_at", UtcDateTime),  # also set when a one-time token is used
 )
 
 sessions = Table(
@@ -369,16 +370,16 @@ idempotency_keys = Table(
     Column("created_at", UtcDateTime, nullable=False, index=True),
 )
 
-# One-minute windows by address, shared by all API servers.
+# Failed logins in one-minute windows by address, shared by all API servers.
 failed_logins = Table(
     "failed_logins",
     metadata,
-    Column("address", String(100), primary_key=True),  # of IPv6 the /64
+    Column("address", String(100), primary_key=True),  # for IPv6, the /64 network of the address
     Column("begin_at", UtcDateTime, nullable=False),
     Column("failures", Integer, nullable=False),
 )
 
-# One row: while an API server beats, lease time counts (docs/lifecycle.md, 15).
+# One row. The time of leases counts only while an API server beats (docs/lifecycle.md, 15).
 liveness = Table(
     "liveness",
     metadata,
@@ -392,7 +393,7 @@ leaders = Table(
     "leaders",
     metadata,
     Column("name", String(40), primary_key=True),
-    Column("holder", String(255)),  # text that names a process; null while the role is free
-    Column("epoch", BigInteger, nullable=False),  # number of takeovers
-    Column("expires_at", UtcDateTime),  # by the clock of the database
+    Column("holder", String(255)),  # name of a process; null while no scheduler leads
+    Column("epoch", BigInteger, nullable=False),  # number of takeovers so far
+    Column("expires_at", UtcDateTime),  # end of the lead, by the database's clock
 )

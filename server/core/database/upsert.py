@@ -1,4 +1,4 @@
-"""INSERT that skips existing rows, replaces them or adds to them; the inserted row as a value."""
+"""INSERT that skips, replaces or adds to existing rows; the inserted row as a value."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _INSERTS: Mapping[str, Callable[[Table], Any]] = {
 
 
 def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert the rows with free keys in one statement; return their number.
+    """Insert the rows with unused keys in one statement; return the number of inserted rows.
 
-    Waits for a concurrent transaction that inserts the same key.
+    The statement waits for a concurrent transaction that inserts the same key.
     """
-    # A statement with a list of rows is compiled at each call, a statement with one row once.
+    # A statement with a list of rows is compiled at each call; a statement with one row only once.
     values = dict(rows[0]) if len(rows) == 1 else [dict(row) for row in rows]
     statement = _INSERTS[connection.dialect.name](table).values(values).on_conflict_do_nothing()
-    # Without this option the row count of an INSERT is lost when psycopg's cursor closes.
+    # Without this option, the row count of an INSERT is lost when psycopg closes the cursor.
     counted = statement.execution_options(preserve_rowcount=True)
     return connection.execute(counted).rowcount
 
@@ -36,14 +36,14 @@ def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[s
 def insert_or_replace(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **computed: Any
 ) -> None:
-    """Insert rows; if a row has an existing primary key, replace the stored columns.
+    """Insert rows; if the primary key of a row exists, replace the other columns.
 
     Args:
         connection: a transaction.
         table: the table.
-        rows: each has values of the same columns; an empty sequence does nothing.
-        computed: expressions for further columns. Pass the same objects each time: they are part of
-            the key under which the statement is cached.
+        rows: values by column; all rows have the same columns. An empty sequence does nothing.
+        computed: expressions for further columns. Pass the same objects each time, because the
+            objects are part of the key under which the statement is cached.
     """
     if not rows:
         return
@@ -52,7 +52,7 @@ def insert_or_replace(
     connection.execute(statement, [dict(row) for row in rows])
 
 
-@lru_cache  # a report replaces rows twice, and building the statement takes longer than the insert
+@lru_cache  # a report replaces rows twice, and building the statement takes longer than running it
 def _replacement(
     dialect: str,
     table: Table,
@@ -70,13 +70,13 @@ def _replacement(
 
 
 def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows; if a row has an existing primary key, add its other columns to the stored ones.
+    """Insert rows; if the primary key of a row exists, add its other columns to the stored values.
 
     Args:
         connection: a transaction.
         table: the table.
-        rows: each has values of the same columns, no two the same key; an empty sequence does
-            nothing.
+        rows: values by column; all rows have the same columns and different keys. An empty sequence
+            does nothing.
     """
     if not rows:
         return
@@ -88,11 +88,12 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
 
 
 def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
-    """Return a row that was just inserted, without a query.
+    """Return a row that was just inserted as a typed row, without a query.
 
     Args:
-        row: its type; each of its fields is a plain column.
-        values: inserted values by column, as a query returns them; other columns get their default.
+        row: the type of the row; each of its fields is a plain column.
+        values: inserted values by column, in the form that a query returns. All other columns get
+            their default.
     """
     return row(*(values.get(name, default) for name, default in _defaults(row.columns())))
 

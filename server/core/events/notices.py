@@ -1,12 +1,13 @@
-"""Notices: frequently changing state for live views, newest only; not part of the audit log.
+"""Notices: the newest state of values that change often, for live views; not in the audit log.
 
-A notice replaces the former one of its job, kind and part. So the table does not grow with time,
-and a client that missed some needs only the newest ones.
+A notice replaces the former notice with the same job, kind and part. So the table does not grow
+with time, and a client that missed notices needs only the newest ones.
 
-`seq` orders the changes for the tail. Writers of different jobs do not wait for each other, so on
-PostgreSQL `seq` is the id of the transaction: rows with an id below the oldest running transaction
-are complete, and rows with a higher one are read again until they are. SQLite has one writer at a
-time: there `seq` counts, and the highest `seq` of a deleted row is kept, so that none is reused.
+The column `seq` orders the changes for the tail. Writers of different jobs do not wait for each
+other, so on PostgreSQL `seq` is the id of the transaction: rows with a `seq` below the oldest
+running transaction are complete, and rows with a higher `seq` are read again until they are
+complete. SQLite has one writer at a time, so `seq` is a counter there. The highest `seq` of a
+deleted row is stored, so that no `seq` is reused.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from trainyard.protocol.rest.events import NOTICE_KIND_OF
 
 @dataclass(frozen=True, slots=True)
 class StoredNotice(TypedRow):
-    """A notice as a row; its data stay JSON text."""
+    """A stored notice; its data are not parsed and stay JSON text."""
 
     table: ClassVar[Table] = notices
     at: datetime
@@ -60,12 +61,12 @@ class StoredNotice(TypedRow):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The primary key; a later notice with the same key replaces this one."""
+        """Primary key of the notice; a later notice with the same key replaces this one."""
         return self.job_id, self.kind, self.part
 
     @property
     def view(self) -> dict[str, object]:
-        """A `NoticeView`, for orjson."""
+        """The fields of a `NoticeView`, for orjson to serialize."""
         row = {name: getattr(self, name) for name in _VIEW_NAMES}
         return {**row, "data": orjson.Fragment(self.data)}
 
@@ -74,7 +75,7 @@ _VIEW_NAMES = tuple(f.name for f in fields(StoredNotice) if f.name not in {"part
 
 
 class NoticeCursor:
-    """Position of one tail in the notices: reads each change once."""
+    """Position of one tail in the notices; reads each change once."""
 
     def __init__(self) -> None:
         self._from = 0
@@ -82,20 +83,21 @@ class NoticeCursor:
         self._next = self._from, self._seen
 
     def start(self, connection: Connection) -> None:
-        """Start after the present notices."""
+        """Start after the current notices."""
         self.skip(connection)
         self.advance()
 
     def skip(self, connection: Connection) -> None:
-        """Let the next `advance` pass the present notices unread."""
+        """Let the next `advance` pass the current notices without reading them."""
         settled = _settled(connection)
         key = notices.c.job_id, notices.c.kind, notices.c.part, notices.c.seq
         rows = connection.execute(select(*key).where(notices.c.seq >= settled))
         self._next = settled, {((job_id, kind, part), seq) for job_id, kind, part, seq in rows}
 
     def read(self, connection: Connection) -> list[StoredNotice]:
-        """Return the notices that changed since the last `advance`, in order."""
-        settled = _settled(connection)  # before the rows, so that they contain all settled changes
+        """Return the notices that changed since the last `advance`, in the order of `seq`."""
+        # Read before the rows, so that the rows contain all settled changes.
+        settled = _settled(connection)
         query = StoredNotice.select().where(notices.c.seq >= self._from)
         rows = StoredNotice.all(connection, query.order_by(notices.c.seq))
         new = [row for row in rows if (row.key, row.seq) not in self._seen]
@@ -103,25 +105,25 @@ class NoticeCursor:
         return new
 
     def advance(self) -> None:
-        """Pass the notices that were read; call it once no error can lose them."""
+        """Pass the notices of the last `read` or `skip`; call it after handing them on."""
         self._from, self._seen = self._next
 
 
 def notify(context: Context, connection: Connection, *, subject: Subject, data: EventData) -> None:
-    """Store a notice of a job; it replaces the one with the same key."""
+    """Store a notice about a job; it replaces the notice with the same key."""
     notify_all(context, connection, [(subject, data)])
 
 
 def notify_all(
     context: Context, connection: Connection, new: Iterable[tuple[Subject, EventData]]
 ) -> None:
-    """Store notices in one statement; callers sort them by job to prevent deadlocks."""
+    """Store notices in one statement; callers sort them by job, to prevent deadlocks."""
     rows = [_row(context, subject, data) for subject, data in new]
     insert_or_replace(connection, notices, rows, seq=_next(connection.dialect.name))
 
 
 def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:
-    """Delete the notices of a deleted job, or one `part` of them, such as an ended operation."""
+    """Delete the notices of a deleted job, or only one `part`, such as an ended operation."""
     if connection.dialect.name == "sqlite":
         connection.execute(update(deleted_notices).values(last_seq=_newest()))
     stale = delete(notices).where(notices.c.job_id == job_id)
@@ -131,7 +133,7 @@ def forget(connection: Connection, job_id: str, *, part: str | None = None) -> N
 def read_notices(
     connection: Connection, *, since: datetime, job_id: str | None
 ) -> list[StoredNotice]:
-    """Return the notices that changed at or after `since`, of one job or of all."""
+    """Return the notices that changed at or after `since`, for one job or for all jobs."""
     query = StoredNotice.select().where(notices.c.at >= since)
     if job_id is not None:
         query = query.where(notices.c.job_id == job_id)
@@ -167,7 +169,7 @@ def _next(dialect: str) -> ColumnElement[int]:
 
 
 def _settled(connection: Connection) -> int:
-    """Return the `seq` below which no further change can appear."""
+    """Return the lowest `seq` that a further change can have."""
     return int(connection.execute(_select_settled(connection.dialect.name)).scalar_one())
 
 
@@ -179,10 +181,11 @@ def _select_settled(dialect: str) -> Select[Any]:
 
 
 def _newest() -> ColumnElement[int]:
-    """Return the highest `seq` given on SQLite, also to deleted rows."""
+    """Return the highest `seq` ever given on SQLite, including the `seq` of deleted rows."""
     present = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
     return func.max(present, select(deleted_notices.c.last_seq).scalar_subquery())
 
 
 def _number(transaction_id: ColumnElement[Any]) -> ColumnElement[int]:
-    return cast(cast(transaction_id, Text), BigInteger)  # an xid8 converts to a number only by text
+    # An xid8 can be cast to a number only through text.
+    return cast(cast(transaction_id, Text), BigInteger)

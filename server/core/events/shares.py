@@ -1,4 +1,4 @@
-"""Fair sharing of a process's places for streams and long polls among tokens."""
+"""Fair division of a process's places, for streams and long polls, among tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a place: a token, used from an address."""
+    """Holder of a place: a token, used from an address."""
 
     token_id: str
     address: str | None = None
-    """Key of the address (`counted_as`); None for a proxy, which stands for many clients."""
+    """Key of the client's address (`counted_as`); None for a proxy, which stands for many
+    clients.
+    """
 
 
 @dataclass(frozen=True)
 class ShareLimits:
-    """Most places in total, of one token and of one address."""
+    """Maximum numbers of places: in total, per token and per address."""
 
     total: int
     per_token: int
@@ -27,25 +29,26 @@ class ShareLimits:
 
 
 class NoPlaceError(Exception):
-    """Every place is held, and no holder has more than its share."""
+    """Every place is held, and no holder has more places than its equal part."""
 
 
 def gives_way(
     open_now: Sequence[tuple[Holder, object]], new: Holder, limits: ShareLimits
 ) -> object | None:
-    """Return the place that a new one replaces, or None while there is room.
+    """Return the place that must end for a new one, or None if no place must end.
 
-    A token at its limit replaces its own oldest place, even if its address or the process is full.
-    Otherwise, if one of those is full, the token with the most places gives up its oldest one, so
-    that tokens share equally.
+    A token at its limit gives up its own oldest place, even if its address or the process is full.
+    Otherwise, if the address or the process is full, the token with the most places gives up its
+    oldest place, so that tokens share equally.
 
     Args:
         open_now: holders and their places, the oldest first.
         new: the holder of the new place.
-        limits: most places.
+        limits: the maximum numbers of places.
 
     Raises:
-        NoPlaceError: all places are held, the new holder has none, and no token has more than one.
+        NoPlaceError: all places are held, the new holder's token has none, and no token has more
+            than one.
     """
     mine = [each for each in open_now if each[0].token_id == new.token_id]
     if len(mine) >= limits.per_token:
@@ -69,7 +72,7 @@ def _of_heaviest(some: Sequence[tuple[Holder, object]], new: Holder) -> object:
 
 
 class Waits:
-    """Counts the waits in this process by holder, and limits those of each holder.
+    """Counts the waits in this process by holder, and limits the number per holder.
 
     Its methods run in the event loop.
     """

@@ -1,4 +1,4 @@
-"""The events table, which is the audit log: appended in commit order, kept as long as the job."""
+"""The events table, which is the audit log: in commit order, kept as long as the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_MESSAGE = 2000
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to store; the type of its data determines its kind."""
+    """A new event, to be stored; the type of its data determines its kind."""
 
     data: EventData
     actor: Actor
@@ -32,7 +32,7 @@ class NewEvent:
 
 _TOUCH = update(jobs).where(jobs.c.id == bindparam("of_job"))
 _TOUCH_AND_LOCK = _TOUCH.returning(func.pg_advisory_xact_lock(EVENTS_LOCK))
-"""On PostgreSQL: the update and `Database.lock_events` in one message."""
+"""On PostgreSQL, the update of the job and `Database.lock_events` in one message."""
 _INSERT = insert(events)
 
 
@@ -44,18 +44,18 @@ def append_event(context: Context, connection: Connection, event: NewEvent) -> N
 def append_events(
     context: Context, connection: Connection, new: Sequence[NewEvent], *, touched: bool = False
 ) -> None:
-    """Store events in this order, with as many statements as for one event.
+    """Store events in the given order, with the same number of statements as for one event.
 
-    From here to its end the transaction blocks other writers of events, so that ids follow commits
-    and a tail of the table misses nothing. To prevent deadlocks, a transaction that changes a job's
-    records locks the job before its first event (`lifecycle.lock_job`), and changes no other job
-    after that event.
+    From this call to the end of the transaction, other writers of events wait, so that ids are in
+    commit order and a tail of the table misses no event. To prevent deadlocks, a transaction that
+    changes a job's records locks the job before its first event (`lifecycle.lock_job`), and changes
+    no other job after that event.
 
     Args:
         context: the server's context.
         connection: a writing transaction.
-        new: the events.
-        touched: whether the transaction has already set `updated_at` of their jobs.
+        new: the events to store.
+        touched: whether the transaction has already set `updated_at` of the events' jobs.
     """
     now = context.now()
     job_ids = {event.subject.job_id for event in new} - {None}
@@ -64,7 +64,7 @@ def append_events(
         touch = {"of_job": job_ids.pop(), "updated_at": now}
         if context.database.is_sqlite:
             connection.execute(_TOUCH, touch)
-        else:  # a deleted job has no row, so the statement takes no lock
+        else:  # a deleted job has no row, so the statement then takes no lock
             locked = connection.execute(_TOUCH_AND_LOCK, touch).first() is not None
     elif job_ids and not touched:
         connection.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(updated_at=now))
@@ -81,6 +81,7 @@ def _row(event: NewEvent, now: datetime) -> dict[str, Any]:
         "attempt": event.subject.attempt,
         "node": event.subject.node,
         "actor": event.actor.name,
-        "message": event.message.replace("\0", "�")[:MAX_MESSAGE],  # PostgreSQL's text holds no NUL
+        # PostgreSQL's text cannot contain NUL
+        "message": event.message.replace("\0", "�")[:MAX_MESSAGE],
         "data": orjson.Fragment(event.data.model_dump_json()),  # pydantic writes NaN as a string
     }

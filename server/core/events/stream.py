@@ -1,4 +1,4 @@
-"""One client's stream of events: missed ones, then new ones, each once and in order."""
+"""One client's stream of events: missed events, then new ones, each once and in order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from server.core.events.tail import (
 )
 
 OVERLAP = timedelta(seconds=60)
-"""Largest difference between servers' clocks plus the duration of a transaction."""
+"""Maximum difference between the clocks of servers, plus the duration of a transaction."""
 GIVEN_WAY_MILLISECONDS = 60_000
-"""Reconnection delay of a client after its stream gave way to another one."""
+"""Delay before a client reconnects after its stream gave way to another stream."""
 MAX_REPLAYED = 10_000
-"""Most missed events that are replayed; beyond that, a reload costs less."""
+"""Maximum number of missed events that are replayed; for more events, a reload costs less."""
 
 
 async def follow(
@@ -39,14 +39,15 @@ async def follow(
     job_id: str | None,
     holder: Holder = NO_TOKEN,
 ) -> AsyncGenerator[bytes]:
-    """Yield the frames of one stream; waiting frames are joined.
+    """Yield the content of one stream; frames that wait are joined.
 
-    It starts after `last_event_id`, or now. A `reset` is sent if that event is deleted or too old,
-    or if the client is too slow: the client then reloads its state. A stream that gives way to
-    another one ends with a longer reconnection delay, or the two would alternate.
+    The stream starts after the event `last_event_id`, or now if it is None. A `reset` is sent if
+    this event is deleted or too old, or if the client is too slow; the client then reloads its
+    state. A stream that gives way to another stream ends with a longer reconnection delay, because
+    otherwise the two would alternate.
     """
     with tail.subscription(job_id=job_id, holder=holder) as subscription:
-        # An id alone moves the client's Last-Event-ID and shows nothing.
+        # A message with only an id moves the client's Last-Event-ID; the client displays nothing.
         yield b"retry: 1000\n\n"
         sent = subscription.position
         if last_event_id is None:
@@ -91,8 +92,9 @@ async def _live(
         if subscription.overflowed:
             yield _reset(tail.position)
             return
-        # The client may have come from a process with a tail that was ahead. All waiting frames go
-        # out in one write, because the cost of a thousand clients is that of their writes.
+        # The client may have come from a process whose tail was ahead, so older events are skipped.
+        # All frames that wait go out in one write, because a thousand clients cost mainly their
+        # writes.
         content = b"".join(f.content for f in frames if f.id is None or f.id > sent)
         if content:
             yield content
@@ -103,7 +105,7 @@ def _reset(position: int) -> bytes:
 
 
 def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | None:
-    """Return the time of a client's last event, or None if the later events cannot be replayed."""
+    """Return the time of a client's last event, or None if later events cannot be replayed."""
     if newest - last_event_id > MAX_REPLAYED:
         return None
     with context.database.read() as connection:
@@ -111,10 +113,11 @@ def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | No
 
 
 def _changed(context: Context, since: datetime, job_id: str | None) -> list[StreamMessage]:
-    """Return the notices that a client may have missed; the caller sends the events after them.
+    """Return the notices that a client may have missed; missed events must be sent after them.
 
-    Notice times come from several servers' clocks and precede the commit, so the period overlaps
-    and some notices are sent twice. That is harmless: a notice is a state.
+    The times of notices come from the clocks of several servers and precede the commit. So the
+    period is extended by `OVERLAP`, and some notices are sent twice. This is harmless, because a
+    notice is a state.
     """
     since -= OVERLAP
     with context.database.read() as connection:

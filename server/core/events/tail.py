@@ -1,4 +1,4 @@
-"""The tail of events and notices: one thread per process hands new ones to every stream."""
+"""The tail of events and notices: one thread per process passes new ones to every stream."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ from server.core.events.shares import Holder, NoPlaceError, ShareLimits, gives_w
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 0.05
-"""Pause between two polls while events arrive, with few clients."""
+"""Pause between two polls while events arrive and clients are few, in seconds."""
 CLIENT_SECONDS = 0.00025
-"""Share of that pause per client. Messages of one pause are one write to each client, so a thousand
-clients take only part of a core at any rate of events."""
+"""Pause per open stream, in seconds; with many streams the sum is used instead of `BUSY_SECONDS`.
+All messages of one pause are one write to each client, so a thousand clients take only part of a
+core at any rate of events.
+"""
 IDLE_SECONDS = 0.25
-"""Pause after a second without events."""
+"""Pause between two polls after a second without events, in seconds."""
 AWAY_SECONDS = 1.0
-"""Pause after the database did not answer."""
+"""Pause after a failed poll, in seconds, because the database may be unreachable."""
 BATCH = 500
-"""Events read by one poll."""
+"""Maximum number of events that one poll reads."""
 QUEUE = 1000
-"""Events that may wait for one client; with more, it must start anew. Notices do not count: only
-the newest of each key waits, so a client cannot fall behind by them."""
+"""Maximum number of events that may wait for one client; with more, the client must reload its
+state. Notices do not count, because only the newest notice of each key waits, so a client cannot
+fall behind.
+"""
 LIMITS = ShareLimits(total=1000, per_token=100, per_address=250)
-"""Streams of one process. A thousand cost a fifth of a core while jobs change 32 times a second. A
-token may have a tenth of them, an address a quarter."""
+"""Limits on the streams of one process. A thousand streams cost a fifth of a core while jobs change
+32 times per second. One token may have a tenth of the streams, one address a quarter.
+"""
 NO_TOKEN = Holder("")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent(TypedRow):
-    """An event as a row; its data stay JSON text."""
+    """A stored event; its data are not parsed and stay JSON text."""
 
     table: ClassVar[Table] = events
     id: int
@@ -62,7 +67,7 @@ class StoredEvent(TypedRow):
 
     @property
     def view(self) -> dict[str, object]:
-        """An `EventView`, for orjson."""
+        """The fields of an `EventView`, for orjson to serialize."""
         row = {name: getattr(self, name) for name in _NAMES}
         return {**row, "data": orjson.Fragment(self.data)}
 
@@ -75,30 +80,34 @@ class StreamMessage:
     """An event or notice in its wire format, encoded once for all clients."""
 
     id: int | None
-    """Id of the event; None for a notice, which does not move the client's position."""
+    """Id of the event; None for a notice, which does not change the client's position."""
     key: Hashable
-    """Id or key of the row; a later message with the same key replaces this one while it waits."""
+    """Id or key of the row. A later message with the same key replaces this message while it
+    waits.
+    """
     job_id: str | None
     content: bytes
 
 
 class Subscription:
-    """The messages that wait for one client. Its methods run in the client's event loop."""
+    """Messages that wait for one client. The methods run in the client's event loop."""
 
     def __init__(self, *, position: int, job_id: str | None, holder: Holder) -> None:
         self.holder = holder
-        """The client's token and address."""
+        """Token and address of the client."""
         self.gave_way = False
-        """Whether another stream took its place."""
+        """Whether another stream took the place of this subscription."""
         self.position = position
-        """Id of the newest event at its start; it receives every later one."""
+        """Id of the newest event at the start of the subscription, which receives every later
+        event.
+        """
         self.overflowed = False
         """Whether events were dropped because the client was too slow."""
         self.ended = False
         """Whether no more messages will arrive."""
         self._job_id = job_id
         self._waiting: dict[Hashable, StreamMessage] = {}
-        self._events = 0  # number of waiting events
+        self._events = 0  # number of events among the waiting messages
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -111,17 +120,18 @@ class Subscription:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of its client."""
+        """The event loop of the client."""
         return self._loop
 
     def add(self, messages: Sequence[StreamMessage]) -> None:
-        """Queue the messages that concern this client."""
+        """Queue the messages for the client; skip other jobs' messages if it follows one job."""
         if self._job_id is not None:
             messages = [message for message in messages if message.job_id == self._job_id]
         if not messages:
             return
         for message in messages:
-            self._waiting.pop(message.key, None)  # the newest state comes after older events
+            # The newest state must come after the older events.
+            self._waiting.pop(message.key, None)
             self._waiting[message.key] = message
         self._events += sum(message.id is not None for message in messages)
         if self._events > QUEUE:
@@ -135,7 +145,7 @@ class Subscription:
         self.end()
 
     def end(self) -> None:
-        """Wake the client for the last time."""
+        """End the subscription, and wake the client for the last time."""
         self.ended = True
         self._changed.set()
 
@@ -146,22 +156,22 @@ class Tail:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._subscriptions: dict[Subscription, None] = {}  # the oldest first
+        self._subscriptions: dict[Subscription, None] = {}  # in the order of their start
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events-tail", daemon=True)
         self._notices = NoticeCursor()
         self.position = 0
-        """Id of the newest event that was handed to the streams."""
+        """Id of the newest event that was passed to the streams."""
 
     def start(self) -> None:
-        """Start after the newest event."""
+        """Start the thread, and read from the newest event on."""
         with self._context.database.read() as connection:
             self.position = newest_id(connection)
             self._notices.start(connection)
         self._thread.start()
 
     def stop(self) -> None:
-        """End all streams; returns when the thread has ended."""
+        """End all streams; return after the thread has ended."""
         self._stopped.set()
         self._thread.join()
         with self._lock:
@@ -173,11 +183,11 @@ class Tail:
         return len(self._subscriptions)
 
     def check_room(self, holder: Holder) -> None:
-        """Check that a holder may open a stream, perhaps by ending another one.
+        """Check that a holder may open a stream, perhaps by ending another stream.
 
         Raises:
-            UnavailableError: the process or the address is full, and no token has more than its
-                share of the streams.
+            UnavailableError: the process or the address has its maximum number of streams, and no
+                token has more than its equal part.
         """
         with self._lock:
             self._place_of(holder)
@@ -186,7 +196,7 @@ class Tail:
     def subscription(
         self, *, job_id: str | None, holder: Holder = NO_TOKEN
     ) -> Iterator[Subscription]:
-        """Hand every event from now on to the subscription, until the block ends.
+        """Pass every new event to the subscription until the block ends.
 
         If the holder, its address or the process is at its limit, an older stream ends.
         """
@@ -220,7 +230,8 @@ class Tail:
         while not self._stopped.wait(pause):
             try:
                 found = self._look()
-            except Exception:  # most likely the database is down; streams wait and do not end
+            # Most likely the database is unreachable; streams wait and do not end.
+            except Exception:
                 logger.exception("the tail of the events could not be read")
                 pause = AWAY_SECONDS
                 continue
@@ -235,19 +246,21 @@ class Tail:
             self._skip()
             return False
         with self._context.database.read() as connection:
-            # Notices before events: an event may supersede a notice, and must then come last.
+            # Read notices before events, because an event may supersede a notice, and must then
+            # come last.
             changed = [notice_frame(row) for row in self._notices.read(connection)]
             happened = read_frames(connection, after=self.position)
-        self._notices.advance()  # only after reading the events, which may fail
+        self._notices.advance()  # only after reading the events, because that may fail
         if not changed and not happened:
             return False
-        with self._lock:  # a new stream starts before these messages and gets them, or after them
+        # A stream opens either before this block and gets these messages, or after it.
+        with self._lock:
             self.position = next((f.id for f in reversed(happened) if f.id), self.position)
             self._in_loops(partial(_add_to, messages=[*changed, *happened]))
         return True
 
     def _in_loops(self, call: Callable[[Subscription], None]) -> None:
-        """Call a function for each subscription in its event loop, by one callback per loop."""
+        """Call a function for each subscription in its event loop, with one callback per loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Subscription]] = {}
         for subscription in self._subscriptions:
             by_loop.setdefault(subscription.loop, []).append(subscription)
@@ -260,7 +273,8 @@ class Tail:
             self._notices.skip(connection)
             newest = newest_id(connection)
         with self._lock:
-            if not self._subscriptions:  # a stream that just opened starts at the former position
+            # A stream that has just opened starts at the former position.
+            if not self._subscriptions:
                 self.position = newest
                 self._notices.advance()
 
@@ -277,14 +291,14 @@ def _add_to(subscription: Subscription, *, messages: Sequence[StreamMessage]) ->
 
 
 def newest_id(connection: Connection) -> int:
-    """Return the id of the newest event, or 0 without events."""
+    """Return the id of the newest event, or 0 if there are no events."""
     return connection.scalar(select(func.max(events.c.id))) or 0
 
 
 def read_frames(
     connection: Connection, *, after: int, up_to: int | None = None, job_id: str | None = None
 ) -> list[StreamMessage]:
-    """Return the next events after an id in order, at most `BATCH`."""
+    """Return the next events after the id `after`, in order, at most `BATCH`."""
     query = StoredEvent.select().where(events.c.id > after)
     if up_to is not None:
         query = query.where(events.c.id <= up_to)
@@ -295,7 +309,7 @@ def read_frames(
 
 
 def notice_frame(row: StoredNotice) -> StreamMessage:
-    """Return a notice in its wire format."""
+    """Return a notice as a message in its wire format."""
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
     return StreamMessage(None, row.key, row.job_id, b"data: %s\n\n" % data)
 

@@ -1,1 +1,1 @@
-"""Attempts: launch, lease, end, and what follows; lineage and parent checkpoint."""
+"""Attempts: launch, lease, end, retry, lineage and parent checkpoint."""

@@ -1,4 +1,4 @@
-"""Claim of a node's share of an attempt: only its reply lets a worker launch the share."""
+"""Claims of shares: a worker launches its node's share only after a successful claim."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainyard.spec.rules import fields_with_code
 
 @dataclass(frozen=True)
 class SentClaim:
-    """The claim of a node's share of an attempt, as received."""
+    """A received claim to a node's share of an attempt."""
 
     attempt_id: str
     claim: Claim
@@ -36,7 +36,7 @@ class SentClaim:
 
 @dataclass(frozen=True)
 class _Taken:
-    """A successful claim: the moves of its share, and their event."""
+    """State changes from a successful claim, and the event that records them."""
 
     moves: Sequence[Move]
     event: NewEvent
@@ -52,20 +52,22 @@ def claim(
 ) -> ClaimReply:
     """Claim a node's share of an attempt; only the first of several claims succeeds.
 
-    The launch message of the worker is only a hint: it may be old, duplicated or forged. Spec and
-    parent checkpoint come from the database, read in the transaction of the claim. A repeat of the
-    successful claim changes nothing and gets the same reply, because the first may have been lost.
+    The launch message of the worker is only a hint, because it may be old, duplicated or forged.
+    Spec and parent checkpoint come from the database, read in the transaction of the claim. A
+    repeat of the successful claim changes nothing and gets the same reply, because the first may
+    have been lost.
 
     Args:
         context: the server's context.
         attempt_id: the attempt.
-        node: the claiming node.
-        worker: the worker that serves it.
-        secret: secret of the token for reports, the same in each repeat; None for a new one.
+        node: the node that claims its share.
+        worker: the worker that serves the node.
+        secret: secret of the token for reports, which every repeat must send again; None generates
+            one.
 
     Raises:
-        NotFoundError: there is no such attempt, or the node has no share of it.
-        ConflictError: another claim came first, the share has ended, the attempt is to end,
+        NotFoundError: there is no such attempt, or the node has no share of the attempt.
+        ConflictError: another claim came first, the share has ended, the attempt is ordered to end,
             or another worker serves the node.
     """
     sent = Claim(protocol=PROTOCOL, node=node, worker=worker, secret=secret)
@@ -76,20 +78,20 @@ def claim(
 
 
 def claim_all(context: Context, sent: Sequence[SentClaim]) -> list[ClaimReply | RefusalError]:
-    """Carry out claims in one transaction; the number of statements does not depend on theirs.
+    """Carry out claims in one transaction, with a constant number of SQL statements.
 
     Args:
         context: the server's context.
         sent: claims of different attempts.
 
     Returns:
-        The reply to each claim, or its refusal for the reasons of `claim`.
+        For each claim the reply, or the error that `claim` would raise.
     """
     ids, names = [each.attempt_id for each in sent], [each.claim.node for each in sent]
     taken: list[_Taken] = []
     replies: list[ClaimReply | RefusalError] = []
     with context.database.write() as connection:
-        lock_jobs_of(connection, ids)  # before the read: a stop or a second claim may arrive
+        lock_jobs_of(connection, ids)  # before the read, as a stop or another claim may come
         launches = read_launches(connection, ids)
         workers = registered_workers(connection, names)
         for each in sent:
@@ -119,7 +121,7 @@ def _answer(
     claim: Claim,
     workers: Mapping[str, WorkerIdentity | None],
 ) -> tuple[ClaimReply, Sequence[_Taken]]:
-    """Return the reply to a claim, and the share that it takes; a repeat takes none."""
+    """Return the reply to a claim, and the state changes to store; a repeat changes nothing."""
     token = make_token(TokenKind.ATTEMPT, claim.secret)
     share = next((n for n in launch.nodes if n.node == claim.node), None)
     if share is None:
@@ -175,7 +177,7 @@ def _take(
 def _reply(
     context: Context, connection: Connection, launch: Launch, *, node_rank: int, token: str
 ) -> ClaimReply:
-    """Return the reply for the launch, with the token; the database stores only its hash."""
+    """Return the reply with spec and token; the database stores only the hash of the token."""
     attempt, job = launch.attempt, launch.job
     addresses = _addresses(connection, launch) if len(launch.nodes) > 1 else ()
     return ClaimReply(
@@ -197,7 +199,7 @@ def _reply(
         ),
         attempt_token=token,
         node_rank=node_rank,
-        # On one node torchrun chooses a free port; several nodes must agree on one.
+        # On one node, torchrun chooses a free port. Several nodes must use the same port.
         rendezvous=f"{addresses[0]}:{attempt.rendezvous_port}" if addresses else "127.0.0.1:0",
         addresses=addresses,
         lease_seconds=context.settings.lease_seconds,

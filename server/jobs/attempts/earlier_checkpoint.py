@@ -1,7 +1,7 @@
 """The earlier checkpoint to resume from after a failure: a fallback or a rollback.
 
-A fallback replaces a parent checkpoint that could not be loaded, and marks it as damaged. A
-rollback goes back to before a bad window of data; the next attempt leaves the window out.
+A fallback replaces a parent checkpoint that could not be loaded, and marks that checkpoint as
+damaged. A rollback goes back to before a bad window of data, and the next attempt skips the window.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trainyard.training.data_stream import Windows, covered, merged
 def find_fallback(
     context: Context, connection: Connection, *, launch: Launch, failure: Failure | None
 ) -> Fallback | None:
-    """Mark the parent checkpoint if its damage is proved, and return its replacement.
+    """Mark the parent checkpoint if its damage is proved, and return a replacement.
 
     Returns:
-        None if the attempt did not fail while it loaded its parent checkpoint.
+        The replacement; None if the attempt did not fail while it loaded its parent checkpoint.
     """
     attempt, load = launch.attempt, failure.load if failure is not None else None
     if failure is None or load is None or load.checkpoint_id != attempt.parent_checkpoint_id:
@@ -39,7 +39,7 @@ def find_fallback(
     if load.fault is None:
         return Fallback(damaged=None, named=attempt.parent_named, replacement=load.checkpoint_id)
     _mark(context, connection, launch=launch, failure=failure)
-    parent = parent_checkpoint(connection, launch.job.id)  # the one just marked is excluded
+    parent = parent_checkpoint(connection, launch.job.id)  # without the checkpoint just marked
     return Fallback(
         damaged=load.checkpoint_id,
         named=attempt.parent_named,
@@ -48,7 +48,7 @@ def find_fallback(
 
 
 def _mark(context: Context, connection: Connection, *, launch: Launch, failure: Failure) -> None:
-    """Store the damage like a verification does, unless the catalog has it."""
+    """Store the damage as a verification would, unless the catalog has recorded it already."""
     load, now = failure.load, context.now()
     assert load is not None
     assert load.fault is not None
@@ -71,7 +71,7 @@ def _mark(context: Context, connection: Connection, *, launch: Launch, failure: 
 def find_rollback(
     connection: Connection, launch: Launch, failure: Failure | None
 ) -> Rollback | None:
-    """Return the rollback that a guard requires after a failure; None if no guard does."""
+    """Return the rollback that a guard requires after a failure; None without such a guard."""
     if failure is None or failure.bad_window is None:
         return None
     bad = failure.bad_window
@@ -97,7 +97,7 @@ def append_rollback(
     start, end = rollback.window
     if launch.job.spec.program is None:
         then = f"{end - start} sequences, [{start}, {end}), are left out from now on"
-    else:  # a program names no positions in its data: its windows are steps
+    else:  # a program has no data positions, so its windows are steps
         then = f"the same in steps {start + 1} to {end} ends the job"
     event = NewEvent(
         RolledBack(
@@ -114,7 +114,7 @@ def append_rollback(
 
 
 def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Windows]:
-    """Return the windows that each job's newest attempt leaves out; unstarted jobs are omitted."""
+    """Return the windows that each job's newest attempt skips; unstarted jobs are omitted."""
     newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
     query = select(jobs.c.id, attempts.c.skip).join(attempts, newest)
     return dict(connection.execute(query.where(jobs.c.id.in_(job_ids))).all())
@@ -123,10 +123,11 @@ def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mappi
 def windows_left_out(
     connection: Connection, pending: PendingLaunch, *, checkpoint_id: str | None, previous: Windows
 ) -> Windows:
-    """Return all windows of the stream that a new attempt leaves out.
+    """Return all windows of the data stream that a new attempt skips.
 
-    They are the windows of its checkpoint, and the windows of the previous attempt and the launch
-    that start at or after the checkpoint's position: earlier data has been trained on.
+    The result has all windows of the attempt's checkpoint. Windows of the previous attempt and of
+    the launch are included only if they start at or after the checkpoint's position, because
+    earlier data has been trained on.
     """
     wanted = [*previous, *pending.skip]
     if not wanted:
@@ -134,7 +135,7 @@ def windows_left_out(
     manifest = connection.scalar(
         select(checkpoints.c.manifest).where(checkpoints.c.id == checkpoint_id)
     )
-    if not isinstance(manifest, Manifest):  # a program names no positions
+    if not isinstance(manifest, Manifest):  # a program has no data positions
         return merged(wanted)
     data = manifest.train_state.data
     return merged([*data.skipped, *(w for w in wanted if w[0] >= data.position)])

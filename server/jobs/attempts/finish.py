@@ -1,4 +1,4 @@
-"""The end of shares and attempts, and the next state of the job."""
+"""Ends shares and attempts, and moves the job to its next state."""
 
 from __future__ import annotations
 
@@ -69,10 +69,11 @@ def end_nodes(
     actor: Actor,
     exit_record: ExitRecord | None = None,
 ) -> None:
-    """End shares of an attempt; the end of the last one ends the attempt. The job is locked.
+    """End shares of an attempt; the end of the last share ends the attempt.
 
-    The first failure of a share fails the attempt, and the other nodes are ordered to end. The end
-    of a lost share frees its slots and changes nothing else: the attempt may have ended before.
+    The caller holds the job's lock. The first failure of a share fails the attempt, and the server
+    then orders the other nodes to end. The end of a lost share only frees its slots, because the
+    attempt may have ended before.
 
     Raises:
         IllegalMoveError: a share has ended already.
@@ -103,10 +104,10 @@ def end_nodes(
 def lose_node(
     context: Context, connection: Connection, *, attempt_id: str, failure: Failure, actor: Actor
 ) -> None:
-    """Mark a silent share as lost, so that its attempt ends without it; the job is locked.
+    """Mark a silent share as lost, so that its attempt ends without it.
 
-    The failure is `node_lost`. The share keeps its slots until proof of its end
-    (docs/lifecycle-sizes.md, 51).
+    The caller holds the job's lock. The failure is `node_lost`, and the share keeps its slots until
+    its end is proved (docs/lifecycle-sizes.md, 51).
     """
     lost = update(attempt_nodes).where(
         attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node == failure.node
@@ -130,21 +131,21 @@ def order(
     goes_on: bool = False,
     lost: str | None = None,
 ) -> None:
-    """Order an attempt's nodes to end, and end its unclaimed shares immediately.
+    """Order an attempt's nodes to end their shares, and end unclaimed shares immediately.
 
-    While a share is unclaimed, no rank trains and there is nothing to save: even a stop cancels the
-    claimed shares then.
+    While a share is unclaimed, no rank trains and there is nothing to save. So even a stop then
+    cancels the claimed shares.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a transaction that holds the job's lock.
         launch: the attempt, which has not ended.
         desired: `stop` or `cancel`.
-        actor: who orders it.
-        reason: why.
-        moves: further moves of the same event.
+        actor: who gives the order.
+        reason: why the nodes are ordered to end.
+        moves: further state changes to store with the same event.
         goes_on: whether the job continues on other nodes after a stop.
-        lost: the steps that a cancel loses, in words.
+        lost: the steps that a cancel loses, as text.
     """
     unclaimed = launch.unclaimed
     cancelled = launch.attempt.desired == DesiredState.CANCEL  # a cancel never becomes a stop
@@ -177,7 +178,7 @@ def preempt(
 ) -> None:
     """Order an attempt to save and leave, while its job continues on other nodes.
 
-    It has no effect on an attempt that is already ordered to end. The job is locked.
+    The order has no effect on an attempt already ordered to end. The caller holds the job's lock.
     """
     launch = read_launch(connection, attempt_id)
     if launch.attempt.desired != DesiredState.RUN or not launch.live:
@@ -206,13 +207,13 @@ def _end_node(
     actor: Actor,
     exit_record: ExitRecord | None,
 ) -> None:
-    # The attempt's event has the first failure in full; this event details only further ones.
+    # The attempt's event has the first failure in full; this event details only later failures.
     detail = f": {end.failure.reason}" if end.failure else ""
     if end.failure and launch.attempt.failure:
         detail += f": {end.failure.message}"
     share = next(each for each in launch.nodes if each.node == end.node)
     ending: dict[str, Any] = {"exit": exit_record, "unreachable_since": None}
-    if share.lost_at is None:  # a lost share keeps the outcome that its attempt's verdict used
+    if share.lost_at is None:  # a lost share keeps the outcome used by the verdict
         ending |= {"outcome": end.outcome.value, "failure": end.failure}
     event = NewEvent(
         NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
@@ -276,7 +277,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         follow = _follow_up(connection, launch, spec, outcome, failure, rollback, fallback)
         if failure is not None and follow.pending is not None:
             queue_build(context, connection, job=job, spec=spec, failure=failure)
-    except UnreadableError as error:  # no launch can follow, and the end must be possible
+    except UnreadableError as error:  # no launch can follow, but the attempt must still end
         cause = f"{failure.reason}: {failure.message}; " if failure is not None else ""
         follow = FollowUp(JobState(outcome.value), reason=f"{cause}{error}")
     if not _is_replaced(follow, failure):
@@ -307,7 +308,7 @@ def _follow_up(
             actor=SERVER.name,
             overrides=attempt.overrides.with_priority(job.spec, job.priority),
             layout=attempt.layout,
-            # Both apply to the checkpoint that a person named, not to the attempt's own saves.
+            # Both fields apply only to a checkpoint that a person named, not to own saves.
             allow_code_change=attempt.allow_code_change and saved is None,
             parent_named=attempt.parent_named and saved is None,
         ),
@@ -324,9 +325,9 @@ def _follow_up(
 
 
 def _is_replaced(follow: FollowUp, failure: Failure | None) -> bool:
-    """Return whether the next attempt replaces a lost node by a spare one.
+    """Return whether the next attempt replaces a lost node with a spare node.
 
-    After a pause, a launch queues like any other: spare nodes that it kept would idle for minutes.
+    The node is not replaced after a pause, because spare nodes would then idle for minutes.
     """
     again = follow.pending is not None and follow.pending.cause == AttemptCause.RETRY
     return again and _is_lost(failure) and follow.delay_seconds == 0
@@ -395,5 +396,5 @@ def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> 
 
 
 def _brief(failure: Failure | None) -> Failure | None:
-    """Return the failure without its traceback; the attempt's row has it."""
+    """Return the failure without its traceback, which the attempt's row has."""
     return replace(failure, traceback=None) if failure else None

@@ -1,4 +1,4 @@
-"""A launch: job, attempt and the attempt's nodes, read together under the job's lock."""
+"""A launch: a job, an attempt and the attempt's shares, read together under the job's lock."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from trainyard.spec.job import JobSpec
 
 @dataclass(frozen=True)
 class Launch:
-    """A job, one of its attempts, and that attempt's nodes by node rank."""
+    """A job, one attempt of the job, and the shares of that attempt, sorted by node rank."""
 
     job: Job
     attempt: Attempt
     nodes: Sequence[AttemptNode]
-    """Its shares with ranks."""
+    """The attempt's shares with ranks."""
     spares: Sequence[AttemptNode]
-    """Its shares on spare nodes."""
+    """The attempt's shares on spare nodes."""
 
     @property
     def subject(self) -> Subject:
@@ -53,7 +53,7 @@ class Launch:
 
     @property
     def step_words(self) -> str:
-        """The last step in words; empty if a program has reported none."""
+        """The last step as text; empty if a program has reported no step."""
         step = self.attempt.last_step
         return f" at step {step}" if step or not runs_program(self.job) else ""
 
@@ -64,12 +64,13 @@ class Launch:
 
     @property
     def live(self) -> list[AttemptNode]:
-        """Shares that must end before the attempt does: neither ended nor lost."""
+        """Shares that are neither ended nor lost; they must end before the attempt ends."""
         ended = AttemptNodeState.ENDED
         return [node for node in self.nodes if node.state != ended and node.lost_at is None]
 
 
-# The queries of each claim and each end. Built once: building one takes longer than running it.
+# Queries for each claim and each end. They are built once, because building a query takes longer
+# than running it.
 _OF_ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
 _ATTEMPTS_AND_JOBS = (
     select(*Attempt.columns(), *Job.columns())
@@ -84,7 +85,7 @@ _SHARES = (
 
 
 def read_launch(connection: Connection, attempt_id: str) -> Launch:
-    """Read an attempt that exists."""
+    """Read an existing attempt with its job and its shares."""
     return read_launches(connection, [attempt_id])[attempt_id]
 
 
@@ -135,9 +136,10 @@ def release_spares(
     *,
     nodes: Collection[str] | None = None,
 ) -> None:
-    """Release the named spare nodes of an attempt, or all of them; the job is locked.
+    """Release the named spare nodes of an attempt, or all of its spare nodes.
 
-    Their shares are deleted: the attempt may reserve the same nodes again.
+    The caller holds the job's lock. The shares of the spare nodes are deleted, because the attempt
+    may reserve the same nodes again.
     """
     released = [spare for spare in launch.spares if nodes is None or spare.node in nodes]
     if not released:
@@ -153,13 +155,13 @@ def release_spares(
 
 
 def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> None:
-    """Release the spare nodes that a queued job keeps to replace a lost node; the job is locked."""
+    """Release the spare nodes that a queued, locked job keeps to replace a lost node."""
     if job.spare_slots:
         release_spares(context, connection, newest_launch(connection, job.id))
 
 
 def locked_share(connection: Connection, attempt_id: str, node: str) -> AttemptNode | None:
-    """Lock the job of an attempt, and return the share of a node; None where either is gone."""
+    """Lock the job of an attempt, and return a node's share; None if job or share is gone."""
     try:
         lock_job_of(connection, attempt_id)
     except NotFoundError:
@@ -169,10 +171,10 @@ def locked_share(connection: Connection, attempt_id: str, node: str) -> AttemptN
 
 
 def submitted_spec(connection: Connection, job_id: str) -> JobSpec:
-    """Return the spec of a job as it was submitted.
+    """Return the submitted spec of a job.
 
     Raises:
-        UnreadableError: another version stored it.
+        UnreadableError: another version stored the spec.
     """
     stored = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
     spec: JobSpec = stored.read(f"spec of job {job_id}")
@@ -180,7 +182,7 @@ def submitted_spec(connection: Connection, job_id: str) -> JobSpec:
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
-    """Return the effective spec of an attempt: its overrides applied, each `auto` resolved.
+    """Return the effective spec of an attempt, with its overrides applied and each `auto` resolved.
 
     Raises:
         UnreadableError: another version stored the spec or the overrides.
@@ -196,7 +198,7 @@ def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
 
 
 def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
-    """Return the id of a job's newest attempt; None before the first."""
+    """Return the id of a job's newest attempt; None before the first attempt."""
     return connection.scalar(
         select(attempts.c.id)
         .where(attempts.c.job_id == job_id)
@@ -206,10 +208,10 @@ def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
 
 
 def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
-    """Return the number of consecutive failed attempts, the one that ends now included.
+    """Return the number of consecutive failed attempts, including the attempt that ends now.
 
-    They count from the newest attempt that a person started. After a launch that was put back, only
-    consecutive put-backs count: the pause depends on nothing before them.
+    The count starts at the newest attempt that a person started. After a launch that was put back,
+    only consecutive put-backs count, because the pause depends only on them.
     """
     job, newest = launch.job.id, launch.attempt.number
     of_a_person = (attempts.c.cause != AttemptCause.RETRY, attempts.c.actor != SCHEDULER.name)
@@ -219,7 +221,8 @@ def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure |
     first = started or newest
     if failure is None or not failure.free_retry:
         return newest - first + 1
-    # Not validated: a failure that another version wrote must not end the job.
+    # The failure is not validated, because a failure that another version wrote must not end the
+    # job.
     before = connection.scalars(
         select(type_coerce(attempts.c.failure, Json))
         .where(attempts.c.job_id == job, attempts.c.number.between(first, newest - 1))
@@ -244,7 +247,8 @@ def runs_program(job: Job) -> bool:
 def begun_before(connection: Connection, attempt: Attempt) -> bool:
     """Return whether ranks of an earlier attempt of the job have started.
 
-    Ranks that ended before a report showed them running appear only in the exit of their share.
+    Ranks that ended before a report showed them as running appear only in the exit record of their
+    share.
     """
     ranks = text_of(connection, attempt_nodes.c.exit, "ranks")
     ended = exists().where(attempt_nodes.c.attempt_id == attempts.c.id, ranks != "[]")
@@ -264,10 +268,10 @@ def newest_launch(connection: Connection, job_id: str) -> Launch:
 
 
 def refuse_while_held(connection: Connection, job: Job) -> None:
-    """Refuse to delete a job while a lost node may run its ranks: its rows hold the slots.
+    """Refuse to delete a job while a lost node may run its ranks, because its rows hold the slots.
 
     Raises:
-        ConflictError: naming the nodes.
+        ConflictError: a lost node may run ranks; the message names the nodes.
     """
     share = attempt_nodes.c
     query = select(share.node).join(attempts, attempts.c.id == share.attempt_id)
@@ -281,19 +285,19 @@ def refuse_while_held(connection: Connection, job: Job) -> None:
 
 
 def newest_saved_step(connection: Connection, attempt_id: str) -> int | None:
-    """Return the step of the newest checkpoint that an attempt committed; None without one."""
+    """Return the step of an attempt's newest committed checkpoint; None without a checkpoint."""
     newest = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt_id)
     saved: int | None = connection.scalar(newest)
     return saved
 
 
 def gets_further(spec: JobSpec, attempt: Attempt, saved: int | None) -> bool:
-    """Return whether the next attempt starts at a later step than this one did.
+    """Return whether the next attempt starts at a later step than this attempt.
 
     Args:
         spec: the effective spec.
         attempt: the attempt.
-        saved: step of its newest committed checkpoint.
+        saved: step of the attempt's newest committed checkpoint.
     """
     begins_again = spec.program is not None and spec.program.resume == "never"
     return saved is not None and saved > attempt.start_step and not begins_again

@@ -13,9 +13,9 @@ from server.core.database.tables import attempts
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 BEFORE_ALL = -1
-"""The step before step 0, the first one of a fresh start."""
+"""The step before step 0; step 0 is the first step of a fresh start."""
 NEVER = 2**31 - 1
-"""A step after all others, which PostgreSQL's INTEGER still holds."""
+"""A step after all others, and the largest value of PostgreSQL's INTEGER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class AttemptKey(TypedRow):
     id: str
     number: int
     parent_checkpoint_id: str | None
-    """Checkpoint of this job; another job's checkpoint is not part of the lineage."""
+    """Parent checkpoint of the attempt. A checkpoint of another job is not part of the lineage."""
     start_step: int
 
     def within(self, job_id: str) -> AttemptKey:
-        """Return the key without a parent checkpoint of another job."""
+        """Return the key, without its parent checkpoint if that belongs to another job."""
         parent = self.parent_checkpoint_id
         if parent is None or split_checkpoint_id(parent)[0] == job_id:
             return self
@@ -58,12 +58,13 @@ class Lineage:
     """The steps that led to one attempt."""
 
     segments: tuple[Segment, ...]
-    """Oldest first; each starts where the one before it ends."""
+    """Segments, oldest first; each segment starts where the previous segment ends."""
 
     def holds(self, *, number: int, step: int) -> bool:
         """Return whether attempt `number` at `step` belongs to this lineage.
 
-        The start state of an attempt counts as its own: the attempt may have saved it again.
+        The start state of an attempt counts as its own, because the attempt may have saved it
+        again.
         """
         return any(
             segment.number == number and max(segment.after, 0) <= step <= segment.until
@@ -71,7 +72,7 @@ class Lineage:
         )
 
     def parted_from(self, other: Lineage) -> int:
-        """Return the last step that both lineages share; `BEFORE_ALL` without one."""
+        """Return the last step that is in both lineages; `BEFORE_ALL` if there is none."""
         until = {segment.number: segment.until for segment in self.segments}
         shared = (
             min(until[segment.number], segment.until)
@@ -105,8 +106,9 @@ def attempts_of_jobs(
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:
     """Return the lineage that ends in attempt `number` (default: the newest).
 
-    Each attempt started from a checkpoint of an earlier attempt; only the steps of the earlier one
-    up to this checkpoint belong to the lineage. A job without attempts has an empty lineage.
+    Each attempt started from a checkpoint of an earlier attempt. Only the steps of the earlier
+    attempt up to this checkpoint belong to the lineage. A job without attempts has an empty
+    lineage.
     """
     current = keys.get(max(keys, default=0) if number is None else number)
     until = NEVER

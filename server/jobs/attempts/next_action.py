@@ -1,4 +1,4 @@
-"""The action that helps a failed job: one that changes the cause of the failure."""
+"""The action that helps a failed job, because it removes the cause of the failure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from trainyard.spec.auto import explicit, resolved
 from trainyard.spec.job import JobSpec
 
 REPEATED = frozenset({FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE})
-"""Reasons caused by settings and data: a resume repeats the same steps with both."""
+"""Reasons caused by settings and data; a resume would repeat the same steps with both."""
 OF_CODE = frozenset({FailureReason.PROGRAM_ERROR, FailureReason.PROGRAM_START_ERROR})
-"""Reasons caused by a program's code; packed code never changes."""
+"""Reasons caused by a program's code; a resume would run the same code, because packs never
+change."""
 BOUND = "resources.max_runtime_seconds"
-"""The bound of an attempt: a resume after it needs a longer one."""
+"""Field that bounds the run time of an attempt; a resume after the bound needs a larger value."""
 
 
 def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -> NextAction | None:
-    """Return the action that helps after a failure of the newest attempt; None if it did not fail.
+    """Return the action that helps after the newest attempt failed; None if it did not fail.
 
-    A failure caused by settings and data repeats at the same step of a resume. A fork of the newest
-    usable checkpoint before it, with another setting, helps; without such a checkpoint, a new job.
-    A failure of packed code needs a new job. Everything else is resumed.
+    A failure caused by settings and data repeats at the same step of a resume. The action is then a
+    fork with another setting from the newest usable checkpoint before that step, or a new job if
+    there is no such checkpoint. A failure of packed code needs a new job. After all other failures
+    the job is resumed.
     """
     if job.state != JobState.FAILED or attempt is None or attempt.failure is None:
         return None
@@ -40,7 +42,7 @@ def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -
     field, setting = _changed(spec, failure)
     why = f"A resume takes the same steps with the same {field} and ends in the same way."
     origin = parent_checkpoint(connection, job.id, before_step=_latest(spec, failure))
-    # A fresh start has the weights of step 0 anyway; a fork has the weights of the other job.
+    # A fresh start has the weights of step 0 anyway, but a fork has the weights of the other job.
     if origin.id is None or (origin.step == 0 and job.forked_from is None):
         text = f"{why} No checkpoint lies between step 0 and the failure: submit a new job."
         return NextAction(verb="submit", text=text, field=field, setting=setting)
@@ -67,18 +69,18 @@ def _latest(spec: JobSpec, failure: Failure) -> int:
 
 
 def _changed(spec: JobSpec, failure: Failure) -> tuple[str, str]:
-    """Return the field to change, and a setting to start with."""
+    """Return the field to change, and a first value to try."""
     if (
         failure.reason == FailureReason.LOSS_SPIKE
         and spec.guard.loss_spike != "rollback"
-        and spec.checkpoint.preflight  # a rollback of the fork may go back to it
+        and spec.checkpoint.preflight  # a rollback of the fork may go back to the preflight save
     ):
         return "guard.loss_spike", "guard.loss_spike=rollback"
     return "optimizer.lr", f"optimizer.lr={spec.optimizer.lr / 2:g}"
 
 
 def of_program(spec: JobSpec, failure: Failure) -> NextAction:
-    """Return the action that helps after a failure of a program; programs cannot be forked."""
+    """Return the action after a program's failure; programs cannot be forked."""
     program = spec.program
     assert program is not None
     if failure.reason in REPEATED:
@@ -90,7 +92,7 @@ def of_program(spec: JobSpec, failure: Failure) -> NextAction:
 
 
 def resume_with(spec: JobSpec, failure: Failure) -> NextAction:
-    """Return the resume that helps, with the setting that it changes."""
+    """Return a resume as the action, with the setting to change."""
     remedy = failure.remedy
     aim = None if remedy.resume == "earlier" else remedy.resume
     setting = None

@@ -1,4 +1,4 @@
-"""Heartbeats of nodes: liveness, shutdown notices, and proofs that processes are gone."""
+"""Heartbeats of nodes: liveness, shutdown notices, and proofs that processes have ended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from trainyard.run.failures import Failure, FailureReason
 
 @dataclass(frozen=True, slots=True)
 class _Before(TypedRow):
-    """A node before its heartbeat."""
+    """Columns of a node before its heartbeat is stored."""
 
     table: ClassVar[Table] = nodes
     name: str
@@ -70,7 +70,7 @@ _OF_NODES: BindParameter[Sequence[str]] = bindparam("of_nodes", expanding=True)
 _BEFORE = (
     _Before.select()
     .where(nodes.c.name.in_(_OF_NODES))
-    .order_by(nodes.c.name)  # the order in which all code locks several nodes
+    .order_by(nodes.c.name)  # all code locks several nodes in this order
     .with_for_update(key_share=True)
 )
 _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
@@ -78,7 +78,7 @@ _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
 
 @cache
 def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
-    """Return the query of the database's time and the nodes' held shares; it has at least a row."""
+    """Return the query for the database's time and the nodes' held shares; at least one row."""
     one = select(literal(1).label("one")).subquery()
     query = select(time_of(dialect), attempt_nodes.c.node, attempt_nodes.c.attempt_id)
     held = attempt_nodes.c.node.in_(_OF_NODES) & NODE_LEASES.are_held
@@ -86,7 +86,7 @@ def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
 
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
-    """Store the heartbeat of a node, and end shares if their processes are proved gone.
+    """Store the heartbeat of a node, and end shares if their processes are proved to have ended.
 
     Raises:
         NotFoundError: the node never registered.
@@ -106,14 +106,14 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
 def node_heartbeats(
     context: Context, heartbeats: Sequence[NodeHeartbeat]
 ) -> list[NodeHeartbeatReply | RefusalError]:
-    """Store heartbeats in one transaction; the number of statements does not depend on theirs.
+    """Store heartbeats in one transaction, with a constant number of SQL statements.
 
     Args:
         context: the server's context.
         heartbeats: heartbeats of different nodes; only `node_heartbeat` handles their `gone`.
 
     Returns:
-        The reply to each heartbeat, or its refusal for the reasons of `node_heartbeat`.
+        For each heartbeat the reply, or the error that `node_heartbeat` would raise.
     """
     with context.database.write() as connection:
         refused = _note_nodes(context, connection, heartbeats)
@@ -133,8 +133,8 @@ def _replies(
     for _, node, attempt_id in rows:
         if attempt_id is not None:
             held[node].append(attempt_id)
-    # The time of the database, not of this process: a node would be compared with another clock at
-    # each heartbeat.
+    # The time comes from the database, because each heartbeat may reach another server process with
+    # another clock.
     time = rows[0][0].timestamp()
     return {
         each.node: NodeHeartbeatReply(
@@ -148,7 +148,7 @@ def _replies(
 def _note_nodes(
     context: Context, connection: Connection, heartbeats: Sequence[NodeHeartbeat]
 ) -> dict[str, RefusalError]:
-    """Store heartbeats of different nodes, and return the refusals by node."""
+    """Store heartbeats of different nodes, and return the errors of refused heartbeats, by node."""
     found = _Before.all(connection, _BEFORE, {"of_nodes": [each.node for each in heartbeats]})
     rows = {row.name: row for row in found}
     refusals = {each.node: _refusal(rows.get(each.node), each) for each in heartbeats}
@@ -173,7 +173,7 @@ def _note_nodes(
 
 
 def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError | None:
-    """Return the refusal of a heartbeat; None if it is accepted."""
+    """Return the error that refuses a heartbeat; None if the heartbeat is accepted."""
     node = heartbeat.node
     if before is None:
         return NotFoundError(f"node {node!r} never registered")
@@ -187,7 +187,7 @@ def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError |
 def _noted(
     context: Context, before: _Before, *, heartbeat: NodeHeartbeat, now: datetime
 ) -> dict[str, Any]:
-    """Return the columns that a heartbeat sets: always the same ones, some with their old value."""
+    """Return the columns that every heartbeat sets; some of them may keep their old value."""
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
     wrong = clock_is_wrong(reading, before=before.clock_is_wrong, limit=limit)
     withheld = withheld_slots(
@@ -214,7 +214,7 @@ def _noted(
 
 
 def _changes(before: _Before, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
-    """Yield the events of the changes that a heartbeat makes."""
+    """Yield an event for each change that a heartbeat makes."""
     node, notice = heartbeat.node, heartbeat.notice
     if before.notice != notice:
         yield NewEvent(
@@ -228,15 +228,16 @@ def _changes(before: _Before, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
 
 
 def _end(seconds: float) -> datetime | None:
-    """Return the end of an allocation; None if it lies beyond `datetime.max`: it has no end."""
+    """Return the end of an allocation; None (no end) if it lies beyond `datetime.max`."""
     latest = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
     return None if seconds > latest else datetime.fromtimestamp(seconds, UTC)
 
 
 def _end_gone(context: Context, attempt_id: str, *, node: str, worker: WorkerIdentity) -> None:
-    """End a share if its worker proves its processes gone; without proof nothing changes.
+    """End a share if its worker proves that its processes have ended, else change nothing.
 
-    The reason is `launch_error` if the machine has not rebooted since the claim, else `node_lost`.
+    The reason of the failure is `launch_error` if the machine has not rebooted since the claim,
+    else `node_lost`.
     """
     with context.database.write() as connection:
         share = locked_share(connection, attempt_id, node)

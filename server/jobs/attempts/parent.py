@@ -1,8 +1,8 @@
-"""The parent checkpoint: the one from which the next attempt of a job resumes.
+"""The parent checkpoint, from which the next attempt of a job resumes.
 
-The choice at placement counts. Previews call the same function: those of a resume and its options,
-of the loss of a cancel, and the message of a fallback. Only a rollback chooses earlier, at the end
-of the failed attempt (docs/lifecycle.md, 24-29).
+The checkpoint is chosen at placement. Previews call the same function: the preview and the options
+of a resume, the preview of the steps that a cancel loses, and the message of a fallback. Only a
+rollback chooses earlier, when the failed attempt ends (docs/lifecycle.md, 24-29).
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from server.jobs.attempts.lineage import Lineage, attempts_of_jobs, lineage_of
 from trainyard.protocol.rest.jobs import PendingLaunch
 
 SEGMENTS_AT_ONCE = 100
-"""Attempts of a lineage in one query; each adds a condition."""
+"""Maximum number of attempts of a lineage in one query; each attempt adds a condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParentCheckpoint:
-    """Where an attempt starts."""
+    """The checkpoint from which an attempt starts, or a start from scratch."""
 
     id: str | None = None
-    """None for a start from scratch."""
+    """Id of the checkpoint; None for a start from scratch."""
     step: int = 0
     own: bool = False
-    """Whether the job saved it itself; a fork starts from a checkpoint of another job."""
+    """Whether the job itself saved the checkpoint; a fork starts from a checkpoint of another
+    job."""
     usable: bool = True
-    """Whether it is neither damaged nor being deleted. A person may name an unusable one."""
+    """Whether the checkpoint is neither damaged nor being deleted. A person may name an unusable
+    checkpoint."""
     branch: bool = False
-    """Whether newer checkpoints of the lineage are left behind."""
+    """Whether the lineage has newer checkpoints, which the attempt leaves on a branch."""
 
 
 def parent_checkpoint(
@@ -48,14 +50,15 @@ def parent_checkpoint(
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a job would resume now.
 
-    It is the named checkpoint, or else the newest usable one in the lineage of the newest attempt,
-    never one of another branch. A fork without own checkpoints starts again from its origin.
+    The result is the named checkpoint, or else the newest usable checkpoint in the lineage of the
+    newest attempt, never a checkpoint of another branch. A fork without checkpoints of its own
+    starts again from its origin.
 
     Args:
         connection: a transaction.
         job_id: a job that exists.
         named: id of the chosen checkpoint of the job, usable or not.
-        before_step: consider only checkpoints before this step, and not the origin of a fork.
+        before_step: consider only checkpoints before this step, and never the origin of a fork.
 
     Raises:
         NotFoundError: the job has no checkpoint with this id.
@@ -78,13 +81,13 @@ def parent_of_launch(
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a queued launch would resume now.
 
-    A fork's launch names another job's checkpoint, which counts only until the fork has saved.
+    A fork's launch names another job's checkpoint, which is used only until the fork has saved.
 
     Args:
         connection: a transaction.
         job_id: a job that exists.
-        pending: its launch.
-        forked_from: the checkpoint of another job from which it was forked.
+        pending: the job's queued launch.
+        forked_from: for a fork, the checkpoint of the other job.
         newest: the job's checkpoint from `newest_of_jobs`.
 
     Raises:
@@ -112,7 +115,7 @@ def _named(
 
 
 def _fork(connection: Connection, job_id: str) -> ParentCheckpoint:
-    """Return the origin of a fork; a start from scratch for other jobs."""
+    """Return the origin of a fork, or a start from scratch for other jobs."""
     row = connection.execute(
         select(jobs.c.forked_from, jobs.c.fork_step).where(jobs.c.id == job_id)
     ).one()
@@ -126,11 +129,11 @@ def _fork(connection: Connection, job_id: str) -> ParentCheckpoint:
 def newest_of_jobs(
     connection: Connection, job_ids: Collection[str], *, before_step: int | None = None
 ) -> Mapping[str, ParentCheckpoint | None]:
-    """Return the newest usable checkpoint in the lineage of each job; None if it has none.
+    """Return the newest usable checkpoint in each job's lineage; None for a job without any.
 
     Args:
         connection: a transaction.
-        job_ids: jobs, at most as many as one query may list.
+        job_ids: ids of jobs, at most as many as one query may list.
         before_step: consider only checkpoints before this step.
     """
     if not job_ids:
@@ -176,9 +179,10 @@ def _newest_along(
 
 
 def _resumes(connection: Connection, dtype: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that a job resumes from its checkpoints; some programs start over."""
+    """Return the SQL condition that a job resumes from its checkpoints; some programs start
+    over."""
     resume = text_of(connection, jobs.c.spec, "program", "resume")
-    # Only checkpoints of programs lack a `dtype`, so the specs of other jobs are not parsed.
+    # Only checkpoints of programs have no `dtype`, so the specs of other jobs are not parsed.
     return or_(dtype.is_not(None), func.coalesce(resume, "") != "never")
 
 

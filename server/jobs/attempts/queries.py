@@ -39,7 +39,7 @@ class StoredRequest(TypedRow):
 def attempt_views(
     connection: Connection, job_id: str, *, spec: JobSpec, rows: Sequence[Attempt]
 ) -> list[AttemptView]:
-    """Return the views of some attempts of a job with this spec."""
+    """Return the views of the given attempts of a job."""
     if not rows:
         return []
     nodes: dict[str, list[AttemptNodeView]] = {row.id: [] for row in rows}
@@ -64,7 +64,8 @@ def attempt_views(
 def list_requests(
     connection: Connection, job_id: str, *, before: str | None, limit: int
 ) -> list[JobRequestView]:
-    """Return at most `limit` requests to a job's attempts before an id, the newest first.
+    """Return at most `limit` requests to a job's attempts, newest first, older than the id
+    `before`.
 
     Raises:
         NotFoundError: no job has this id.

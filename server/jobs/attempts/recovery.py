@@ -1,4 +1,4 @@
-"""The search for unreported commits of an attempt (docs/lifecycle-failures.md, 25)."""
+"""The search for unreported checkpoints of an attempt (docs/lifecycle-failures.md, 25)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from server.jobs.operations.service import queue_operation
 from trainyard.protocol.operations import OperationKind, OperationTask, RecoverTask
 
 NOTHING = -1
-"""The step before the first one that can be saved."""
+"""The step before the first step that can be saved."""
 
 
 def queue_recovery(context: Context, connection: Connection, launch: Launch, *, root: str) -> None:
     """Queue the search if the first node is lost or its rank 0 ended during a save.
 
-    The job is locked. Commits are reported in order, so only later ones than the newest reported
-    one can be missing.
+    The caller holds the job's lock. Commits are reported in order, so only commits after the newest
+    reported commit can be missing.
     """
     job, attempt = launch.job, launch.attempt
     first = launch.nodes[0]

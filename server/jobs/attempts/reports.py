@@ -32,13 +32,15 @@ from trainyard.run.records import Heartbeat
 from trainyard.spec.layout import Layout
 
 OUTPUT_TAKEN = timedelta(minutes=10)
-"""Time after an attempt's end for which its token may still report output of its ranks."""
+"""Time after an attempt's end during which its token may still report output of its ranks."""
 
 MAX_ACCEPTED = 2048
-"""Shares that a server process caches between reports; each takes a few kilobytes."""
+"""Maximum number of shares that a server process caches between reports, each of a few
+kilobytes."""
 
 _lower = attempt_nodes.alias("lower_shares")
-# Counts the commas of the JSON list of slots: the two databases parse JSON by different functions.
+# Counts the commas in the JSON list of slots, because SQLite and PostgreSQL have different JSON
+# functions.
 _COMMAS = func.length(_lower.c.slots, type_=Integer) - func.length(
     func.replace(_lower.c.slots, ",", ""), type_=Integer
 )
@@ -69,7 +71,7 @@ _HAS_REQUESTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReportedShare(TypedRow):
-    """A share of an attempt, as needed for a report of its supervisor."""
+    """The fields of a share that the handling of its supervisor's report needs."""
 
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
@@ -82,30 +84,32 @@ class ReportedShare(TypedRow):
     node_rank: int
     slots: list[int]
     first_rank: Annotated[int, _FIRST_RANK]
-    """Its first global rank: the number of slots of all shares with lower node ranks."""
+    """First global rank of the share, equal to the number of slots of all shares with lower node
+    ranks."""
     node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
     attempt_state: Annotated[AttemptState, attempts.c.state]
     desired: Annotated[DesiredState, attempts.c.desired]
     layout: Annotated[Layout, attempts.c.layout]
     progress: Annotated[Progress, jobs.c.progress]
-    """Progress of the job; while the share has not ended, this attempt is the newest."""
+    """Progress of the job. Until the share has ended, this attempt is the newest attempt of the
+    job."""
     start_step: Annotated[int, attempts.c.start_step]
     last_step: Annotated[int, attempts.c.last_step]
     parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
     attempt_ended_at: Annotated[datetime | None, attempts.c.ended_at]
     identity: Identity | None
     acknowledged: dict[str, int]
-    """Stored bytes of each file of the spool."""
+    """Number of stored bytes by file of the spool."""
     unreachable_since: datetime | None
     lost_at: datetime | None
     has_shells: Annotated[bool, _HAS_SHELLS]
-    """Whether a person's command waits for the supervisor."""
+    """Whether a person's command waits to be started by the supervisor."""
     has_requests: Annotated[bool, _HAS_REQUESTS]
     """Whether a request waits for the trainer of the attempt."""
 
     @property
     def key(self) -> ShareKey:
-        """Attempt id and token hash, by which the share is read again."""
+        """Attempt id and token hash, the key to read the share again."""
         return self.attempt_id, self.token_hash
 
     @property
@@ -128,7 +132,7 @@ class ReportedShare(TypedRow):
 ShareKey = tuple[str, str | None]
 """Id of an attempt, and the hash of a token for a share of it."""
 
-# Statements are built once: building one takes longer than running it.
+# Statements are built once, because building a statement takes longer than running it.
 _REPORTED_SHARES = (
     ReportedShare.select()
     .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
@@ -141,13 +145,13 @@ _REPORTED_SHARES = (
 
 
 def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> ReportedShare:
-    """Return the share of a token, before the body of the report is read.
+    """Return the share that a token belongs to, before the body of the report is read.
 
     Raises:
         UnauthenticatedError: the token belongs to no share of this attempt.
-        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, which revoked the token.
-            The token of a lost share stays valid until the share has ended: its exit is the proof
-            that frees its slots.
+        ConflictError: the attempt ended more than `OUTPUT_TAKEN` ago, which revoked the token. The
+            token of a lost share stays valid until the share has ended, because its exit is the
+            proof that frees its slots.
     """
     (found,) = authenticate_shares(context, [(attempt_id, token_hash)])
     if isinstance(found, RefusalError):
@@ -162,13 +166,13 @@ def _share_of_request(
 
 
 AuthenticatedShare = Annotated[ReportedShare, Depends(_share_of_request)]
-"""The share whose supervisor sends the request; the path has `attempt_id`."""
+"""The share that belongs to the token of the request; the path has `attempt_id`."""
 
 
 def authenticate_shares(
     context: Context, keys: Sequence[ShareKey]
 ) -> list[ReportedShare | RefusalError]:
-    """Return the share of each key, or its refusal for the reasons of `authenticate_share`."""
+    """Return for each key the share, or the error that `authenticate_share` would raise."""
     with context.database.read() as connection:
         shares = read_reported_shares(connection, keys)
     return [accepted_or_refused(context, shares.get(key)) for key in keys]
@@ -177,7 +181,7 @@ def authenticate_shares(
 def accepted_or_refused(
     context: Context, share: ReportedShare | None
 ) -> ReportedShare | RefusalError:
-    """Return the share if its token is valid now, else the refusal."""
+    """Return the share if its token is still valid, else the error."""
     if share is None:
         return UnauthenticatedError("this is no token of this attempt")
     ended_at = share.attempt_ended_at if share.node_state == AttemptNodeState.ENDED else None
@@ -189,7 +193,7 @@ def accepted_or_refused(
 def read_reported_shares(
     connection: Connection, keys: Sequence[ShareKey]
 ) -> dict[ShareKey, ReportedShare]:
-    """Return shares by key, ended ones included; unknown keys are omitted."""
+    """Return shares by key, including ended shares; unknown keys are omitted."""
     attempt_ids, token_hashes = zip(*keys, strict=True)
     of = {"attempt_ids": attempt_ids, "token_hashes": token_hashes}
     shares = ReportedShare.all(connection, _REPORTED_SHARES, of)
@@ -197,10 +201,10 @@ def read_reported_shares(
 
 
 class AcceptedShares:
-    """A cache of shares as of the last report on each that this server process has stored.
+    """A cache of shares, each as of the last report that this server process stored.
 
-    For a cached share, the token of the next report is not checked before the body is read: the
-    transaction that stores the report reads the share again and refuses a revoked token. All
+    For a cached share, the token of the next report is not checked before the body is read, because
+    the transaction that stores the report reads the share again and refuses a revoked token. All
     methods run in the event loop.
     """
 
@@ -212,21 +216,21 @@ class AcceptedShares:
         return self._shares.pop(key, None)
 
     def keep(self, share: ReportedShare, acknowledged: Mapping[str, int]) -> None:
-        """Keep a share after a report.
+        """Cache a share after a report.
 
         Args:
-            share: the share on which the token of the report was accepted.
-            acknowledged: stored bytes of each file, as in the reply.
+            share: the share that the report's token was accepted for.
+            acknowledged: number of stored bytes by file, as in the reply.
         """
         if len(self._shares) >= MAX_ACCEPTED:
-            del self._shares[next(iter(self._shares))]  # the least recent report
+            del self._shares[next(iter(self._shares))]  # the share with the oldest report
         # The database has no offset for a file without stored bytes.
         stored = share.acknowledged | {file: end for file, end in acknowledged.items() if end}
         self._shares[share.key] = replace(share, acknowledged=stored)
 
 
 def check_identity(row: ReportedShare, identity: Identity) -> None:
-    """Refuse a report from any process except the first one that reported on this share.
+    """Refuse a report unless it comes from the first process that reported on this share.
 
     Raises:
         ConflictError: another process reported first.
@@ -241,11 +245,11 @@ class HeardShare:
 
     share: ReportedShare
     heartbeat: Heartbeat | None
-    """The trainer's last heartbeat."""
+    """Last heartbeat of the trainer."""
     identity: Identity
-    """The reporting process."""
+    """Identity of the reporting process."""
     acknowledged: Mapping[str, int]
-    """Stored bytes of each file of the spool, this report included."""
+    """Number of stored bytes by file of the spool, including this report."""
 
 
 def record_heartbeats(
@@ -254,7 +258,7 @@ def record_heartbeats(
     """Renew the leases of shares, and move attempts to `running` when their trainers start.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a transaction that holds the locks of the jobs.
         heard: reports of processes that own their shares (`check_identity`).
     """
@@ -286,7 +290,7 @@ def _lease(context: Context, heard: HeardShare) -> dict[str, Any]:
 
 
 def _note_changes(context: Context, connection: Connection, heard: HeardShare) -> None:
-    """Carry out the moves of a report, and append their events."""
+    """Carry out the state changes that a report causes, and append their events."""
     share = heard.share
     if share.node_state == AttemptNodeState.CLAIMED:
         lease = _lease(context, heard)
@@ -300,7 +304,8 @@ def _note_changes(context: Context, connection: Connection, heard: HeardShare) -
         event = NewEvent(Reachable(), Actor(share.node), share.subject.on(share.node), words)
         append_event(context, connection, event)
     if share.starts_training(heard.heartbeat):
-        # Only a program has a spec without a number of steps; it need not count steps.
+        # Only the spec of a program may lack a number of steps, because a program need not count
+        # steps.
         counts = share.start_step or share.progress.last_legal_step is not None
         words = f"trains from step {share.start_step}" if counts else "runs"
         event = NewEvent(Running(), TRAINER, share.subject, f"{share.job_name} {words}")

@@ -1,4 +1,4 @@
-"""Outcome of an attempt, and the next state of its job: pure (docs/lifecycle.md, 20-27)."""
+"""Pure functions for an attempt's outcome and the job's next state (docs/lifecycle.md, 20-27)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
-"""Limit of the doubling pause: a repaired cause is noticed within ten minutes."""
+"""Maximum of the doubling pause, so that a repaired cause is noticed within ten minutes."""
 
 PUT_BACK_SECONDS = 1.0
-"""Pause after a launch that was put back: the next one avoids the cause, such as a taken port."""
+"""Pause after a put-back; it is short because the next launch avoids the cause, such as a taken
+port."""
 QUICK_PUT_BACKS = 5
-"""Consecutive put-backs with this pause; it doubles after further ones: their cause persists."""
+"""Number of consecutive put-backs with this pause. The pause doubles after each further put-back,
+because the cause persists."""
 MAX_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
-"""Consecutive put-backs after which the pause is the longest: no more are counted."""
+"""Number of consecutive put-backs after which the pause stops growing; further put-backs need no
+count."""
 OVER_TIME = Remedy(
     text="Resume with a longer resources.max_runtime_seconds, or without one.",
     field="resources.max_runtime_seconds",
 )
-"""Remedy for a job if its attempts reach their bound before they get further."""
+"""Remedy for a job with attempts that reach their bound before they save a later step."""
 _NO_FURTHER = "It saved no step more than it began with, so another attempt would get no further."
 
 
@@ -50,18 +53,18 @@ class Rollback:
     """The rollback that a guard requires."""
 
     window: tuple[int, int]
-    """Positions to leave out."""
+    """First and last position in the data to skip."""
     first_step: int
-    """Step that started with the first of them."""
+    """Step that started with the first position of the window."""
     checkpoint_id: str | None
-    """Newest checkpoint of the lineage before that step; None without one."""
+    """Newest checkpoint of the lineage before `first_step`; None if there is none."""
     step: int
-    """Step of that checkpoint."""
+    """Step of the checkpoint `checkpoint_id`."""
     repeated: bool
-    """Whether the attempt that failed left this window out already."""
+    """Whether the failed attempt had already skipped this window."""
 
     def applied_to(self, launch: PendingLaunch) -> PendingLaunch:
-        """Return the launch from the checkpoint of the rollback, without the window."""
+        """Return the launch with the rollback's checkpoint, and with the window to skip."""
         update = {"checkpoint_id": self.checkpoint_id, "skip": merged([*launch.skip, self.window])}
         return launch.model_copy(update=update)
 
@@ -71,15 +74,15 @@ class Fallback:
     """Replacement of a parent checkpoint that could not be loaded."""
 
     damaged: str | None
-    """The checkpoint, if damage is proved; None if storage refused it, which may be temporary."""
+    """The checkpoint, if damage is proved; None if it was unreadable, which may be temporary."""
     named: bool
-    """Whether a person chose it."""
+    """Whether a person chose the checkpoint that could not be loaded."""
     replacement: str | None
-    """Checkpoint that the next attempt loads; None if the lineage has no usable one."""
+    """Checkpoint that the next attempt loads; None if the lineage has no usable checkpoint."""
 
     @property
     def hopeless(self) -> str | None:
-        """The reason why no attempt can follow, with a remedy; None if one can."""
+        """The reason why no attempt can follow, with a remedy; None if an attempt can follow."""
         if self.damaged is None:
             return None
         if self.named:
@@ -97,21 +100,21 @@ class FollowUp:
 
     state: JobState
     reason: str | None = None
-    """Why the job waits or ended, with the failure in words."""
+    """Reason why the job waits or ended, with the text of the failure."""
     pending: PendingLaunch | None = None
-    """The next launch; only with `queued`."""
+    """The next launch; None unless the next state is `queued`."""
     delay_seconds: float = 0.0
-    """Pause before the next launch."""
+    """Pause before the next launch, in seconds."""
     uses_retry: bool = False
-    """Whether the retry budget shrinks."""
+    """Whether the next launch uses up a retry."""
     rolls_back: bool = False
-    """Whether the launch resumes from before a bad window and leaves it out."""
+    """Whether the launch resumes from before a bad window of data and skips the window."""
     brief: str | None = None
-    """After a failure: the reason without the failure's message, which the attempt's row has."""
+    """After a failure, the reason without the failure's message, which the attempt's row has."""
 
     @property
     def shown(self) -> str | None:
-        """The reason that the job shows."""
+        """The reason that views of the job show."""
         return self.brief or self.reason
 
 
@@ -126,16 +129,16 @@ def verdict(
 ) -> tuple[AttemptOutcome, Failure | None]:
     """Return the outcome of an attempt after the end of all its shares.
 
-    The outcomes count, not the orders: training that finished before a stop is a success. A lost
-    node is the cause of the failures that its peers report.
+    The outcomes of the shares decide, not the orders, so training that finished before a stop is a
+    success. A lost node is the cause of the failures that its peers report.
 
     Args:
         ends: the end of each share.
-        first_failure: the failure that the server received first.
+        first_failure: the first failure that the server received.
         desired: state to which a person ordered the job.
-        preempted: why the server ordered a save and leave while the job continues.
-        over_time: whether the server ordered so because the attempt reached its bound.
-        gave_way: whether the attempt was backfilled on an estimate: then its order to leave never
+        preempted: why the server ordered the attempt to save and leave while the job continues.
+        over_time: whether the server gave this order because the attempt reached its bound.
+        gave_way: whether the attempt was backfilled on an estimate. If so, its order to leave never
             ends the job, regardless of `retry.on`.
     """
     failures = [end.failure for end in ends if end.failure is not None]
@@ -180,19 +183,19 @@ def follow_up(
 
     Args:
         outcome: outcome of the attempt.
-        failure: its failure.
+        failure: failure of the attempt; None after other outcomes.
         desired: state to which a person ordered the job.
-        resize: launch that was requested while the attempt ran.
-        again: a repeat of the same launch.
+        resize: pending launch that was requested while the attempt ran; None without a request.
+        again: a launch that repeats the ended attempt.
         rollback: the rollback that a guard requires.
-        fallback: replacement of a checkpoint that could not be loaded.
+        fallback: replacement for a checkpoint that could not be loaded.
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
-        failures_in_a_row: failures since then, this one included; after a launch that was put back
-            only the consecutive put-backs.
-        at_once: whether the launch follows without a pause: the cause of the end is gone.
-        gets_further: False if the attempt reached its bound before it saved a later step than its
-            first one.
+        failures_in_a_row: consecutive failures since a person last started the job, including this
+            failure; after a launch that was put back, only the consecutive put-backs.
+        at_once: whether the launch follows without a pause, because the cause of the end is gone.
+        gets_further: False if the attempt reached its bound before it saved a step later than its
+            first step.
     """
     if outcome == AttemptOutcome.STOPPED and resize is not None:
         return FollowUp(JobState.QUEUED, reason="waits for its new size", pending=resize)
@@ -233,9 +236,9 @@ def follow_up(
 def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -> FollowUp:
     """Resume from an older checkpoint immediately.
 
-    No budget is needed: each fallback leaves one checkpoint fewer.
+    A fallback uses no retry budget, because each fallback leaves one checkpoint fewer to try.
     """
-    is_named = following.checkpoint_id is not None  # by a resize, while the attempt was loading
+    is_named = following.checkpoint_id is not None  # named by a resize during the load
     if fallback.hopeless is not None and not is_named:
         what = _sentence(f"{failure.reason}: {failure.message}")
         return FollowUp(JobState.FAILED, reason=f"{what} {fallback.hopeless}")
@@ -254,7 +257,7 @@ def _why_hopeless(
     retries_used: int,
     passing: bool,
 ) -> str | None:
-    """Return the reason why no attempt follows, with a remedy; None if one does.
+    """Return the reason why no attempt follows, with a remedy; None if an attempt follows.
 
     A `passing` (temporary) failure is retried regardless of `retry.on`.
     """
@@ -296,7 +299,7 @@ def _pause(failure: Failure, retry: RetrySection, failures_in_a_row: int) -> flo
 
 
 def _is_of_signal(failure: Failure) -> bool:
-    """Return whether a signal ended a rank: its sender has acted, so a pause would not help."""
+    """Return whether a signal ended a rank. The sender has acted, so a pause would not help."""
     return (
         failure.reason in (FailureReason.TRAINER_ERROR, FailureReason.PROGRAM_ERROR)
         and failure.rank is not None
@@ -305,5 +308,5 @@ def _is_of_signal(failure: Failure) -> bool:
 
 
 def _sentence(text: str) -> str:
-    """Return a text that another sentence can follow."""
+    """Return the text as a complete sentence, so that another sentence can follow."""
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,1 +1,1 @@
-"""Checkpoints: catalog, retention, commands of people (docs/lifecycle-operations.md, 36-41)."""
+"""Checkpoints: catalog, retention and people's commands (docs/lifecycle-operations.md, 36-41)."""

@@ -1,4 +1,4 @@
-"""The catalog of committed checkpoints, and its changes by commits and by ended operations."""
+"""The catalog of committed checkpoints, and its updates by commits and ended operations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainyard.run.figures import duration
 from trainyard.spec.layout import Layout
 
 MAX_SIZE = 2**62
-FIRST_YEAR, LAST_YEAR = 1970, 9998  # in the year 9999 the conversion to UTC can overflow
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # the conversion of the year 9999 to UTC can overflow
 DIGEST = re.compile(r"[0-9a-f]{1,32}")
 CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
 
@@ -43,27 +43,27 @@ def record_commits(
     measure: Measure,
     found_by: str | None = None,
 ) -> None:
-    """Store commits of an attempt with their events, and apply retention if any is new.
+    """Store an attempt's commits with their events, and apply retention if any commit is new.
 
     Args:
         context: the server's context.
-        connection: a transaction that holds the job's lock: a concurrent commit must not decide on
+        connection: a transaction that holds the job's lock, so that no concurrent commit decides on
             the same checkpoints.
-        attempt_id: the attempt that saved them.
-        manifests: their manifests, by step.
-        actor: who reports them.
-        measure: returns the values of the metric by which retention keeps the best.
-        found_by: the node that found them on storage, if the attempt did not report them.
+        attempt_id: the attempt that saved the checkpoints.
+        manifests: the manifests of the checkpoints, sorted by step.
+        actor: who reports the commits.
+        measure: function that returns the values of the metric for `keep_best_k`.
+        found_by: the node that found the commits on storage; None if the attempt reported them.
     """
     section = effective_spec(connection, attempt_id).checkpoint
-    # A report is repeated until it is acknowledged: the second one changes nothing.
+    # A report is repeated until it is acknowledged, so a repeated commit changes nothing.
     new = [
         manifest
         for manifest in manifests
         if insert_absent(connection, checkpoints, [_row(attempt_id, manifest, section.root)])
     ]
     if reached := [m.step for m in new if isinstance(m, ProgramManifest)]:
-        # A program may report no steps except by its commits.
+        # A program may report its steps only through its commits.
         behind = (attempts.c.id == attempt_id) & (attempts.c.last_step < max(reached))
         connection.execute(update(attempts).where(behind).values(last_step=max(reached)))
     found = f", found on storage by {found_by}" if found_by else ""
@@ -90,7 +90,7 @@ def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> di
             "dtype": manifest.param_dtype,
             "writers": len(manifest.writers) or None,
         }
-    else:  # which ranks wrote, and what, only the program knows
+    else:  # only the program knows which ranks wrote what
         slots = Layout(dp_shard=manifest.world_size).slots_in_words
         of_trainer = {"layout": slots, "dtype": None, "writers": None}
     return of_trainer | {
@@ -114,7 +114,7 @@ def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> di
 
 
 def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) -> bool:
-    """Store the seconds that training waited for a save; return whether its checkpoint exists."""
+    """Store the seconds that training waited for a save; return whether the checkpoint exists."""
     table = checkpoints.c
     entered = connection.execute(
         update(checkpoints)
@@ -125,10 +125,10 @@ def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) 
 
 
 def check_manifest(manifest: Manifest | ProgramManifest, *, job_id: str, attempt: int) -> None:
-    """Reject a manifest of another attempt, or with values that the catalog cannot hold.
+    """Reject a manifest of another attempt, or one with values that the catalog cannot hold.
 
     Raises:
-        ValueError: names the value.
+        ValueError: a value is out of range; the message names the value.
     """
     step = manifest.step
     mine = checkpoint_id(job_id, attempt, step)
@@ -154,7 +154,7 @@ def check_moment(step: int, seconds: float) -> None:
     """Reject a step or a time that the database cannot hold.
 
     Raises:
-        ValueError: names the value.
+        ValueError: a value is out of range; the message names the value.
     """
     if not 0 <= step <= LAST_STEP:
         raise ValueError(f"step {step} is not 0 to {LAST_STEP}")
@@ -170,18 +170,18 @@ def apply_outcome(
     *,
     measure: Measure,
 ) -> tuple[OperationOutcome, bool | None]:
-    """Apply the outcome of an operation to the catalog; its job is locked if it still exists.
+    """Apply an operation's outcome to the catalog; the job, if it still exists, is locked.
 
     Args:
         context: the server's context.
         connection: a transaction.
         operation: the operation.
-        outcome: its outcome, as reported.
-        measure: returns the values of the metric by which retention keeps the best.
+        outcome: the reported outcome of the operation.
+        measure: function that returns the values of the metric for `keep_best_k`.
 
     Returns:
-        The outcome to store, without commits that the catalog has now, and the result of a
-        verification.
+        The outcome to store, and the result of a verification. The stored outcome omits commits
+        that the catalog now has.
     """
     if outcome.outcome != "succeeded":
         return outcome, None
@@ -213,7 +213,7 @@ def _enter_recovered(
     texts: tuple[str, ...],
     measure: Measure,
 ) -> None:
-    """Store the commits that a recovery found; the job is locked if it still exists."""
+    """Store the commits that a recovery found; the job, if it still exists, is locked."""
     task = operation.task.recover
     assert task is not None, "a recovery has its task"
     of_attempt = (attempts.c.job_id == operation.job_id, attempts.c.number == task.attempt)
@@ -222,7 +222,7 @@ def _enter_recovered(
         return  # the job was deleted meanwhile
     found: list[Manifest | ProgramManifest] = []
     for text in texts:
-        with suppress(ValueError):  # the catalog cannot hold it
+        with suppress(ValueError):  # unless the catalog cannot hold the value
             manifest = parse_manifest(text)
             check_manifest(manifest, job_id=operation.job_id, attempt=task.attempt)
             found.append(manifest)
@@ -231,7 +231,8 @@ def _enter_recovered(
     found.sort(key=lambda manifest: manifest.step)
     last = found[-1].step
     further = (attempts.c.id == attempt_id) & (attempts.c.last_step < last)
-    # Before the commits: retention reads the lineage, which ends with the attempt's last step.
+    # This precedes the commits, because retention reads the lineage, which ends with the attempt's
+    # last step.
     connection.execute(update(attempts).where(further).values(last_step=last))
     record_commits(
         context,
@@ -247,7 +248,7 @@ def _enter_recovered(
 def _note_verification(
     context: Context, connection: Connection, *, checkpoint_id: str, found: Verification
 ) -> None:
-    """Store a verification; a successful scrub keeps the record of the last load of all tensors."""
+    """Store a verification; a successful scrub does not erase the record of the last full load."""
     before = connection.scalar(
         select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
     )

@@ -1,6 +1,6 @@
-"""Deletion of checkpoints: by retention, by a person, with a job; each queues an operation.
+"""Deletion of checkpoints by retention, by a person, or with a job; each queues an operation.
 
-Retention decides by a pure function of the catalog's facts (`deletable`).
+Retention decides with a pure function of the catalog's rows (`deletable`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from trainyard.spec.sections.checkpoint import CheckpointSection
 
 @dataclass(frozen=True)
 class Measured:
-    """The values of some steps along the current lineage."""
+    """Values of a metric at some steps of the current lineage."""
 
     values: dict[int, float] = field(default_factory=dict)
-    """Values by step; only finite ones."""
+    """Finite values by step."""
     awaited: frozenset[int] = frozenset()
-    """Steps without metrics yet: a live attempt still reports them."""
+    """Steps without metrics so far, which a live attempt may still report."""
 
 
 Measure = Callable[[Connection, Lineage, str, Collection[int]], Measured]
-"""Returns the values of a metric at some steps of a lineage.
-
-The metrics are in a layer above: the caller that stores a commit passes the function.
+"""Function that returns the values of a metric at some steps of a lineage. The metrics belong to a
+layer above, so the caller that stores a commit passes the function.
 """
 
 
@@ -53,53 +52,55 @@ class Candidate:
     attempt: int
     step: int
     verified: bool | None = None
-    """None until the first verification."""
+    """Result of the newest verification; None until the first verification."""
     protected: bool = False
-    """Whether it is pinned, being loaded, used by an operation, or the origin of a fork."""
+    """Whether the checkpoint is pinned, being loaded, used by an operation, or the origin of a
+    fork."""
     value: float | None = None
-    """Value of `keep_best_metric` at its step; None without one."""
+    """Value of `keep_best_metric` at the checkpoint's step; None if there is no value."""
     awaited: bool = False
-    """Whether that value can still arrive."""
+    """Whether the value of `keep_best_metric` may still be reported."""
 
     @property
     def order(self) -> tuple[int, int]:
-        """Age along the lineage: by step, then by attempt."""
+        """Sort key by age: step, then attempt."""
         return self.step, self.attempt
 
 
 def deletable(section: CheckpointSection, candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the checkpoints that may be deleted now, oldest first.
 
-    Kept are the newest `keep_latest_k` steps, the multiples of `keep_every_steps`, the
-    `keep_best_k` lowest values, awaited values, protected checkpoints, the newest undamaged one,
-    and at least one verified one. If a step has several checkpoints, the newest counts. Damaged
-    checkpoints do not count.
+    The function keeps the checkpoints of the newest `keep_latest_k` steps, of multiples of
+    `keep_every_steps`, of the `keep_best_k` lowest values, and of steps with an awaited value. It
+    also keeps protected checkpoints, the newest undamaged checkpoint, and at least one verified
+    checkpoint. If a step has several checkpoints, only the newest counts. Damaged checkpoints do
+    not count.
     """
     if section.keep_latest_k == 0:
         return []
     ordered = sorted(candidates, key=lambda candidate: candidate.order)
     sound = [candidate for candidate in ordered if candidate.verified is not False]
-    by_step = {candidate.step: candidate for candidate in sound}  # of the newest attempt
+    by_step = {candidate.step: candidate for candidate in sound}  # newest attempt wins
     kept = {c.id for c in list(by_step.values())[-section.keep_latest_k :]}
     every = section.keep_every_steps
     kept |= {c.id for c in by_step.values() if every and c.step > 0 and c.step % every == 0}
     if section.keep_best_k:
         kept |= _best(by_step.values(), section.keep_best_k)
     kept |= {c.id for c in ordered if c.protected}
-    if not sound:  # keep the newest damaged one: a person decides
+    if not sound:  # a person decides about the newest damaged one
         kept |= {c.id for c in ordered[-1:]}
     return [c for c in ordered if c.id not in kept | _last_verified(sound, kept)]
 
 
 def _best(candidates: Collection[Candidate], count: int) -> set[str]:
-    """Return the ids of the `count` lowest values, newer before older, and of all awaited ones."""
+    """Return the ids with the `count` lowest values (on a tie, the newer) or an awaited value."""
     known = [(c.value, -c.step, c.id) for c in candidates if c.value is not None]
     least = {identifier for _, _, identifier in sorted(known)[:count]}
     return least | {c.id for c in candidates if c.awaited}
 
 
 def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
-    """Return the newest verified checkpoint, or nothing if a verified one is kept anyway."""
+    """Return the newest verified checkpoint's id, or nothing if `kept` has a verified one."""
     verified = [candidate.id for candidate in sound if candidate.verified]
     return set() if kept.intersection(verified) else set(verified[-1:])
 
@@ -112,15 +113,15 @@ def apply_retention(
     section: CheckpointSection,
     measure: Measure,
 ) -> None:
-    """Queue the deletion of the checkpoints that a job's settings no longer keep.
+    """Queue the deletion of the checkpoints that a job's retention settings no longer keep.
 
     The caller holds the job's lock and has stored its newest commit.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a writing transaction.
         job_id: the job.
-        section: its settings.
+        section: checkpoint settings of the job.
         measure: returns the values of `keep_best_metric`.
     """
     if section.keep_latest_k == 0:
@@ -163,13 +164,14 @@ def apply_retention(
 
 
 def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
-    """Mark a checkpoint and queue its deletion; return the operation's id.
+    """Mark a checkpoint as being deleted, queue the deletion, and return the operation's id.
 
-    A repeat returns the open operation, or queues another one if the last has failed.
+    A repeated call returns the id of the open operation, or queues another operation if the last
+    operation failed.
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: a deletion guard forbids it; the message names the guard.
+        ConflictError: a guard forbids the deletion; the message names the guard.
     """
     with context.database.write() as connection:
         job, checkpoint = lock_checkpoint(connection, checkpoint_id)
@@ -183,10 +185,10 @@ def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
 def remove_with_job(
     context: Context, connection: Connection, job: JobHead, *, actor: Actor
 ) -> list[str]:
-    """Queue the deletion of all checkpoints of a job, before its rows; return the operations' ids.
+    """Queue the deletion of all checkpoints of a job, and return the operations' ids.
 
     Raises:
-        ConflictError: a checkpoint is pinned, or an operation uses it.
+        ConflictError: a checkpoint is pinned, or an operation uses a checkpoint.
     """
     mine = CheckpointHead.select().where(checkpoints.c.job_id == job.id)
     rows = CheckpointHead.all(connection, mine)
@@ -225,8 +227,8 @@ def _remove(
     actor: Actor,
     reason: str,
 ) -> str:
-    # Mark and operation in one transaction: from here on no placement, fork, export or sample takes
-    # the checkpoint, and a mark without an operation cannot exist.
+    # One transaction writes mark and operation, so a mark without an operation cannot exist. From
+    # here on no placement, fork, export or sample takes the checkpoint.
     connection.execute(
         update(checkpoints)
         .where(checkpoints.c.id == checkpoint.id, checkpoints.c.deleting_since.is_(None))

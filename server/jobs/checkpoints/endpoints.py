@@ -41,7 +41,7 @@ def list_checkpoints(
     job_id: JobId,
     page: Annotated[PageRequest[str], Depends(page_by("checkpoints", str, CHECKPOINT_ID))],
 ) -> Response:
-    """List checkpoints, the newest attempt and step first."""
+    """List the checkpoints of a job, sorted by attempt and step, newest first."""
     views = queries.list_checkpoints(context, job_id, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[CheckpointView](items=tuple(shown), next_page_token=next_page_token))
@@ -54,7 +54,7 @@ def list_checkpoints(
     summary="A checkpoint with its manifest",
 )
 def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Response:
-    """Return a checkpoint with its manifest and the jobs forked from it."""
+    """Return a checkpoint with its manifest and the jobs that were forked from the checkpoint."""
     return reply(queries.read_checkpoint(context, checkpoint_id))
 
 
@@ -66,7 +66,7 @@ def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Respo
     summary="Compare a checkpoint with its checksums, and load it",
 )
 def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Queue a verification on a node; a repeat returns the open one."""
+    """Queue a verification on a node; a repeat returns the open operation."""
     return _accepted(context, service.verify(context, checkpoint_id, actor=principal.actor))
 
 
@@ -80,7 +80,7 @@ def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointI
 def export(
     context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody
 ) -> Response:
-    """Queue an export to a folder on storage; a repeat returns the open one."""
+    """Queue an export to a folder on storage; a repeat returns the open operation."""
     return _accepted(context, service.export(context, checkpoint_id, body, actor=principal.actor))
 
 
@@ -105,7 +105,7 @@ def sample(
     summary="Exempt a checkpoint from retention",
 )
 def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Keep a checkpoint until it is unpinned."""
+    """Pin a checkpoint, so that retention keeps it until it is unpinned."""
     service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
     return reply(queries.read_checkpoint(context, checkpoint_id))
 
@@ -117,7 +117,7 @@ def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) 
     summary="Return a checkpoint to retention",
 )
 def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Remove the pin."""
+    """Remove the pin of a checkpoint."""
     service.set_pin(context, checkpoint_id, pinned=False, actor=principal.actor)
     return reply(queries.read_checkpoint(context, checkpoint_id))
 
@@ -130,7 +130,7 @@ def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId
     summary="Delete a checkpoint from storage",
 )
 def delete(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Mark a checkpoint and queue its deletion; 409 names the guard that forbids it."""
+    """Queue the deletion of a checkpoint; a 409 names the guard that forbids the deletion."""
     return _accepted(context, deletion.delete(context, checkpoint_id, actor=principal.actor))
 
 

@@ -1,4 +1,4 @@
-"""Guards against the deletion of a checkpoint, under its job's lock (docs/lifecycle.md, 38)."""
+"""Guards against the deletion of a checkpoint (docs/lifecycle.md, 38)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 @dataclass(frozen=True, slots=True)
 class ForkedJob(TypedRow):
-    """A job that was forked from a checkpoint of another one."""
+    """A job that was forked from a checkpoint of another job."""
 
     table: ClassVar[Table] = jobs
     name: str
@@ -38,7 +38,7 @@ def lock_checkpoint(connection: Connection, checkpoint_id: str) -> tuple[JobHead
     job_id = connection.scalar(select(checkpoints.c.job_id).where(found))
     if job_id is not None:
         lock_job(connection, job_id)
-        # Read again under the lock: it may have been deleted.
+        # The checkpoint is read again under the lock, because it may have been deleted.
         row = Checkpoint.one_or_none(connection, Checkpoint.select().where(found))
         if row is not None:
             return JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id)), row
@@ -50,7 +50,7 @@ def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead,
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: it is being deleted.
+        ConflictError: the checkpoint is being deleted.
     """
     job, checkpoint = lock_checkpoint(connection, checkpoint_id)
     if checkpoint.deleting_since is not None:
@@ -59,10 +59,11 @@ def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead,
 
 
 def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointHead) -> str | None:
-    """Return why a person may not delete a checkpoint; None if no guard forbids it.
+    """Return the reason why a person may not delete a checkpoint; None if no guard forbids it.
 
-    It runs in the transaction that marks the checkpoint, under the job's lock. Placement takes that
-    lock too: no attempt can start to load the checkpoint in between.
+    The call runs in the transaction that marks the checkpoint as being deleted, under the job's
+    lock. Placement takes that lock too, so no attempt can start to load the checkpoint between
+    check and mark.
     """
     identifier = checkpoint.id
     if checkpoint.pinned_at is not None:
@@ -95,14 +96,14 @@ def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointH
 
 
 def protected(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Return the checkpoints that are being loaded, in use by an operation, or forked from."""
+    """Return the ids of checkpoints that are being loaded, in use by an operation, or forked."""
     forks = connection.scalars(select(jobs.c.forked_from).where(jobs.c.forked_from.in_(ids)))
     loaded, used = _being_loaded(connection, ids), operations_on(connection, ids)
     return {*loaded, *used, *map(str, forks)}
 
 
 def operations_on(connection: Connection, ids: Collection[str]) -> dict[str, Operation]:
-    """Return an open export or sample by checkpoint id; checkpoints without one are omitted."""
+    """Return an open export or sample by checkpoint id; checkpoints without either are omitted."""
     return {
         row.checkpoint_id: row
         for row in open_operations(connection, USES, operations.c.checkpoint_id.in_(ids))
@@ -111,7 +112,7 @@ def operations_on(connection: Connection, ids: Collection[str]) -> dict[str, Ope
 
 
 def in_use(operation: Operation) -> str:
-    """Return why an open operation forbids the deletion of its checkpoint."""
+    """Return the reason why an open operation forbids the deletion of its checkpoint."""
     return (
         f"{operation.checkpoint_id}: operation {operation.id} ({operation.kind}, requested by "
         f"{operation.actor}) is {operation.state}; wait for its end, or cancel it"
@@ -119,10 +120,10 @@ def in_use(operation: Operation) -> str:
 
 
 def refuse_while_needed(connection: Connection, job_id: str) -> None:
-    """Refuse to delete a job while a fork can start only from its checkpoints.
+    """Refuse to delete a job while a fork without own checkpoints depends on the job's checkpoints.
 
     Raises:
-        ConflictError: a fork has saved no checkpoint yet.
+        ConflictError: a fork of the job has saved no checkpoint so far.
     """
     ids = connection.scalars(select(checkpoints.c.id).where(checkpoints.c.job_id == job_id)).all()
     if other := _dependent_job(connection, ids):
@@ -132,9 +133,9 @@ def refuse_while_needed(connection: Connection, job_id: str) -> None:
 
 
 def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Return the checkpoints that a live attempt may still load, or that a pending launch names.
+    """Return the ids of checkpoints that a live attempt may still load or a pending launch names.
 
-    An attempt that has taken a step has certainly loaded its checkpoint.
+    An attempt that has taken a step has finished the load of its checkpoint.
     """
     loading = connection.scalars(
         select(attempts.c.parent_checkpoint_id).where(
@@ -146,7 +147,8 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
     found = {str(identifier) for identifier in loading}
     # A launch names a checkpoint of its own job, or the origin of its fork.
     owners = {split_checkpoint_id(identifier)[0] for identifier in ids}
-    # Only one field of the JSON text: an unreadable launch must not block commits of other jobs.
+    # Only one field of the JSON text is read, because an unreadable launch must not block commits
+    # of other jobs.
     launches = select(type_coerce(jobs.c.pending, Text)).where(
         jobs.c.pending.is_not(None), or_(jobs.c.id.in_(owners), jobs.c.forked_from.in_(ids))
     )
@@ -155,7 +157,7 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
 
 
 def _dependent_job(connection: Connection, ids: Collection[str]) -> ForkedJob | None:
-    """Return a job that was forked from one of the checkpoints and has saved none itself."""
+    """Return a job that was forked from one of the checkpoints and has not saved yet."""
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
     query = ForkedJob.select().where(
         jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved

@@ -1,4 +1,4 @@
-"""Reads the catalog: views of checkpoints."""
+"""Reads from the catalog, and the views of checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_DESCENDANTS = 100
 
 @dataclass(frozen=True, slots=True)
 class ListedCheckpoint(TypedRow):
-    """A checkpoint as listed."""
+    """The columns of a checkpoint for a list."""
 
     table: ClassVar[Table] = checkpoints
     id: str
@@ -55,7 +55,7 @@ class ListedCheckpoint(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class DetailedCheckpoint(ListedCheckpoint):
-    """A checkpoint with its manifest; lists omit it."""
+    """A checkpoint with its manifest, which lists omit."""
 
     manifest: Manifest | ProgramManifest
 
@@ -63,7 +63,7 @@ class DetailedCheckpoint(ListedCheckpoint):
 def list_checkpoints(
     context: Context, job_id: str, *, after: str | None = None, limit: int = 50
 ) -> list[CheckpointView]:
-    """Return at most `limit` checkpoints of a job after an id, the newest attempt and step first.
+    """Return at most `limit` checkpoints of a job, newest first, from behind the id `after`.
 
     Raises:
         NotFoundError: there is no such job.
@@ -103,7 +103,7 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
 
 
 def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
-    """Return the jobs that were forked from a checkpoint, the oldest first."""
+    """Return the jobs that were forked from a checkpoint, oldest first."""
     rows = connection.execute(
         select(jobs.c.id, jobs.c.name, jobs.c.fork_parts)
         .where(jobs.c.forked_from == checkpoint_id)
@@ -118,7 +118,7 @@ def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[Descenda
 def _failed_deletions(
     connection: Connection, rows: Sequence[ListedCheckpoint]
 ) -> dict[str | None, FailedTries | None]:
-    """Return the failed tries of open deletions, by checkpoint id."""
+    """Return the failed tries of unfinished deletions, by checkpoint id."""
     marked = [row.id for row in rows if row.deleting_since is not None]
     if not marked:
         return {}

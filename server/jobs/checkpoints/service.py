@@ -1,4 +1,4 @@
-"""Verify, scrub, pin, export and sample a checkpoint."""
+"""Commands on a checkpoint: verify, scrub, pin, export and sample."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from trainyard.spec.job import JobSpec
 
 
 def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
-    """Queue a verification, and return the operation's id; a repeat returns the id of the open one.
+    """Queue a verification and return the operation's id; a repeat returns the open operation's id.
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: it is being deleted.
+        ConflictError: the checkpoint is being deleted.
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
@@ -52,7 +52,7 @@ def queue_on(
     reason: str = "",
     **wanted: ExportTask | SampleTask,
 ) -> str:
-    """Queue an operation that reads a checkpoint, and return its id; the job is locked."""
+    """Queue an operation on a checkpoint, and return the operation's id; the job is locked."""
     task = OperationTask.model_validate(
         {
             "kind": kind,
@@ -80,11 +80,11 @@ def queue_on(
 
 
 def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor) -> None:
-    """Pin a checkpoint, which exempts it from retention, or unpin it; a repeat changes nothing.
+    """Pin a checkpoint to exempt it from retention, or unpin it; a repeat changes nothing.
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: it is being deleted.
+        ConflictError: the checkpoint is being deleted.
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
@@ -107,13 +107,13 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor)
 
 
 def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: Actor) -> str:
-    """Queue an export, and return the operation's id; a repeat returns the id of the open one.
+    """Queue an export and return the operation's id; a repeat returns the open operation's id.
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: it is being deleted, damaged or of an own model, or another export writes
-            the same folder.
-        InvalidRequestError: this server has no such root.
+        ConflictError: the checkpoint is being deleted, is damaged or has a model of no known
+            family, or another export writes the same folder.
+        InvalidRequestError: the server does not know the storage root.
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
@@ -121,7 +121,8 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         wanted = _export_task(
             context, submitted_spec(connection, job.id), checkpoint=checkpoint, request=request
         )
-        # Two jobs may export to one folder: their own locks would not exclude each other.
+        # Two jobs may export to one folder, and the locks of the two jobs would not exclude each
+        # other.
         context.database.lock_events(connection)
         for other in open_operations(connection, {OperationKind.EXPORT}):
             export, same = other.task.export, other.checkpoint_id == checkpoint_id
@@ -144,11 +145,12 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
 
 
 def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, actor: Actor) -> str:
-    """Queue a sample, and return the operation's id; a repeat returns the id of the open one.
+    """Queue a sample and return the operation's id; a repeat returns the open operation's id.
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: it is being deleted or damaged, or its model is code that may not run here.
+        ConflictError: the checkpoint is being deleted or is damaged, or its model is code that may
+            not run here.
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
@@ -177,7 +179,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
 def _export_task(
     context: Context, spec: JobSpec, *, checkpoint: Checkpoint, request: ExportRequest
 ) -> ExportTask:
-    """Return the task of a request, with the defaults of the checkpoint."""
+    """Return the task for an export request, with defaults from the checkpoint."""
     _refuse_program(checkpoint, spec)
     manifest = checkpoint.manifest
     assert isinstance(manifest, Manifest), "a program's checkpoint is refused above"
@@ -198,11 +200,11 @@ def _export_task(
         "shard_gib": request.shard_gib,
         "tokenizer": spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
     }
-    return ExportTask.model_validate(task)  # validated: a manifest can name any type
+    return ExportTask.model_validate(task)  # validated, as a manifest can name any type
 
 
 def _refuse_program(checkpoint: Checkpoint, spec: JobSpec) -> None:
-    """Reject a checkpoint of a program: only the program knows its model."""
+    """Reject a checkpoint of a program, because only the program knows the model."""
     if spec.program is not None:
         raise ConflictError(
             f"{checkpoint.id} was saved by a program (program.command): only the program knows "

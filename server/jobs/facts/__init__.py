@@ -1,1 +1,1 @@
-"""Facts of jobs: their configuration and their summary."""
+"""Facts of jobs: configuration and summary."""

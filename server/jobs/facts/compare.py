@@ -1,4 +1,4 @@
-"""Configuration and summary of several jobs side by side: the values in which they differ."""
+"""Comparison of several jobs: the values of configuration and summary that differ."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from trainyard.run.fact_types.fact_records import FactValue, RunFacts
 
 
 def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
-    """Return the values in which jobs differ, by name, in the order of the first job with the name.
+    """Return the values in which jobs differ, in the order of the first job with each name.
 
     Raises:
-        NotFoundError: some ids belong to no job; the error names all of them.
+        NotFoundError: some ids belong to no job; the error names all such ids.
         InvalidRequestError: there are too many jobs.
     """
     wanted = compared_jobs(job_ids)

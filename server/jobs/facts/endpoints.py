@@ -20,5 +20,5 @@ router = APIRouter(tags=["metrics"], dependencies=[person])
     summary="Configuration and summary of several jobs",
 )
 def compare(context: ServerContext, jobs: ComparedJobs) -> Response:
-    """Return the values of configuration and summary in which the jobs differ."""
+    """Return the values of configuration and summary that differ between the jobs."""
     return reply(compare_facts(context, jobs.split(",")))

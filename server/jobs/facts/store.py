@@ -1,7 +1,7 @@
-"""Facts of jobs: stored whole, with the words of their configuration for searches.
+"""Facts of jobs, stored as a whole, and the searchable words of each configuration.
 
-A program's job has the facts that its script reported last; before the first report, it has the
-arguments of its spec. An imported run has the facts that the tool recorded.
+A job that runs a program has the facts that its script reported last. Before the first report, its
+facts are the arguments in its spec. An imported run has the facts that the other tool recorded.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from trainyard.run.fact_types.fact_section import facts_of, legal_tags
 from trainyard.spec.job import JobSpec
 
 MAX_WORDS = 200
-"""Searchable values of a configuration: the first ones."""
+"""Maximum number of searchable values of a configuration; later values cannot be found."""
 LONGEST_WORD = 200
 
 
 def begin_facts(
     connection: Connection, specs: Mapping[str, JobSpec], run: ImportedRun | None = None
 ) -> None:
-    """Store the facts of new jobs that are known before they run.
+    """Store the facts of new jobs that are known before the jobs run.
 
     Args:
         connection: a transaction.
-        specs: their specs by job id.
+        specs: specs of the jobs, by job id.
         run: the imported run; None for submitted jobs.
     """
     summary = {} if run is None else facts_of(run.summary)
@@ -50,14 +50,14 @@ def begin_facts(
 
 
 def report_facts(connection: Connection, job_id: str, facts: RunFacts) -> None:
-    """Replace the facts of a job with the ones that its script reported.
+    """Replace the facts of a job with the facts that its script reported.
 
-    The job gets each tag once: a tag that a person removed does not come back.
+    The job gets each tag once, so a tag that a person removed is not added again.
 
     Args:
         connection: a transaction that holds the lock of the job.
         job_id: the job.
-        facts: its facts.
+        facts: the reported facts.
     """
     before = read_facts(connection, [job_id]).get(job_id, RunFacts())
     tags = legal_tags((*before.tags, *facts.tags))
@@ -70,16 +70,16 @@ def report_facts(connection: Connection, job_id: str, facts: RunFacts) -> None:
 
 
 def read_facts(connection: Connection, job_ids: Sequence[str]) -> dict[str, RunFacts]:
-    """Return facts by job id; jobs without any are omitted."""
+    """Return facts by job id; jobs without facts are omitted."""
     query = select(job_facts.c.job_id, job_facts.c.facts).where(job_facts.c.job_id.in_(job_ids))
     return {row.job_id: row.facts for row in connection.execute(query)}
 
 
 def config_word(name: str, value: FactValue) -> str | None:
-    """Return the word of a value, such as `lr=0.0003`; None if it is too long or has spaces.
+    """Return the search word of a value, such as `lr=0.0003`; None if it is too long or has spaces.
 
-    Case does not matter. Numbers are equal in any spelling, except whole numbers that no float
-    represents exactly: they may be ids.
+    The word ignores case, and a number has one word in any spelling. Whole numbers that no float
+    represents exactly keep their spelling, because such numbers may be ids.
     """
     text = str(value).lower()
     try:

@@ -1,1 +1,1 @@
-"""Jobs: what people submit, watch, stop and resume."""
+"""Jobs, which people submit, watch, stop and resume."""

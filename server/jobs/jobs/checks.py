@@ -1,4 +1,4 @@
-"""Checks of a valid spec: whether it can run on this server and its nodes."""
+"""Checks whether a valid spec can run on this server and its nodes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from trainyard.training.known_devices import Slot
 def check_spec(
     context: Context, spec: JobSpec, *, rules: Callable[[JobSpec], None] = check_job_spec
 ) -> None:
-    """Refuse a spec that cannot run or names an unknown root.
+    """Refuse a spec that cannot run here or names an unknown storage root.
 
     Args:
-        context: the server's surroundings.
-        spec: what to run.
-        rules: `check_new_job` for a new job, where fields without effect are problems too.
+        context: the server's context.
+        spec: the spec of the job.
+        rules: checks of the spec alone; `check_new_job` for a new job also reports fields without
+            effect.
 
     Raises:
-        InvalidRequestError: naming every problem found.
+        InvalidRequestError: the spec has problems; the error names each problem.
     """
     problems = [*_unknown_roots(context, spec)]
-    if MASK in spec.model_dump_json():  # rare; the search for the field takes far longer
+    if MASK in spec.model_dump_json():  # rare, and the search for the masked field takes far longer
         problems += masked_problems(spec.model_dump(mode="json"))
     problems += not_allowed(context, spec)
     try:
@@ -45,7 +46,7 @@ def check_spec(
 
 
 def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
-    """Return the parts of a spec that can run the job's code; none if the server allows code."""
+    """Return a problem for each part of a spec that runs code, unless the server allows code."""
     if context.settings.allow_code:
         return []
     problems = environment_problems(spec.env)
@@ -61,10 +62,10 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
-    """Refuse more slots than the settings allow; a job waits for any smaller number.
+    """Refuse more slots than the settings allow; for fewer slots, a job can wait.
 
     Raises:
-        InvalidRequestError: at `pointer`.
+        InvalidRequestError: the world size is too large; the error points at `pointer`.
     """
     most = context.settings.max_slots
     if world_size > most:
@@ -86,12 +87,12 @@ def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> l
 
 
 def check_hardware(connection: Connection, spec: JobSpec) -> None:
-    """Refuse a spec that no registered node's hardware supports.
+    """Refuse a spec that the hardware of no registered node supports.
 
-    Nothing is refused without nodes, or if the job needs more slots than all nodes have.
+    The check passes if no node is registered, or if the job needs more slots than all nodes have.
 
     Raises:
-        InvalidRequestError: naming every problem found.
+        InvalidRequestError: the spec has problems; the error names each problem.
     """
     if not depends_on_hardware(spec):
         return  # without reading all nodes
@@ -103,7 +104,7 @@ def check_hardware(connection: Connection, spec: JobSpec) -> None:
 
 
 def known_slots(connection: Connection) -> set[Slot]:
-    """Return the kinds of slot of the registered nodes."""
+    """Return the kinds of slots on the registered nodes."""
     return {
         Slot(found.device, found.device_name, found.device_memory_bytes)
         for found in connection.scalars(select(nodes.c.hardware))
@@ -111,7 +112,7 @@ def known_slots(connection: Connection) -> set[Slot]:
 
 
 def roots_of(spec: JobSpec) -> tuple[str, ...]:
-    """Return the names of the roots that a node must see to run the job."""
+    """Return the names of the storage roots that a node needs to run the job."""
     return tuple(dict.fromkeys(_named_roots(spec).values()))
 
 
@@ -124,7 +125,7 @@ def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
 
 
 def _named_roots(spec: JobSpec) -> dict[str, str]:
-    """Return the roots in the spec, by the field that names them."""
+    """Return the names of storage roots in the spec, by the field that contains them."""
     places = (
         {
             "/data/path": spec.data.path,

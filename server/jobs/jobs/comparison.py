@@ -1,4 +1,4 @@
-"""Comparison of the newest attempt with the next one, value by value."""
+"""Value-by-value comparison between the newest attempt and the next attempt."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def compare(
     state: TrainState | None,
     saves_first: bool = False,
 ) -> tuple[Change, ...]:
-    """Return the compared values, changed ones first.
+    """Return the compared values, with changed values first.
 
     Args:
         baseline: settings of the newest attempt.
-        following: settings of the next one.
+        following: settings of the next attempt.
         last_step: step that the newest attempt reached.
         parent_step: step of the parent checkpoint; 0 for a fresh start.
-        state: counters of the parent checkpoint; None for a fresh start and for a program.
+        state: counters in the parent checkpoint; None for a fresh start or a program.
         saves_first: whether the running attempt saves first, and the job resumes from that save.
     """
     now = following.plan.device
@@ -48,14 +48,14 @@ def compare(
     after = resolved(following.effective, now)
     try:
         old = plan(before)
-    except SpecError:  # accepted by an earlier version, refused by this one
+    except SpecError:  # an earlier version accepted this spec, the current version does not
         old = None
     step = last_step if saves_first else state.step if state is not None else 0
     planned = following.plan
     assert isinstance(planned, Plan), "no program runs"
     left, right = _lines(before, old, step), _lines(after, planned, step)
     steps = (str(last_step), str(step))
-    if saves_first:  # the attempt trains on until then
+    if saves_first:  # the attempt continues to train until the save
         steps = (OF_THE_SAVE, OF_THE_SAVE)
     lines = [("step", *steps), ("device", was, now)]
     lines += [(name, left[name], right[name]) for name in left]
@@ -75,7 +75,7 @@ def _changed_first(lines: Iterable[tuple[str, str, str]]) -> tuple[Change, ...]:
 def _of_program(
     baseline: Baseline, following: NextAttempt, *, steps: tuple[str, str], was: str, now: str
 ) -> list[tuple[str, str, str]]:
-    """Return the name, old and new value of each known setting of a program."""
+    """Return name, old value and new value of each known setting of a program."""
     before, after = baseline.effective.on_layout(baseline.layout), following.effective
     left, right = (
         {
@@ -117,7 +117,7 @@ def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
 
 
 def _size(count: int) -> str:
-    """Return bytes in MiB, or in GiB from 1 GiB on."""
+    """Return a number of bytes as text in MiB, or in GiB from 1 GiB on."""
     return f"{count / MIB:.1f} MiB" if count < GIB else f"{count / GIB:.2f} GiB"
 
 

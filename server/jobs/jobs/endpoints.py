@@ -76,7 +76,7 @@ async def submit(
     spec: Spec,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Check the whole spec and queue the job; a queued job shows why it waits."""
+    """Check the whole spec and queue the job. A queued job shows the reason why it waits."""
     submission = SubmittedSpec(spec, principal.actor, idempotency_key)
     return await served_together(request, _submitted, submission, key=submission.key)
 
@@ -84,7 +84,7 @@ async def submit(
 def _submitted(
     context: Context, submissions: Sequence[SubmittedSpec]
 ) -> list[Response | Exception]:
-    """Store the jobs of a group, and return the answers."""
+    """Store jobs that were submitted concurrently, and return a response or an error for each."""
     return [
         job if isinstance(job, Exception) else answer_or_error(partial(_created, context, job))
         for job in submit_all(context, submissions)
@@ -97,7 +97,7 @@ def _created(context: Context, job: Job) -> Response:
 
 
 JOB_KEY = r"^[012][0-9a-hjkmnp-tv-z]{26}-?[0-9]{1,3}$"
-"""Rank of the group and id, as `job_key` writes them."""
+"""Pattern of `ListedJob.key`: rank of the group, id, and the priority."""
 
 
 async def job_filter(
@@ -126,7 +126,7 @@ async def job_filter(
         bool | None, Query(description="Recorded by another tool (`true`), or run here (`false`).")
     ] = None,
 ) -> JobFilter:
-    """Return the filter of a query."""
+    """Return the filter from the query parameters."""
     return JobFilter(tuple(state or ()), tuple(tag or ()), name, project, search, imported)
 
 
@@ -146,9 +146,9 @@ def list_(
         ),
     ] = JobOrder.NEWEST,
 ) -> Response:
-    """List jobs, newest first or active ones first.
+    """List jobs, newest first or active jobs first.
 
-    A page token is valid only with the order and the filter of the page that returned it.
+    A page token is valid only with the order and the filter of the page that returned the token.
     """
     rows = list_jobs(context, wanted, order, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(rows, lambda row: row.key)
@@ -157,25 +157,25 @@ def list_(
 
 @router.get("/jobs/counts", response_model=JobCounts, summary="Count jobs by state")
 def counts(context: ServerContext, wanted: Wanted) -> Response:
-    """Count the matching jobs by state; states without any have 0."""
+    """Count the matching jobs by state; the count of a state without jobs is 0."""
     return reply(JobCounts(by_state=count_jobs(context, wanted)))
 
 
 @router.post("/jobs/plan", response_model=AnyPlan, summary="Check a spec and plan it")
 def plan(context: ServerContext, spec: Spec) -> Response:
-    """Check a spec as a submission does, and return its plan."""
+    """Check a spec as a submission does, and return the plan without storing a job."""
     return reply(plan_job(context, spec))
 
 
 @router.get("/schema/job", summary="The JSON Schema of the job spec")
 def schema() -> dict[str, object]:
-    """Return the schema, from which the submit form is generated."""
+    """Return the JSON schema of a spec, from which the submit form is generated."""
     return JobSpec.model_json_schema()
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, summary="One job, whole")
 def get(context: ServerContext, job_id: JobId) -> Response:
-    """Return a job with its spec, its newest attempt and the verbs that are legal now."""
+    """Return a job with its spec, its newest attempt and the currently legal commands."""
     return reply(job_view(context, job_id))
 
 
@@ -193,9 +193,10 @@ def delete(
         Literal["keep", "delete"], Query(description="Whether its checkpoints stay on storage.")
     ] = "keep",
 ) -> Response:
-    """Remove a job and its rows; 409 before it has ended.
+    """Remove a job and its rows; 409 if the job has not ended.
 
-    If requested, operations delete its checkpoints on storage: the reply is 202 and names them.
+    If requested, operations also delete the job's checkpoints on storage. The response is then a
+    202 with the ids of these operations.
     """
     operations = service.delete(context, job_id, actor=principal.actor, checkpoints=checkpoints)
     if not operations:
@@ -207,14 +208,14 @@ def delete(
 
 @router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")
 def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
-    """Order the job to save a checkpoint and end."""
+    """Order a job to save a checkpoint and end."""
     service.stop(context, job_id, actor=principal.actor, reason=body.reason)
     return reply(_view_after("stopped", context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
 def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
-    """End the job without a save; the reply names the lost steps."""
+    """Order a job to end without a save; the response describes the lost steps."""
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
     view = _view_after(f"cancelled, which loses {lost}", context, job_id)
     return reply(CancelReply(job=view, lost=lost))
@@ -224,19 +225,20 @@ def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopB
 def set_priority(
     context: ServerContext, principal: Person, job_id: JobId, body: PriorityBody
 ) -> Response:
-    """Change the priority of a queued or running job; a running one has it from its next launch.
+    """Change the priority of a queued or running job.
 
-    The next round of the scheduler uses the new priority.
+    The next round of the scheduler uses the new priority. A running job has the new priority from
+    its next launch on.
     """
     service.set_priority(context, job_id, body.priority, actor=principal.actor)
     return reply(_view_after("changed", context, job_id))
 
 
 def _view_after(done: str, context: Context, job_id: str) -> JobView:
-    """Return the view of a job after an order was carried out.
+    """Return the view of a job after a command was carried out.
 
     Raises:
-        UnreadableError: the spec of the job cannot be read; the order is carried out all the same.
+        UnreadableError: the spec of the job cannot be read, although the command was carried out.
     """
     try:
         return job_view(context, job_id)
@@ -250,7 +252,7 @@ def _view_after(done: str, context: Context, job_id: str) -> JobView:
     summary="Resume, optionally with a different layout",
 )
 def resume(context: ServerContext, principal: Person, job_id: JobId, body: ResumeBody) -> Response:
-    """Resume from a checkpoint, optionally on another world size or layout."""
+    """Resume a job from a checkpoint, optionally with another world size or layout."""
     preview = resumes.resume(context, job_id, body, actor=principal.actor)
     return reply(ResumeReply(preview=preview, job=job_view(context, job_id)))
 
@@ -269,7 +271,10 @@ def fork(
     body: ForkBody,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Start a new job with changed settings from a checkpoint; the reply lists what stays exact."""
+    """Start a new job from a checkpoint, with changed settings.
+
+    The response lists what stays exact.
+    """
     if body.dry_run:
         seen = forks.preview(context, checkpoint_id, body, actor=principal.actor)
         return reply(ForkReply(preview=seen, job=None))
@@ -286,7 +291,7 @@ def fork(
     summary="World sizes on which the job could resume",
 )
 def resume_options(context: ServerContext, job_id: JobId) -> Response:
-    """List the legal layouts of each world size, or the reason why it has none."""
+    """List the legal layouts for each world size, or the reason why no layout is legal."""
     return reply(resumes.options(context, job_id))
 
 
@@ -297,7 +302,7 @@ def resume_options(context: ServerContext, job_id: JobId) -> Response:
     summary="Send a request to a running job",
 )
 def post_request(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
-    """Request a save, a profile or a memory snapshot of the trainer."""
+    """Request a save, a profile or a memory snapshot from a running trainer."""
     request_id = service.add_request(context, job_id, TrainerRequest(**body.model_dump()))
     with context.database.read() as connection:
         return reply(read_request(connection, request_id), status=201)
@@ -313,7 +318,7 @@ def get_requests(
     job_id: JobId,
     page: Annotated[PageRequest[str], Depends(page_by("requests", str))],
 ) -> Response:
-    """List requests, the newest first."""
+    """List the requests to a job's trainer, newest first."""
     with context.database.read() as connection:
         views = list_requests(connection, job_id, before=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.id)
@@ -328,7 +333,7 @@ def get_attempts(
     job_id: JobId,
     page: Annotated[PageRequest[int], Depends(page_by("attempts", int))],
 ) -> Response:
-    """List attempts, the newest first."""
+    """List the attempts of a job, newest first."""
     with context.database.read() as connection:
         views = list_attempts(connection, job_id, before=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.number)
@@ -343,7 +348,7 @@ def get_events(
     job_id: JobId,
     page: Annotated[PageRequest[int], Depends(page_by("events", int))],
 ) -> Response:
-    """List events, the newest first."""
+    """List the events of a job, newest first."""
     rows = list_events(context, job_id, before=page.after, limit=page.limit)
     shown, next_page_token = page.cut(rows, lambda row: row["id"])
     return reply_page(shown, next_page_token)

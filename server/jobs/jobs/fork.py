@@ -1,4 +1,4 @@
-"""A new job from another job's checkpoint (lifecycle, forking)."""
+"""Forks: new jobs that start from a checkpoint of another job (lifecycle, forking)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SUFFIX = "-fork"
 
 @dataclass(frozen=True, slots=True)
 class ForkSource(TypedRow):
-    """The checkpoint to fork from, with the settings of its job."""
+    """The checkpoint to fork from, with the settings of the job that saved it."""
 
     table: ClassVar[Table] = checkpoints
     id: str
@@ -61,10 +61,10 @@ class ForkSource(TypedRow):
 
     @property
     def spec(self) -> JobSpec:
-        """The submitted spec of its job, without the values of `env`.
+        """The submitted spec of the job that saved the checkpoint, without the values of `env`.
 
         Raises:
-            UnreadableError: another version wrote it.
+            UnreadableError: another version wrote the spec.
         """
         spec = self.stored_spec.read(f"spec of the job of {self.id}")
         return spec.model_copy(update={"project": self.project})
@@ -81,7 +81,7 @@ class PreparedFork:
 
     @property
     def start_step(self) -> int:
-        """Completed steps with which the job starts."""
+        """Number of completed steps at the start of the new job."""
         return self.source.step if CheckpointPart.COUNTERS in self.parts else 0
 
 
@@ -92,7 +92,7 @@ def preview(
 
     Raises:
         NotFoundError: there is no such checkpoint.
-        ConflictError: it is being deleted, or known as damaged.
+        ConflictError: the checkpoint is being deleted, or known to be damaged.
         InvalidRequestError: the new job cannot run here, or not from this checkpoint.
     """
     with context.database.read() as connection:
@@ -111,12 +111,12 @@ def fork(
 ) -> tuple[ForkPreview | None, str]:
     """Store a new job that starts from a checkpoint; return its preview and its id.
 
-    A repeat under the same key returns the id of the first job. Its preview is None if it can no
-    longer be computed, such as after the deletion of the checkpoint.
+    A repeated call with the same key returns the id of the first job. The preview is then None if
+    it can no longer be computed, for example after the deletion of the checkpoint.
 
     Raises:
         NotFoundError: there is no such checkpoint.
-        ConflictError: it is being deleted, or known as damaged.
+        ConflictError: the checkpoint is being deleted, or known to be damaged.
         InvalidRequestError: the new job cannot run here, or not from this checkpoint.
     """
     job_id = context.new_id()
@@ -143,7 +143,7 @@ def fork(
                     return _preview(prepared), earlier
                 return None, earlier
         _source(connection, checkpoint_id)
-        # Its retention might delete the checkpoint.
+        # The lock keeps the retention of the other job from deleting the checkpoint.
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])
         prepared = _prepare(
             context, connection, checkpoint_id=checkpoint_id, request=request, actor=actor
@@ -159,7 +159,7 @@ def fork(
 
 
 def _digest(checkpoint_id: str, request: ForkRequest) -> str:
-    """Return the SHA-256 of a request, with the names but not the values of its environment."""
+    """Return the SHA-256 of a request, with names but not values of environment variables."""
     env = request.changes.get("env")
     if isinstance(env, Mapping):
         changes = {**request.changes, "env": {n: v and "" for n, v in sorted(env.items())}}
@@ -168,7 +168,7 @@ def _digest(checkpoint_id: str, request: ForkRequest) -> str:
 
 
 def _has_env(patch: object, env: Mapping[str, str]) -> bool:
-    """Return whether an environment may be the result of a JSON merge patch."""
+    """Return whether the environment `env` may be the result of the JSON merge patch."""
     if not isinstance(patch, Mapping):
         return patch is None and not env
     return all(env.get(name) == value for name, value in patch.items())
@@ -212,10 +212,10 @@ def _prepare(
 def _env(
     context: Context, source: ForkSource, *, request: ForkRequest, actor: Actor
 ) -> Mapping[str, str]:
-    """Return the environment that the fork takes over, without another person's masked values.
+    """Return the environment that the fork inherits, without another person's masked values.
 
     Raises:
-        InvalidRequestError: the request neither sets nor removes a masked value.
+        InvalidRequestError: a value is masked, and the request neither sets nor removes it.
     """
     env = context.secrets.open(source.env)
     if actor.may_act_for(source.token_id):
@@ -249,7 +249,7 @@ def _source(connection: Connection, checkpoint_id: str) -> ForkSource:
 
 
 def _changed(spec: JobSpec, name: str, request: ForkRequest) -> JobSpec:
-    """Return the other job's spec with the changes, under the new name."""
+    """Return the other job's spec with the requested changes and the new name."""
     document = spec.model_dump(mode="json", exclude_defaults=True)
     document["name"] = name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
     document = _merged(document, request.changes)
@@ -276,7 +276,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_place(prepared: PreparedFork) -> None:
-    """Refuse a root other than the checkpoint's, and a job without steps left to train."""
+    """Refuse a storage root other than the checkpoint's, and a job without steps left to train."""
     source, spec = prepared.source, prepared.spec
     if spec.checkpoint.root != source.root:
         raise InvalidRequestError.at(
@@ -314,5 +314,5 @@ def _preview(prepared: PreparedFork) -> ForkPreview:
 
 
 def _in_request(problems: list[Problem] | tuple[Problem, ...]) -> list[Problem]:
-    """Point each problem of the new spec at the field of the request."""
+    """Return the problems of the new spec, each pointing at the field of the request."""
     return [Problem(pointer=f"/changes{p.pointer}", detail=p.detail) for p in problems]

@@ -1,4 +1,4 @@
-"""Repeated submissions: the same key with the same request returns the same job."""
+"""Repeated submissions: the same key and the same request return the same job."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from server.core.subject import Actor
 from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
 
 KEYS_KEPT = timedelta(days=7)
-"""Time for which a submission can be repeated under its `Idempotency-Key`."""
+"""Time for which a repeat with the same `Idempotency-Key` returns the first job."""
 
 
 def submission_digest(spec: JobSpec) -> str:
-    """Return the SHA-256 of the project and the spec's digest, which does not cover the project."""
-    if spec.project == DEFAULT_PROJECT:  # compatible with keys older than projects
+    """Return the SHA-256 of project and spec digest, because the digest omits the project."""
+    if spec.project == DEFAULT_PROJECT:  # as for keys that are older than projects
         return spec.digest
     return hashlib.sha256(f"{spec.project} {spec.digest}".encode()).hexdigest()
 
@@ -37,16 +37,18 @@ def job_of_key(
     same_env: Callable[[Mapping[str, str]], bool],
     job_id: str,
 ) -> str | None:
-    """Reserve the key for `job_id` and return None, or return the id of the job that has it.
+    """Reserve the key for `job_id` and return None, or return the id of the key's earlier job.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a writing transaction.
         actor: who sends the request.
-        key: the caller's name of the request.
-        digest: digest of the request without values of `env`: a stored digest would allow guesses.
-        same_env: whether the environment of the earlier job equals the requested one.
-        job_id: id of the job to be stored.
+        key: the caller's `Idempotency-Key` for the request.
+        digest: digest of the request without the values of `env`, because a stored digest would
+            allow guesses of them.
+        same_env: function that returns whether an earlier job's environment equals the requested
+            one.
+        job_id: id of the new job.
 
     Raises:
         InvalidRequestError: the key was used for another request.

@@ -1,4 +1,4 @@
-"""The list of jobs: narrow rows; JSON columns are passed on as stored."""
+"""The list of jobs, from narrow rows with JSON columns that are passed on as stored text."""
 
 from __future__ import annotations
 
@@ -43,14 +43,16 @@ GROUPS = (
     (JobState.QUEUED,),
     tuple(s for s in JobState if s in TERMINAL_JOB_STATES),
 )
-"""States of running, queued and ended jobs: the order of groups in a list of active jobs first."""
+"""States by group: running, queued, ended. A list with active jobs first has the groups in this
+order."""
 QUEUED = 1
-"""Index of the queued jobs, sorted by priority, then oldest first; other groups: newest first."""
+"""Index of the group of queued jobs, which is sorted by priority, then oldest first. The other
+groups are sorted newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedJob(TypedRow):
-    """A job as listed; JSON columns are the stored text."""
+    """The columns of a job in the list; JSON columns hold the stored text."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -72,16 +74,16 @@ class ListedJob(TypedRow):
     ended_at: datetime | None
     imported_from: ImportTool | None
     rank: Annotated[int, literal_column("0", Integer).label("rank")]
-    """Index of its group in the list."""
+    """Index of the job's group in `GROUPS`."""
 
     @property
     def key(self) -> str:
-        """The key after which the next page starts."""
+        """Key of this row; the next page starts after the key of the last row."""
         return f"{self.rank}{self.id}{self.priority}"
 
     @property
     def summary(self) -> dict[str, object]:
-        """A `JobSummary`, for orjson."""
+        """The fields of a `JobSummary`, for serialization with orjson."""
         row: dict[str, object] = {name: getattr(self, name) for name in _SHOWN}
         tags, progress = orjson.Fragment(self.tags), orjson.Fragment(self.progress)
         return {**row, "tags": tags, "progress": progress}
@@ -95,27 +97,27 @@ class JobFilter:
     """Conditions on listed jobs; an empty field does not restrict."""
 
     states: tuple[JobState, ...] = ()
-    """In one of these states."""
+    """Accepted states of a job; empty for all states."""
     tags: tuple[str, ...] = ()
-    """With all of these tags."""
+    """Required tags of a job."""
     name: str | None = None
-    """With exactly this name."""
+    """Exact name of a job."""
     project: str | None = None
-    """Of this project."""
+    """Project of a job."""
     search: str | None = None
-    """Words, each in the name or in a tag, or at the beginning of the id; or `name=value` of the
-    configuration."""
+    """Words to search for. Each word must occur in the name or in a tag, begin the id, or equal a
+    `name=value` of the configuration."""
     imported: bool | None = None
-    """Recorded by another tool, or not."""
+    """True for jobs that another tool recorded, False for jobs that ran here."""
 
 
 def list_jobs(
     context: Context, wanted: JobFilter, order: JobOrder, *, after: str | None, limit: int
 ) -> Sequence[ListedJob]:
-    """Return at most `limit` jobs after a `ListedJob.key`, the newest or the active ones first.
+    """Return at most `limit` jobs after a `ListedJob.key`, newest first or active jobs first.
 
     Raises:
-        InvalidRequestError: the key comes from the other order.
+        InvalidRequestError: the key belongs to the other order.
     """
     last = None if after is None else _Last.of(after)
     states = tuple(wanted.states or JobState)
@@ -124,7 +126,8 @@ def list_jobs(
         groups = [tuple(s for s in states if s in group) for group in GROUPS]
     if last is not None and last.rank >= len(groups):
         raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
-    # Groups before that of the last row are complete; later ones start with their first row.
+    # Earlier pages have all rows of the groups before the last row's group, and no row of later
+    # groups.
     begun = 0 if last is None else last.rank
     pages = [
         _group(
@@ -154,7 +157,7 @@ def list_jobs(
 
 @dataclass(frozen=True)
 class _Last:
-    """The last row of the page before."""
+    """The last row of the previous page."""
 
     rank: int
     id: str
@@ -162,13 +165,13 @@ class _Last:
 
     @classmethod
     def of(cls, key: str) -> _Last:
-        """Return the row of a `ListedJob.key`."""
+        """Return the row that a `ListedJob.key` identifies."""
         return cls(int(key[0]), key[1:27], int(key[27:]))
 
 
 @dataclass(frozen=True)
 class _Page:
-    """A part of a group, in its order."""
+    """A range of rows in one group, in the order of the group."""
 
     rank: int
     after: _Last | None
@@ -190,7 +193,7 @@ class _Page:
 
 
 def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
-    """Return the number of matching jobs in each state, 0 included."""
+    """Return the number of matching jobs by state, including states without jobs."""
     query = select(jobs.c.state, func.count()).where(*_conditions(wanted))
     if wanted.states:
         query = query.where(jobs.c.state.in_(wanted.states))
@@ -210,22 +213,23 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
         conditions.append(tool.is_not(None) if wanted.imported else tool.is_(None))
     tags = type_coerce(jobs.c.tags, Text)
     for word in wanted.search.lower().split() if wanted.search is not None else ():
-        if "=" in word:  # neither names nor tags have one
+        if "=" in word:  # names and tags contain no "="
             conditions.append(_has_value(word))
             continue
-        # Whole patterns: `contains` would concatenate them anew for each row.
+        # The patterns are complete, because `contains` would concatenate a pattern again for each
+        # row.
         text = _ESCAPED.sub(r"/\g<0>", word)
         within = [func.lower(each).like(f"%{text}%", escape="/") for each in (jobs.c.name, tags)]
         conditions.append(or_(*within, jobs.c.id.like(f"{text}%", escape="/")))
     for word in (f'"{tag}"' for tag in wanted.tags):
-        # LIKE finds the few rows fast, but ignores case on SQLite.
+        # LIKE finds the few candidate rows fast, but ignores case on SQLite.
         exactly = func.replace(tags, word, "") != tags
         conditions += [tags.contains(word, autoescape=True), exactly]
     return conditions
 
 
 def _has_value(text: str) -> ColumnElement[bool]:
-    """Return the condition that a value of the configuration is `name=value`."""
+    """Return the SQL condition that a value of the configuration equals `name=value`."""
     # Either the name or the value may contain a "=".
     parts = (text.partition("="), text.rpartition("="))
     words = {config_word(name, value) for name, _, value in parts} - {None}
@@ -242,7 +246,7 @@ def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Sele
 def _found(
     conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
 ) -> Select[Any]:
-    """Return the query of a search: ids from the covering index, then the rows of the page."""
+    """Return the query for a search: ids from the covering index, then the rows of the page."""
     if len(states) < len(JobState):
         conditions = [*conditions, jobs.c.state.in_(states)]
     ids = select(jobs.c.id).where(*conditions).order_by(*page.order).limit(page.limit)
@@ -252,7 +256,7 @@ def _found(
 def _newest(
     conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
 ) -> Select[Any]:
-    """Return the query of the first jobs: an index scan per state; only the queue is sorted."""
+    """Return the query for a page: one index scan per state; only queued jobs need a sort."""
     if len(states) == len(JobState):
         return _page(conditions, page)
     by_state = [

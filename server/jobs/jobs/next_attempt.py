@@ -1,4 +1,4 @@
-"""Settings of the next attempt: a resume request applied to the newest attempt's. Pure."""
+"""Pure functions that apply a resume request to the settings of the newest attempt."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from trainyard.training.pipeline_schedule import least_microbatches
 
 @dataclass(frozen=True)
 class Baseline:
-    """Settings of the newest attempt; those of the spec before the first attempt."""
+    """Settings of the newest attempt, or of the spec if the job has no attempt."""
 
     spec: JobSpec
     """The job's spec as submitted."""
     overrides: Overrides
-    """Its differences from the spec."""
+    """Overrides of the newest attempt, relative to the spec."""
     layout: Layout
     device: DeviceKind | None = None
-    """Kind of its slots; None before the first attempt."""
+    """Device kind of the newest attempt's slots; None before the first attempt."""
 
     @property
     def effective(self) -> JobSpec:
@@ -53,29 +53,33 @@ class NextAttempt:
     """Settings of the next attempt."""
 
     overrides: Overrides
-    """Its differences from the job's spec, not from the newest attempt."""
+    """Overrides of the next attempt, relative to the job's spec, not to the newest attempt."""
     effective: JobSpec
-    """The spec with the overrides; `auto` stays unresolved: placement chooses the slots."""
+    """The spec with the overrides. Each `auto` stays unresolved until placement has chosen the
+    slots."""
     plan: Plan | ProgramPlan
-    """The planner's view of `effective`: layout, batch, memory, warnings."""
+    """The plan for `effective`: layout, batch, memory and warnings."""
 
 
 def plan_next_attempt(
     baseline: Baseline, request: ResumeRequest, *, slots: Collection[Slot] = ()
 ) -> NextAttempt:
-    """Return the settings of the next attempt; fields that the request omits keep their values.
+    """Return the settings of the next attempt; omitted fields of the request keep their values.
 
-    A new world size without a layout takes the planner's first legal layout. With another number
-    of data-parallel ranks, the micro-batch size is lowered if the old one is no longer legal or
-    leaves more than a tenth of the slots idle. The global batch size never changes.
+    If the request has a new world size without a layout, the planner's first legal layout is used.
+    If the number of data-parallel ranks changes, the micro-batch size is lowered where the old size
+    is no longer legal or leaves more than a tenth of the slots idle. The global batch size never
+    changes.
 
     Args:
         baseline: settings of the newest attempt.
-        request: the fields that change.
-        slots: kinds of slot of the registered nodes, for memory and legality on their devices.
+        request: the fields to change.
+        slots: kinds of slots on the registered nodes, to check memory and legality on their
+            devices.
 
     Raises:
-        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
+        InvalidRequestError: fields of the request disagree, or the job cannot run with the
+            settings.
     """
     _check_kind(baseline.spec, request.overrides)
     merged = _merged(baseline, request.overrides, steps=_agreed_steps(request))
@@ -83,7 +87,8 @@ def plan_next_attempt(
     if changed.program is not None:
         size = _agreed_world_size(request) or baseline.layout.world_size
         return _next_of_program(baseline, changed, size, slots=slots)
-    # The layout first: the micro-batch size and the options of some axes depend on it.
+    # The layout comes first, because the micro-batch size and the options of some axes depend on
+    # it.
     layout = _layout(baseline, request, spec=changed, world_size=_agreed_world_size(request))
     effective = changed.model_copy(
         update={
@@ -113,7 +118,7 @@ def _check_kind(spec: JobSpec, requested: Overrides) -> None:
     """Refuse changes to sections that a program does not have.
 
     Raises:
-        InvalidRequestError: naming each of them.
+        InvalidRequestError: the request changes such sections; the error names each of them.
     """
     if spec.program is None:
         return
@@ -134,7 +139,7 @@ def _check_kind(spec: JobSpec, requested: Overrides) -> None:
 def _next_of_program(
     baseline: Baseline, changed: JobSpec, world_size: int, *, slots: Collection[Slot]
 ) -> NextAttempt:
-    """Return the settings of a program's next attempt; its layout is only a number of slots."""
+    """Return the settings of a program's next attempt, with a layout that is only a slot count."""
     before = changed.on_layout(baseline.layout)
     if refusal := size_refusal(before, world_size):
         raise InvalidRequestError.at("/world_size", refusal)
@@ -142,9 +147,9 @@ def _next_of_program(
 
 
 def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> Overrides:
-    """Return the baseline's overrides with the requested ones.
+    """Return the baseline's overrides, updated with the requested overrides.
 
-    A requested section replaces the old one whole; an omitted priority keeps its value.
+    A requested section replaces the whole old section. An omitted priority keeps its value.
     """
     given = {
         name: value
@@ -164,7 +169,7 @@ def _agreed_steps(request: ResumeRequest) -> int | None:
 
 
 def _agreed_world_size(request: ResumeRequest) -> int | None:
-    """Return the world size in the request; the default of a section does not count."""
+    """Return the world size that the request sets; a section's default does not count."""
     resources, field = request.overrides.resources, "world_size"
     named = resources is not None and field in resources.model_fields_set
     inner = resources.world_size if resources is not None and named else None
@@ -172,7 +177,7 @@ def _agreed_world_size(request: ResumeRequest) -> int | None:
 
 
 def _agreed(field: str, outer: int | None, inner: int | None, *, pointer: str) -> int | None:
-    """Return the value of a field that a request can name at two places."""
+    """Return the value of a field that a request can set in two places."""
     if outer is not None and inner is not None and outer != inner:
         raise InvalidRequestError.at(pointer, f"{field}={inner} here, but {outer} in /{field}")
     return outer or inner
@@ -194,7 +199,7 @@ def _layout(
 
 
 def _given_layout(section: ParallelismSection, *, world_size: int | None, before: Layout) -> Layout:
-    if world_size is None:  # `dp_shard = -1` fills up the old world size; else the axes give it
+    if world_size is None:  # `dp_shard = -1` keeps the old world size
         product = math.prod(section.sizes[axis.name] for axis in MESH_AXES)
         world_size = before.world_size if section.dp_shard == -1 else product
     try:
@@ -204,10 +209,10 @@ def _given_layout(section: ParallelismSection, *, world_size: int | None, before
 
 
 def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
-    """Return the section with the axes of the layout; unchanged if it already gives them.
+    """Return the section with the axes of the layout, unchanged if it gives this layout already.
 
     An option that does not fit the new axes is dropped by the rules of `JobSpec.on_layout`, unless
-    the request changed it.
+    the request set the option.
     """
     section = spec.parallelism
     if own_layout(spec, layout.world_size) != layout:
@@ -225,9 +230,9 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
 def _micro_batch_size(
     spec: JobSpec, request: ResumeRequest, *, layout: Layout, baseline: Baseline
 ) -> int:
-    """Return the requested size, else the old one, or a smaller one if that is better.
+    """Return the requested micro-batch size, else the old size or a better smaller size.
 
-    The old one is lowered if it is not legal or leaves too many slots idle.
+    The old size is lowered if it is not legal or leaves too many slots idle.
     """
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
@@ -236,11 +241,11 @@ def _micro_batch_size(
     same = layout.dp == baseline.layout.dp
     choose = legal_micro_batch_size if same else chosen_micro_batch_size
     legal = choose(spec.training.global_batch_size, layout.dp, at_most=size, rounds=rounds)
-    return size if legal is None else legal  # the plan refuses a layout that has none
+    return size if legal is None else legal  # without a legal size, the plan is refused
 
 
 def _overrides(submitted: JobSpec, effective: JobSpec) -> Overrides:
-    """Return the smallest overrides that turn the submitted spec into the effective one."""
+    """Return the smallest overrides that turn the submitted spec into the effective spec."""
     found = {
         name: getattr(effective, name)
         for name in SECTIONS
@@ -255,7 +260,7 @@ def _overrides(submitted: JobSpec, effective: JobSpec) -> Overrides:
 
 
 def _in_request(problems: Sequence[Problem]) -> list[Problem]:
-    """Point each problem of the effective spec at the field of the request that caused it."""
+    """Return the problems of the effective spec, each pointing at the request's field."""
     moved = {
         "/training/steps": "/steps",
         "/program/steps": "/steps",

@@ -1,4 +1,4 @@
-"""The plan of a spec, checked as a submission and not stored."""
+"""The plan of a spec, which is checked like a submission but not stored."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trainyard.spec.rules import check_new_job
 def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
     """Return the plan of a job.
 
-    A job larger than all nodes together is planned with a warning: the plan does not depend on
-    them, and people need it before they buy machines.
+    A job that needs more slots than all nodes have is planned with a warning, because the plan does
+    not depend on nodes and people need it before they buy machines.
 
     Raises:
-        InvalidRequestError: a submission would be refused.
+        InvalidRequestError: a submission of the spec would be refused.
     """
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")

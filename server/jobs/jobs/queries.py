@@ -46,12 +46,13 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ShownJob(Job):
-    """A job, with the reason in its view."""
+    """The columns of a job, and the reason that its view shows."""
 
     shown_reason: Annotated[str | None, shown_reason]
 
 
-# The queries of each job view. Built once: building one takes longer than running it.
+# Queries for each job view. They are built once, because building a query takes longer than running
+# it.
 _SHOWN = ShownJob.select().where(jobs.c.id == bindparam("of_job"))
 _ATTEMPT = Attempt.select().where(
     attempts.c.job_id == bindparam("of_job"), attempts.c.number == bindparam("of_number")
@@ -71,11 +72,11 @@ def job_row(connection: Connection, job_id: str) -> Job:
 
 
 def job_view(context: Context, job_id: str) -> JobView:
-    """Return one job in full; secrets of its spec are masked.
+    """Return the full view of a job, with masked secrets in its spec.
 
     Raises:
         NotFoundError: no job has this id.
-        UnreadableError: another version wrote its spec.
+        UnreadableError: another version wrote the spec of the job.
     """
     with context.database.read() as connection:
         job = ShownJob.one_or_none(connection, _SHOWN, {"of_job": job_id})
@@ -98,7 +99,7 @@ def job_view(context: Context, job_id: str) -> JobView:
 
 
 def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids of ended and unknown jobs, in the given order."""
+    """Return the ids in `job_ids` that belong to ended or unknown jobs, in the given order."""
     query = select(jobs.c.id).where(
         jobs.c.id.in_(job_ids), jobs.c.state.not_in(sorted(TERMINAL_JOB_STATES))
     )
@@ -108,7 +109,7 @@ def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...
 
 
 def view_of(context: Context, job: Job) -> JobView:
-    """Return the view of a job's row; read the job again only if its view includes other rows."""
+    """Return the view of a job's row; query the database only if the view needs other rows."""
     if job.attempt or job.demand is not None or job.spec.program is not None:
         return job_view(context, job.id)
     return _view(context, job, None, reason=job.reason)
@@ -141,7 +142,7 @@ def _view(
 
 
 def _active_seconds(connection: Connection, job: Job) -> float | None:
-    """Return the total duration of a job's ended attempts; None before the first has ended."""
+    """Return the total duration of a job's ended attempts; None if no attempt has ended."""
     columns = attempts.c
     query = select(func.sum(seconds_between(connection, columns.created_at, columns.ended_at)))
     return connection.scalar(query.where(columns.job_id == job.id))
@@ -150,7 +151,7 @@ def _active_seconds(connection: Connection, job: Job) -> float | None:
 def list_attempts(
     connection: Connection, job_id: str, *, before: int | None, limit: int
 ) -> list[AttemptView]:
-    """Return at most `limit` attempts of a job below a number, the newest first.
+    """Return at most `limit` attempts of a job, newest first, with numbers below `before`.
 
     Raises:
         NotFoundError: no job has this id.
@@ -166,7 +167,7 @@ def list_attempts(
 def list_events(
     context: Context, job_id: str, *, before: int | None, limit: int
 ) -> list[dict[str, Any]]:
-    """Return at most `limit` events of a job below an id, the newest first, for orjson.
+    """Return at most `limit` events of a job, newest first, with ids below `before`, for orjson.
 
     Raises:
         NotFoundError: no job has this id.
@@ -181,7 +182,7 @@ def list_events(
 
 
 def _verbs(job: Job) -> tuple[Verb, ...]:
-    """Return the commands that are legal now; a program may lack `save` and `resume`."""
+    """Return the currently legal commands; a program may not support `save` and `resume`."""
     verbs = VERBS[job.state]
     if job.imported_from is not None:
         return ("delete",)
@@ -201,7 +202,7 @@ def _shown(context: Context, job: Job) -> JobSpec:
 
 
 def _effective(spec: JobSpec, job: Job, current: AttemptView | None) -> JobSpec:
-    if job.pending is not None:  # not placed yet: `auto` waits for its slots
+    if job.pending is not None:  # not placed yet, so `auto` stays unresolved
         return job.pending.overrides.apply(spec)
     if current is None:
         return spec
@@ -221,7 +222,7 @@ def read_import(connection: Connection, job_id: str) -> ImportView:
     """Return the imported run of a job.
 
     Raises:
-        NotFoundError: no import has made a job with this id.
+        NotFoundError: no imported job has this id.
     """
     query = select(imports.c.run, imports.c.received).where(imports.c.job_id == job_id)
     row = connection.execute(query).one_or_none()

@@ -42,10 +42,10 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.spec.layout import Layout
 
 EVERY_SIZE_UP_TO = 64
-"""Resume options list every world size up to this one, then only multiples of eight: most nodes
-have eight GPUs, and a list of all sizes would be long."""
+"""Resume options list every world size up to this value, then only multiples of eight, because most
+nodes have eight GPUs and a list of all sizes would be long."""
 LARGEST_OPTION = 1024
-"""Largest world size in resume options; a request may name a larger one."""
+"""Largest world size in resume options; a request may name a larger world size."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PreparedResume:
     next: NextAttempt
     parent: ParentCheckpoint
     manifest: Manifest | ProgramManifest | None
-    """Manifest of the parent; None if the job did not save it itself."""
+    """Manifest of the parent checkpoint; None if the job did not save that checkpoint itself."""
     last_step: int
     """Step that the newest attempt reached."""
     saves_first: bool
@@ -65,11 +65,11 @@ class PreparedResume:
 
 
 def options(context: Context, job_id: str) -> ResumeOptions:
-    """Return each world size that fits on the online nodes, with its legal layouts.
+    """Return the world sizes that fit on the online nodes, each with its legal layouts.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it was imported.
+        ConflictError: the job was imported.
     """
     with context.database.read() as connection:
         job = job_row(connection, job_id)
@@ -114,7 +114,7 @@ def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePrev
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: its state forbids a resume.
+        ConflictError: the state of the job forbids a resume.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     with context.database.read() as connection:
@@ -130,29 +130,31 @@ def resume(
     running: str | None = None,
     note: Callable[[Connection, Job, Layout], None] | None = None,
 ) -> ResumePreview:
-    """Queue the next attempt of a job that has ended, or resize a running one.
+    """Queue the next attempt of a job that has ended, or resize a running job.
 
-    A running job stops first: its pending launch stays in the job's row until the attempt has
-    saved. The parent checkpoint of the preview is stored only if the request names it. Otherwise
-    placement decides again, because the catalog may change while the job waits.
+    A running job saves and stops first, and the pending launch stays in the job's row until then.
+    The parent checkpoint of the preview is stored only if the request names it. Otherwise placement
+    chooses again, because the catalog may change while the job waits.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         job_id: the job.
-        request: the fields that change.
-        actor: who orders it.
-        running: id of the running attempt, for a caller that decided on an earlier read.
-        note: called in the same transaction with the job as it was and its next layout.
+        request: the fields to change.
+        actor: who requests the resume.
+        running: id of the attempt that must still be running, for a caller that read it earlier.
+        note: function that is called in the same transaction with the unchanged job and its next
+            layout.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: its state forbids a resume, or it no longer runs the attempt `running`.
+        ConflictError: the job's state forbids a resume, or the attempt `running` is no longer
+            running.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     if request.dry_run:
         return preview(context, job_id, request)
     with context.database.write() as connection:
-        lock_job(connection, job_id)  # before the read: the state must not change until the commit
+        lock_job(connection, job_id)  # first, so that the state stays until the commit
         if running is not None:
             _check_runs(connection, job_id, running)
         prepared = _prepare(context, connection, job_id=job_id, request=request)
@@ -165,19 +167,19 @@ def resume(
             checkpoint_id=request.checkpoint_id,
             allow_code_change=request.allow_code_change,
         )
-        if actor != SCHEDULER:  # `pending` and the attempt may change later: an elastic job shrinks
+        if actor != SCHEDULER:  # stored apart, as an elastic job may later change size
             chosen = update(jobs).where(jobs.c.id == job_id).values(chosen=pending)
             connection.execute(chosen)
         if note is not None:
             note(connection, prepared.job, pending.layout)
-        if runs:  # its end queues the pending launch
+        if runs:  # the end of the attempt queues the pending launch
             _record(context, connection, prepared, actor=actor)
             why = f"resize to {prepared.next.plan.name}"
             stop, job = DesiredState.STOP, prepared.job
             end_running(
                 context, connection, job=job, desired=stop, actor=actor, reason=why, pending=pending
             )
-        else:  # from here on it is placed like a submission
+        else:  # from here on the launch is placed like a submission
             queued = _queued(context, prepared, pending)
             _record(context, connection, prepared, queued, actor=actor)
         return _preview(prepared)
@@ -186,7 +188,7 @@ def resume(
 def _prepare(
     context: Context, connection: Connection, *, job_id: str, request: ResumeRequest
 ) -> PreparedResume:
-    """Check a request, and return its resume; nothing is stored."""
+    """Check a request, and return the prepared resume without storing anything."""
     job = job_row(connection, job_id)
     _refuse_imported(job)
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
@@ -214,7 +216,7 @@ def _prepare(
     check_spec(context, context.secrets.restore(following.effective, job.env))
     _check_root(baseline, following, parent)
     check_world_size(context, following.plan.world_size, pointer="/world_size")
-    # It is unknown what a program saves when it stops.
+    # The server does not know what a program saves when it stops.
     saves_first = (
         job.state == JobState.RUNNING and request.checkpoint_id is None and not runs_program
     )
@@ -235,7 +237,8 @@ def _refuse_what_runs(job: Job, baseline: Baseline, following: NextAttempt) -> N
     """Refuse a resize of a running job that changes nothing."""
     ordered = job.spec.layout() if job.chosen is None else job.chosen.layout
     same = following.overrides == baseline.overrides and following.plan.layout == baseline.layout
-    # For an elastic job that has shrunk it is a change: the job would not grow back.
+    # For an elastic job that has shrunk, the present size is a change, because the job would no
+    # longer grow back.
     if job.state == JobState.RUNNING and same and ordered == baseline.layout:
         raise ConflictError(
             f"{job.name} runs on {following.plan.name} with these settings already; name what "
@@ -244,7 +247,7 @@ def _refuse_what_runs(job: Job, baseline: Baseline, following: NextAttempt) -> N
 
 
 def _from_the_start(following: NextAttempt) -> NextAttempt:
-    """Return the settings, with a warning in the plan: the program starts without a checkpoint."""
+    """Return the settings with a warning that the program starts without a checkpoint."""
     program = following.effective.program
     never = program is not None and program.resume == "never"
     why = "resume='never'" if never else "the job has no checkpoint"
@@ -265,7 +268,7 @@ def _check_runs(connection: Connection, job_id: str, attempt_id: str) -> None:
 
 
 def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
-    """Return the settings of the newest attempt, and its last step."""
+    """Return the settings and the last step of the newest attempt."""
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
         overrides = Overrides().with_priority(job.spec, job.priority)
@@ -279,10 +282,11 @@ def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
 def _parent(
     connection: Connection, job: Job, named: str | None
 ) -> tuple[ParentCheckpoint, Manifest | ProgramManifest | None]:
-    """Return the parent checkpoint, and its manifest if the job saved it itself.
+    """Return the parent checkpoint, and its manifest if the job itself saved it.
 
     Raises:
-        InvalidRequestError: the named checkpoint belongs to another job, or is not usable.
+        InvalidRequestError: the named checkpoint belongs to another job, is damaged, or is being
+            deleted.
     """
     try:
         parent = parent_checkpoint(connection, job.id, named=named)
@@ -332,19 +336,19 @@ def _preview(prepared: PreparedResume) -> ResumePreview:
 
 
 def _queued(context: Context, prepared: PreparedResume, pending: PendingLaunch) -> Move:
-    """Return the move of the job to `queued`."""
+    """Return the state change of the job to `queued`."""
     job, plan = prepared.job, prepared.next.plan
     return job_to(
         job.id,
         JobState.QUEUED,
-        only_from=TERMINAL_JOB_STATES,  # the table also allows it from live states, for retries
+        only_from=TERMINAL_JOB_STATES,  # live states are legal only for retries
         pending=pending,
         desired=DesiredState.RUN.value,
         reason=None,
         queued_at=context.now(),
         not_before=None,
         ended_at=None,
-        retries_used=0,  # the budget counts from the last start by a person
+        retries_used=0,  # the retry budget counts from the last start by a person
         priority=prepared.next.effective.resources.priority,
         world_size=plan.world_size,
         min_world_size=prepared.next.effective.resources.min_world_size,
@@ -372,7 +376,11 @@ def _record(
 
 
 def _world_sizes(offers: Sequence[Offer]) -> list[int]:
-    """Return the world sizes to list: an attempt has slots of one device kind only."""
+    """Return the world sizes to list.
+
+    The largest size is the number of slots of the device kind with the most slots, because an
+    attempt has slots of one device kind only.
+    """
     totals: dict[str, int] = {}
     for offer in offers:
         totals[offer.device] = totals.get(offer.device, 0) + offer.slots

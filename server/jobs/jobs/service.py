@@ -35,18 +35,19 @@ from trainyard.run.records import Request
 from trainyard.spec.sections.resources import priority_words
 
 MAX_OPEN_REQUESTS = 16
-"""Unanswered requests of an attempt: each reply to a report repeats all of them."""
+"""Maximum number of unanswered requests to an attempt, because each reply to a report repeats all
+of them."""
 DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobState.CANCELLED}
 
 
 def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
-    """Order a job to save and end.
+    """Order a job to save a checkpoint and end.
 
     A queued job is stopped immediately. A repeat changes nothing.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it has ended, or is being cancelled.
+        ConflictError: the job has ended, or is being cancelled.
     """
     with context.database.write() as connection:
         job = _locked(connection, job_id)
@@ -60,7 +61,7 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it has ended.
+        ConflictError: the job has ended.
     """
     with context.database.write() as connection:
         job = _locked(connection, job_id)
@@ -78,11 +79,11 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
 
 
 def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) -> None:
-    """Change the priority of a job that waits or runs; a repeat changes nothing.
+    """Change the priority of a queued or running job; a repeat changes nothing.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it has ended.
+        ConflictError: the job has ended.
     """
     with context.database.write() as connection:
         job = _locked(connection, job_id)
@@ -97,7 +98,7 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
         if (priority, pending) == (job.priority, job.pending):
             return
         values: dict[str, Any] = {"priority": priority, "pending": pending}
-        if job.demand is not None:  # leaves its group: the next round reads the new order
+        if job.demand is not None:  # leaves its group, so the next round reads the new order
             values |= {"demand": None, "reason": reason_of_group}
         connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(**values))
         event = NewEvent(
@@ -113,13 +114,14 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
 def delete(
     context: Context, job_id: str, *, actor: Actor, checkpoints: Literal["keep", "delete"]
 ) -> list[str]:
-    """Remove a job that has ended, with all of its rows.
+    """Remove an ended job with all of its rows.
 
-    Returns the ids of the operations that delete its checkpoints on storage; none unless requested.
+    The result has the ids of the operations that delete the job's checkpoints on storage. It is
+    empty unless the deletion of checkpoints was requested.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it has not ended, or a guard protects one of its checkpoints.
+        ConflictError: the job has not ended, or a guard protects one of its checkpoints.
     """
     operations: list[str] = []
     with context.database.write() as connection:
@@ -145,7 +147,7 @@ def add_request(context: Context, job_id: str, request: Request) -> str:
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it does not run, or too many requests wait for an answer.
+        ConflictError: the job does not run, or too many of its requests are unanswered.
     """
     request_id = context.new_id()
     with context.database.write() as connection:
@@ -184,10 +186,10 @@ def end_running(
     lost: str | None = None,
     pending: PendingLaunch | None = None,
 ) -> None:
-    """Order the current attempt to end; `pending` is the launch that follows a stop."""
+    """Order the current attempt to end; `pending` is the launch after a stop."""
     values: dict[str, Any] = {"desired": desired.value, "pending": pending}
     if pending is not None and actor != SCHEDULER:
-        values["retries_used"] = 0  # a start by a person renews the budget
+        values["retries_used"] = 0  # a start by a person restores the retry budget
     moves = []
     if job.state == JobState.STOPPING:
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(**values))
@@ -252,7 +254,7 @@ def _lost(connection: Connection, job: Job) -> str:
         return f"all that attempt {job.attempt} did, except what the program saved by itself"
     steps = max(attempt.last_step, attempt.start_step) - saved
     since = f"step-{saved}" if parent.own else "the start; nothing was saved"
-    if steps <= 0 and parent.own and runs_program(job):  # it need not report its steps
+    if steps <= 0 and parent.own and runs_program(job):  # a program may not report steps
         return f"what the program did since {since}"
     if steps <= 0:
         return f"nothing: all is saved in step-{saved}" if parent.own else "nothing"

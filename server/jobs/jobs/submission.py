@@ -1,4 +1,4 @@
-"""Submissions: checked jobs are queued; concurrent submissions share one transaction."""
+"""Submissions: checks new jobs and queues them; concurrent submissions share a transaction."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ _INSERT_JOB = insert(jobs)
 
 @dataclass(frozen=True)
 class Ancestor:
-    """Where a new job starts: from scratch, or as a fork."""
+    """The start of a new job: from scratch, or from a checkpoint of another job."""
 
     checkpoint_id: str | None = None
-    """Checkpoint of another job."""
+    """Id of the checkpoint to fork from, which belongs to another job; None for a start from
+    scratch."""
     parts: tuple[CheckpointPart, ...] | None = None
     """Parts of the checkpoint's state that the fork loads."""
     start_step: int = 0
-    """Completed steps with which the job starts."""
+    """Number of completed steps at the start of the job."""
     storage: str | None = None
-    """UUID of the checkpoint's storage root."""
+    """UUID of the storage root that holds the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,13 @@ class SubmittedSpec:
 
     spec: JobSpec
     actor: Actor
-    """Who submits it."""
+    """Person or program that submits the job."""
     idempotency_key: str | None = None
-    """The caller's name of this very request."""
+    """`Idempotency-Key` of the request; None without a key."""
 
     @property
     def key(self) -> tuple[str, str] | None:
-        """Unique key of the job: a second submission under it is a repeat of the first."""
+        """Unique key of the submission; another submission with this key is a repeat."""
         key = self.idempotency_key
         return None if key is None else (self.actor.identity, key)
 
@@ -78,16 +79,16 @@ class CheckedJob:
 def submit(
     context: Context, spec: JobSpec, *, actor: Actor, idempotency_key: str | None = None
 ) -> Job:
-    """Store a job, queued, and return it; a repeat under the same key returns the first one.
+    """Queue a new job and return it; a repeat with the same key returns the first job.
 
     Args:
-        context: the server's surroundings.
-        spec: what to run.
-        actor: who submits it.
-        idempotency_key: the caller's name of this very request.
+        context: the server's context.
+        spec: the spec of the job.
+        actor: who submits the job.
+        idempotency_key: the caller's key for this request; None without a key.
 
     Raises:
-        InvalidRequestError: the spec cannot run here, its project does not exist, or the key was
+        InvalidRequestError: the spec cannot run here, the project does not exist, or the key was
             used for another spec.
     """
     (job,) = submit_all(context, [SubmittedSpec(spec, actor, idempotency_key)])
@@ -99,18 +100,18 @@ def submit(
 def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[Job | RefusalError]:
     """Store several submissions in one transaction.
 
-    Without keys, the number of statements does not depend on the number of submissions.
+    Without keys, the number of SQL statements does not depend on the number of submissions.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         submissions: submissions with distinct keys.
 
     Returns:
-        The job of each submission, or the reason why its spec cannot run.
+        For each submission the job, or the reason why the spec cannot run.
 
     Raises:
-        InvalidRequestError: a check of `submit` against the database fails for one of them;
-            nothing is stored.
+        InvalidRequestError: for one of the submissions, a check against the database fails (see
+            `submit`); nothing is stored.
     """
     found: dict[int, Job | RefusalError] = {}
     new: dict[int, CheckedJob] = {}
@@ -124,7 +125,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     if not new:
         return [found[place] for place in range(len(submissions))]
     with context.database.write() as connection:
-        # In the order of the keys: two transactions with the same keys never wait crosswise.
+        # All transactions take the keys in sorted order, so that no two of them deadlock.
         for place in sorted(new, key=lambda place: submissions[place].key or ()):
             earlier = _earlier(
                 context, connection, submission=submissions[place], job_id=new[place].id
@@ -164,14 +165,15 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
     """Store checked jobs as queued, and return them.
 
     Raises:
-        InvalidRequestError: the project of one does not exist, or the server lacks its pack.
+        InvalidRequestError: the project of a job does not exist, or the server lacks the job's
+            pack.
     """
     if not new:
         return []
     rows = [_row(context, each) for each in new]
     insert_rows(connection, rows, specs={each.id: each.spec for each in new})
     packed = [(each.spec.pack, each.id) for each in new if each.spec.pack is not None]
-    for pack, job_id in sorted(packed):  # in the order of the packs, whose rows are locked
+    for pack, job_id in sorted(packed):  # sorted, because the rows of the packs are locked
         name_pack(context, connection, job_id=job_id, digest=pack)
     append_events(context, connection, [_submitted(each) for each in new], touched=True)
     return [inserted(Job, row) for row in rows]
@@ -184,12 +186,12 @@ def insert_rows(
     specs: Mapping[str, JobSpec],
     run: ImportedRun | None = None,
 ) -> None:
-    """Store jobs, with their facts; their projects cannot be deleted until the transaction ends.
+    """Store jobs with their facts, and lock their projects against deletion.
 
     Args:
         connection: a transaction.
-        rows: columns of the jobs; each row has the same ones.
-        specs: their specs by job id.
+        rows: columns of the jobs; all rows have the same columns.
+        specs: specs by job id.
         run: the imported run; None for submitted jobs.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Background work that nodes claim, renew and end (docs/lifecycle-operations.md, 31-36)."""
+"""Background work that nodes claim and report on (docs/lifecycle-operations.md, 31-36)."""

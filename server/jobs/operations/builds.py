@@ -1,4 +1,4 @@
-"""The build of an environment that an attempt did not find (docs/lifecycle.md, 56)."""
+"""Queues the build of an environment that is missing for an attempt (docs/lifecycle.md, 56)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def queue_build(
         context: the server's context.
         connection: a transaction that holds the job's lock.
         job: the job, which waits for the build.
-        spec: its effective spec.
-        failure: the failure of its attempt.
+        spec: the effective spec of the job.
+        failure: the failure of the job's attempt.
     """
     digest, program = failure.environment or "", spec.program
     if program is None or program.environment.lock is None or not DIGEST.fullmatch(digest):

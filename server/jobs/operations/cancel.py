@@ -1,4 +1,4 @@
-"""Cancel operations, and prune those that ended long ago."""
+"""Cancels operations, and deletes operations that ended long ago."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PRUNED_AT_ONCE = 1000
 
 
 def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
-    """Cancel an operation; if it runs, the reply to its next report ends its command.
+    """Cancel an operation; a running operation ends with the reply to its next report.
 
-    A deletion can be cancelled until a node has claimed it: the checkpoint is then usable again.
+    A deletion can be cancelled until a node has claimed it. The checkpoint is then usable again.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: it has ended, or files may already be deleted.
+        ConflictError: the operation has ended, or files may already be deleted.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
@@ -46,7 +46,8 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
 def prune_ended(context: Context) -> int:
     """Delete operations that ended long ago, at most `PRUNED_AT_ONCE`; return their number.
 
-    Operations of a checkpoint with a deletion mark stay: a failed one is evidence of lost files.
+    Operations of a checkpoint that is being deleted stay, because a failed deletion is evidence of
+    lost files.
     """
     if not context.settings.operations_kept_days:
         return 0
@@ -74,7 +75,7 @@ def _take_back_deletion(connection: Connection, operation: OperationHead) -> Non
     begun = exists().where(
         operations.c.checkpoint_id == operation.checkpoint_id,
         operations.c.kind == OperationKind.DELETE,
-        operations.c.fence > 0,  # also of an earlier operation that failed
+        operations.c.fence > 0,  # also true for an earlier, failed operation
     )
     if connection.scalar(select(begun)):
         raise ConflictError(

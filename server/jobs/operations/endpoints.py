@@ -41,7 +41,7 @@ def list_(
         bool, Query(alias="open", description="Only operations that have not ended.")
     ] = False,
 ) -> Response:
-    """List operations, also those of deleted jobs."""
+    """List operations, including operations of deleted jobs."""
     columns = operations.c
     where: list[ColumnElement[bool]] = [ARE_OPEN] if open_only else []
     where += [columns.job_id == job] if job is not None else []
@@ -72,7 +72,10 @@ def get(context: ServerContext, operation_id: OperationId) -> Response:
     summary="Cancel an operation",
 )
 def cancel(context: ServerContext, principal: Person, operation_id: OperationId) -> Response:
-    """Cancel an operation: a queued one immediately, a running one at its next report; else 409."""
+    """Cancel a queued operation immediately, or a running operation at its next report.
+
+    The response is a 409 if the operation has ended, or if files may already be deleted.
+    """
     cancel_operation(context, operation_id, actor=principal.actor)
     with context.database.read() as connection:
         return reply(read_operation(connection, operation_id))

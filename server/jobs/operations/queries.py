@@ -1,4 +1,4 @@
-"""Reads of operations: open ones, and views for the API."""
+"""Reads of open operations, and of views for the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
 
 ARE_OPEN = operations.c.state.in_(sorted(OPEN_OPERATION_STATES))
-"""The condition of operations that have not ended."""
+"""SQL condition that an operation has not ended."""
 
 _FIELDS = OperationView.model_fields
 _waits = operations.c.state == OperationState.QUEUED
@@ -23,20 +23,20 @@ _COMPUTED = {
     "failing": case((ARE_OPEN, operations.c.failing)).label("failing"),
     "waiting": case((_waits, operations.c.waiting)).label("waiting"),
 }
-# Without the task: an operation with an unreadable task still has a view.
+# The task is left out, so that an operation with an unreadable task still has a view.
 _VIEW = select(*(_COMPUTED[n] if n in _COMPUTED else operations.c[n] for n in _FIELDS))
 
 
 def open_operations(
     connection: Connection, kinds: Collection[OperationKind], *where: ColumnElement[bool]
 ) -> Sequence[Operation]:
-    """Return the open operations of some kinds, the oldest first."""
+    """Return the open operations of the given kinds, oldest first."""
     found = Operation.select().where(operations.c.kind.in_(sorted(kinds)), ARE_OPEN, *where)
     return Operation.all(connection, found.order_by(operations.c.id))
 
 
 def read_operation(connection: Connection, operation_id: str) -> OperationView:
-    """Return one operation.
+    """Return the view of one operation.
 
     Raises:
         NotFoundError: no operation has this id.
@@ -50,6 +50,6 @@ def read_operation(connection: Connection, operation_id: str) -> OperationView:
 def list_operations(
     connection: Connection, *where: ColumnElement[bool], limit: int
 ) -> list[OperationView]:
-    """Return at most `limit` operations, the newest first."""
+    """Return the views of at most `limit` operations, newest first."""
     query = _VIEW.where(*where).order_by(operations.c.id.desc()).limit(limit)
     return [OperationView(**row._mapping) for row in connection.execute(query)]

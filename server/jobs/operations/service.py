@@ -1,4 +1,4 @@
-"""The life of an operation: queued, claimed by a node, reported, ended."""
+"""The life cycle of an operation: queue, claim by a node, reports, end."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from trainyard.protocol.worker_messages import (
 )
 
 REPEATS = Backoff(first=30.0, longest=21_600.0)
-"""Pauses between the tries of an operation that is repeated after a failure."""
+"""Pauses, in seconds, between the tries of an operation that is repeated after a failure."""
 REPORT_SECONDS = 1.0
-"""Shortest interval between two reports of an operation: views need no more."""
+"""Shortest interval between two reports on an operation, because views need no more reports."""
 
 
 def queue_operation(
@@ -61,7 +61,7 @@ def queue_operation(
     reason: str,
     storage: str | None = None,
 ) -> str:
-    """Store an operation and return its id, or the id of an open one with the same task.
+    """Store an operation and return its id, or return the id of an open operation with the task.
 
     An open operation that waits after a failure becomes due immediately.
 
@@ -70,10 +70,10 @@ def queue_operation(
         connection: a transaction that holds the job's lock.
         task: the task for a node.
         job: the job.
-        checkpoint_id: the checkpoint; None for all of the job.
-        actor: who requests it.
-        reason: why.
-        storage: UUID of the storage root; None for the job's.
+        checkpoint_id: the checkpoint; None if the operation concerns the whole job.
+        actor: who requests the operation.
+        reason: why the operation is requested.
+        storage: UUID of the storage root; None for the storage of the job.
     """
     if checkpoint_id is not None:
         mine = operations.c.checkpoint_id == checkpoint_id
@@ -110,7 +110,7 @@ def queue_operation(
 
 
 def describe(operation: OperationHead) -> str:
-    """Return kind and target of an operation, for messages."""
+    """Return kind and target of an operation as text for messages."""
     if operation.kind == OperationKind.BUILD:
         return f"{operation.kind} the environment of {operation.job_name}"
     return f"{operation.kind} {operation.checkpoint_id or 'all checkpoints'}"
@@ -125,7 +125,7 @@ def identity(operation: OperationHead) -> dict[str, Any]:
 def cancel_looks(
     context: Context, connection: Connection, where: ColumnElement[bool], *, actor: Actor
 ) -> None:
-    """Cancel the open verifications of a checkpoint, or of a whole job, before a deletion."""
+    """Before a deletion, cancel the open verifications of a checkpoint or of a whole job."""
     message = "the checkpoint is to be deleted"
     for found in open_operations(connection, LOOKS, where):
         end_operation(
@@ -154,7 +154,7 @@ def end_operation(
     If a build does not succeed, the job that waits for it fails.
 
     Raises:
-        IllegalMoveError: it has ended already.
+        IllegalMoveError: the operation has ended already.
     """
     event = NewEvent(
         OperationEnded(**identity(operation), state=state, ok=ok),
@@ -179,7 +179,7 @@ def repeat_later(
     """Queue a failed operation again, after a growing pause.
 
     Raises:
-        IllegalMoveError: it is not running.
+        IllegalMoveError: the operation is not running.
     """
     now, before = context.now(), operation.failing
     count = 1 if before is None else before.count + 1
@@ -211,9 +211,10 @@ def repeat_later(
 ApplyOutcome = Callable[
     [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
 ]
-"""Applies an outcome to the catalog; returns the outcome to store, and a verification's result.
+"""Function that applies an outcome to the catalog; returns the outcome to store, and the result of
+a verification.
 
-The catalog is in a layer above: the endpoint passes the function.
+The catalog belongs to a layer above, so the endpoint passes the function.
 """
 
 
@@ -224,12 +225,12 @@ def claim_operation(
     node: str,
     worker: WorkerIdentity,
 ) -> OperationClaimReply:
-    """Claim an operation that was assigned to this node; only the first of several claims succeeds.
+    """Claim an operation that was assigned to a node; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: it was assigned to another node, runs already, or has ended; or another
-            worker serves the node.
+        ConflictError: the operation was assigned to another node, is running, or has ended; or
+            another worker serves the node.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
@@ -271,12 +272,13 @@ def report_operation(
     Args:
         context: the server's context.
         operation_id: the operation.
-        report: the report of its node.
+        report: the report from the node.
         apply: applies an outcome to the catalog in the same transaction.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: a later claim has replaced this one, or the operation has ended.
+        ConflictError: a later claim has replaced the claim of the report, or the operation has
+            ended.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
@@ -315,7 +317,7 @@ def report_operation(
 
 
 def lock_operation(connection: Connection, operation_id: str) -> Operation:
-    """Lock the job of an operation, if it exists, and the operation; return its row.
+    """Lock an operation, and its job if that still exists; return the operation.
 
     Raises:
         NotFoundError: there is no such operation.
@@ -329,7 +331,7 @@ def lock_operation(connection: Connection, operation_id: str) -> Operation:
 
 
 def lock_job_if_there(connection: Connection, job_id: str) -> None:
-    """Lock the job of an operation; an operation can outlive its job."""
+    """Lock the job of an operation if the job still exists."""
     try:
         lock_job(connection, job_id)
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""The end of a job when the build of its environment fails (docs/lifecycle.md, 56)."""
+"""Fails a job if the build of its environment fails (docs/lifecycle.md, 56)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ REMEDY = "Mend what the message names, then resume; a lock in a pack needs a new
 def end_waiting_job(
     context: Context, connection: Connection, *, build: OperationHead, message: str
 ) -> None:
-    """Fail the job of a build unless it has left the queue; the job is locked.
+    """Fail the job of a build unless the job has left the queue; the job is locked.
 
     Args:
         context: the server's context.
         connection: a transaction that holds the job's lock.
-        build: the operation.
-        message: why the environment is not built.
+        build: the operation that failed to build the environment.
+        message: why the build failed.
     """
     state = connection.scalar(select(jobs.c.state).where(jobs.c.id == build.job_id))
     if state != JobState.QUEUED:

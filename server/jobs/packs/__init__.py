@@ -1,1 +1,1 @@
-"""Packs: the code of programs, uploaded by people and fetched by nodes."""
+"""Packs: archives with the code of programs, uploaded by people and fetched by nodes."""

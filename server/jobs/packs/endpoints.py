@@ -41,7 +41,7 @@ Digest = Annotated[str, Query(pattern=PACK_DIGEST, description="SHA-256 of the b
 async def upload_pack(
     request: Request, context: ServerContext, principal: Person, digest: Digest
 ) -> Response:
-    """Store the code of programs: a gzipped tar archive, which jobs name by its digest."""
+    """Store the code of programs as a gzipped tar archive, which jobs name by its digest."""
     if not context.settings.allow_code:
         raise InvalidRequestError.at("", NO_CODE)
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -58,7 +58,7 @@ async def upload_pack(
         if block:
             await run_in_threadpool(upload.add, bytes(block))
         view = await run_in_threadpool(upload.finish, digest)
-    except BaseException:  # also when the client disconnects
+    except BaseException:  # even if the client disconnects
         await run_in_threadpool(upload.give_up)
         raise
     return reply(view, status=201)
@@ -69,7 +69,7 @@ def get_pack(
     context: ServerContext,
     digest: Annotated[str, Path(pattern=PACK_DIGEST, description="SHA-256 of the archive.")],
 ) -> Response:
-    """Return a pack without its content, and keep it for another day."""
+    """Return the metadata of a pack, and keep the pack for another day."""
     return reply(read_pack(context, digest))
 
 
@@ -80,5 +80,5 @@ def get_pack(
     summary="The pack of the attempt's job",
 )
 def fetch_pack(context: ServerContext, share: AuthenticatedShare) -> Response:
-    """Return the archive; the node compares it with the digest of the spec."""
+    """Return the archive of the job's pack; the node compares its digest with the spec."""
     return StreamingResponse(content_of(context, share.job_id), media_type=ARCHIVE)

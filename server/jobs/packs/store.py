@@ -1,4 +1,4 @@
-"""Packs in the database: written block by block, kept while a job names them."""
+"""Packs in the database, written block by block and kept while a job names them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from server.core.subject import Actor
 from trainyard.protocol.rest.jobs import PackView
 
 BLOCK_BYTES = 2**20
-"""Content of a row; each is written in its own short transaction, so other writers wait less."""
+"""Size of the content in a row, in bytes. Each row is written in its own short transaction, so
+other writers wait less."""
 KEPT = timedelta(days=1)
 """Time after which a pack that no job names is deleted."""
 UPLOAD = timedelta(hours=1)
-"""Time after which an upload that did not complete is deleted."""
+"""Time after which an incomplete upload is deleted."""
 MAX_PACKS, MAX_BYTES = 500, 4 * 2**30
-"""Most packs of a person, and most bytes of all of them."""
+"""Maximum number of packs per person, and maximum total size of these packs, in bytes."""
 MAX_UPLOADS = 8
-"""Most concurrent uploads of a person: they limit by how much `MAX_BYTES` can be exceeded."""
+"""Maximum number of concurrent uploads per person, which limits by how much `MAX_BYTES` can be
+exceeded."""
 
 
 class PackUpload:
-    """One upload; its content is kept only if `finish` returns."""
+    """One upload of a pack; the content is kept only if `finish` returns."""
 
     def __init__(self, context: Context, *, actor: Actor) -> None:
-        """Make room and start the upload.
+        """Delete expired packs and start the upload.
 
         Raises:
             ConflictError: the person has too many packs, or too many concurrent uploads.
@@ -77,7 +79,7 @@ class PackUpload:
         """Turn the upload into a pack, or keep the existing pack with the same content.
 
         Raises:
-            InvalidRequestError: its content is empty, or has another digest.
+            InvalidRequestError: the content is empty, or has another digest.
             ConflictError: the upload took longer than `UPLOAD`.
         """
         digest = f"sha256:{self._sha256.hexdigest()}"
@@ -100,20 +102,20 @@ class PackUpload:
         return PackView(digest=digest, size=self._size)
 
     def give_up(self) -> None:
-        """Delete the stored blocks, unless they have become a pack."""
+        """Delete the stored blocks unless they have become a pack."""
         unfinished = (packs.c.id == self._id) & packs.c.digest.is_(None)
         with self._context.database.write() as connection:
             connection.execute(delete(packs).where(unfinished))
 
 
 def lock_digest(context: Context, connection: Connection, digest: str) -> None:
-    """Make other uploads of this content wait for the transaction; SQLite has only one writer."""
+    """Block other uploads of this content until the transaction ends; a no-op on SQLite."""
     if not context.database.is_sqlite:
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(digest))))
 
 
 def read_pack(context: Context, digest: str) -> PackView:
-    """Return a pack, and keep it for another day: the client need not upload it.
+    """Return a pack, and keep it for another day, so that the client need not upload it.
 
     Raises:
         NotFoundError: no pack has this digest.
@@ -129,17 +131,17 @@ def check_pack(connection: Connection, digest: str) -> None:
     """Refuse a pack that the server does not have.
 
     Raises:
-        InvalidRequestError: at the field that names it.
+        InvalidRequestError: the server lacks the pack; the error points at the field that names it.
     """
     if not connection.scalar(select(packs.c.id).where(packs.c.digest == digest)):
         raise _unknown(digest)
 
 
 def name_pack(context: Context, connection: Connection, *, job_id: str, digest: str) -> None:
-    """Record that a job names a pack; the pack is kept as long as the job.
+    """Record that a job names a pack, which is then kept until the job is deleted.
 
     Raises:
-        InvalidRequestError: the server does not have it.
+        InvalidRequestError: the server does not have the pack.
     """
     found = _touched(context, connection, digest)
     if found is None:
@@ -148,7 +150,7 @@ def name_pack(context: Context, connection: Connection, *, job_id: str, digest: 
 
 
 def content_of(context: Context, job_id: str) -> Iterator[bytes]:
-    """Return the blocks of the pack that a job names; each is read when it is sent.
+    """Return the blocks of the pack that a job names; each block is read when it is sent.
 
     Raises:
         NotFoundError: the job names no pack.
@@ -162,7 +164,7 @@ def content_of(context: Context, job_id: str) -> Iterator[bytes]:
 
 
 def delete_unnamed(context: Context) -> None:
-    """Delete packs that no job has named for a day, and uploads that were cut off."""
+    """Delete packs that no job has named for a day, and incomplete uploads."""
     now = context.now()
     unnamed = ~exists().where(job_packs.c.pack_id == packs.c.id)
     old = or_(
@@ -170,14 +172,15 @@ def delete_unnamed(context: Context) -> None:
         packs.c.digest.is_(None) & (packs.c.named_at < now - UPLOAD),
     )
     with context.database.write() as connection:
-        # Lock the rows, then re-check: a concurrent job keeps its pack, or finds it deleted.
+        # The rows are locked and checked again, so a concurrent job either keeps its pack or finds
+        # the pack deleted.
         query = select(packs.c.id).where(old, unnamed).limit(4).with_for_update(skip_locked=True)
         ids = connection.scalars(query).all()
         connection.execute(delete(packs).where(packs.c.id.in_(ids), old, unnamed))
 
 
 def _touched(context: Context, connection: Connection, digest: str) -> tuple[str, int] | None:
-    """Renew a pack and return its id and size; its row is locked until the transaction ends."""
+    """Renew a pack, return its id and size, and lock its row until the transaction ends."""
     known = packs.c.digest == digest
     connection.execute(update(packs).where(known).values(named_at=context.now()))
     row = connection.execute(select(packs.c.id, packs.c.size).where(known)).one_or_none()

@@ -1,1 +1,1 @@
-"""The waiting jobs: their groups, their order, and their expected starts."""
+"""Waiting jobs, with groups, order and expected starts."""

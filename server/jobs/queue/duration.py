@@ -1,4 +1,4 @@
-"""The expected duration of a queued job's next attempt, from the pace of former attempts."""
+"""The expected duration of a queued job's next attempt, from the pace of earlier attempts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 MAX_CONSIDERED = 20
-"""Newest attempts of a job that are searched for one that took steps with the same layout."""
+"""Number of newest attempts of a job that are searched for an attempt with steps in the same
+layout."""
 HISTORY = 20
-"""Newest attempts of a training part that determine the duration of a new job."""
+"""Number of newest attempts with the same training part that determine the duration of a new
+job."""
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,11 +57,11 @@ class Duration:
     """An expected duration."""
 
     seconds: float
-    """Time from placement to end."""
+    """Time from placement to end, in seconds."""
     device: DeviceKind
-    """Kind of slot for which it is valid."""
+    """Kind of slots for which the duration is valid."""
     device_name: str | None
-    """Name of that hardware; None if unknown."""
+    """Name of the device for which the duration is valid; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class _Former(TypedRow):
     outcome: Annotated[AttemptOutcome, attempts.c.outcome]
     device: DeviceKind
     hardware: Annotated[str | None, type_coerce(nodes.c.hardware, Text).label("hardware")]
-    """Hardware of the node of its rank 0, as stored."""
+    """Hardware of the node of rank 0, as stored JSON text."""
     start_step: int
     last_step: int
     created_at: datetime
@@ -82,18 +84,18 @@ class _Former(TypedRow):
 
     @property
     def kind(self) -> tuple[DeviceKind, str | None]:
-        """Kind and name of its slots."""
+        """Device kind and device name of the attempt's slots."""
         return self.device, self.hardware and orjson.loads(self.hardware)["device_name"]
 
     @property
     def seconds(self) -> float:
-        """Time from its placement to its end."""
+        """Time from placement to end of the attempt, in seconds."""
         return (self.left_at - self.created_at).total_seconds()
 
     def seconds_of(self, steps: int) -> float:
-        """Return the time from placement to end of a number of steps at the attempt's pace.
+        """Return the seconds from placement to end for a number of steps at the attempt's pace.
 
-        The time of a step is wall time, including saves, validation and the time to leave.
+        The time per step is wall time, including saves, validation and the time to leave.
         """
         startup = (self.first_step_at - self.created_at).total_seconds()
         trained = (self.left_at - self.first_step_at).total_seconds()
@@ -117,9 +119,10 @@ def expected_durations(
 ) -> Mapping[str, Duration | None]:
     """Return the expected durations of launches by job id; None if the pace is unknown.
 
-    For a job that ran before, its own newest attempt with the same layout shows the pace; for a new
-    job, attempts of the same training part (docs/lifecycle-placing.md, 5). An unreadable job has no
-    expected duration, nor has a job with an unreadable layout among these attempts.
+    If a job ran before, the pace comes from its own newest attempt with the same layout. For a new
+    job, the pace comes from attempts with the same training part (docs/lifecycle-placing.md, 5). A
+    job has no expected duration if it is unreadable, or if one of these attempts has an unreadable
+    layout.
 
     Args:
         connection: a transaction.
@@ -133,12 +136,12 @@ def expected_durations(
 def with_newer_history(
     connection: Connection, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Return the ids of jobs with an attempt of their training part that ended since a time.
+    """Return the ids of jobs for which an attempt with their training part ended since a time.
 
     Args:
         connection: a transaction.
         waiting: pace digests by job id.
-        since: the time.
+        since: time after which an attempt must have ended.
     """
     ended = select(attempts.c.pace_digest).distinct()
     here = attempts.c.pace_digest.in_({*waiting.values()})
@@ -150,7 +153,7 @@ def with_newer_history(
 def _of_history(
     connection: Connection, queued: Collection[QueuedLaunch]
 ) -> dict[str, Duration | None]:
-    """Return the durations of jobs that never ran, from attempts of their training parts."""
+    """Return the durations of jobs that never ran, from attempts with the same training parts."""
     digests = {each.pace_digest for each in queued} - {None}
     found: dict[str | None, list[_Former]] = {digest: [] for digest in digests}
     if not found:
@@ -161,7 +164,7 @@ def _of_history(
         attempts.c.pace_digest == part.c.digest, attempts.c.ended_at.is_not(None)
     )
     oldest = ended.order_by(attempts.c.ended_at.desc()).limit(1).offset(HISTORY - 1)
-    # If fewer have ended, all of them count.
+    # If fewer than `HISTORY` attempts have ended, all of them count.
     since = func.coalesce(oldest.correlate(part).scalar_subquery(), literal(_FIRST, UtcDateTime))
     limits = select(part.c.digest, since.label("since")).subquery("limits")
     newest = _FORMER.join(
@@ -178,7 +181,7 @@ def _of_new(queued: QueuedLaunch, former: Sequence[_Former]) -> Duration | None:
 
     Args:
         queued: the job.
-        former: attempts of its training part, the newest first.
+        former: attempts with the job's training part, newest first.
     """
     if queued.pending is None or not former:
         return None
@@ -192,7 +195,7 @@ def _of_new(queued: QueuedLaunch, former: Sequence[_Former]) -> Duration | None:
 
 
 def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
-    """Return the expected duration of a job if its spec were submitted now."""
+    """Return the expected duration of a job that would be submitted now with this spec."""
     of_part = _FORMER.where(attempts.c.pace_digest == pace_digest(spec))
     newest = of_part.order_by(attempts.c.ended_at.desc(), attempts.c.id.desc()).limit(HISTORY)
     try:
@@ -202,12 +205,12 @@ def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
 
 
 def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> Duration | None:
-    """Return the duration of a number of steps (None: a whole job) from former attempts.
+    """Return the expected duration of a number of steps or a whole job, from earlier attempts.
 
     Args:
-        former: attempts, the newest first.
+        former: earlier attempts, newest first.
         layout: only attempts with this layout count.
-        steps: the number of steps; None if unknown.
+        steps: the number of steps; None for a whole job, if the number is unknown.
 
     Raises:
         UnreadableError: the layout of an attempt cannot be read.
@@ -236,7 +239,7 @@ def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> D
 def _of_own_attempts(
     connection: Connection, queued: Collection[QueuedLaunch]
 ) -> dict[str, Duration | None]:
-    """Return the durations of jobs that ran before, from their own newest attempts."""
+    """Return the expected durations of jobs that ran before, from their own newest attempts."""
     former: dict[str, list[_Former]] = {each.id: [] for each in queued}
     if not former:
         return {}
@@ -270,8 +273,8 @@ def _of_again(
     Args:
         connection: a transaction.
         queued: the job.
-        former: its attempts that took steps and ended, the newest first.
-        newest: its newest checkpoint.
+        former: attempts of the job that took steps and ended, newest first.
+        newest: the newest checkpoint of the job; None without a checkpoint.
     """
     if queued.pending is None or not former:
         return None

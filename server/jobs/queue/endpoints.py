@@ -1,4 +1,4 @@
-"""`/queue`: the waiting jobs in their order, and their expected starts."""
+"""`/queue`: the waiting jobs in order, with expected starts."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def list_(
     forecasts: Forecasts,
     page: Annotated[PageRequest[str], Depends(page_by("queue", str, TOKEN))],
 ) -> Response:
-    """List the queue: position, priority, reason, and expected start of the first jobs.
+    """List the queue with position, priority and reason, and the expected start of the first jobs.
 
-    A page starts after the last job of the previous page, even if that job has started since.
+    A page starts after the last job of the previous page, even if that job has started since then.
     """
     with context.database.read() as connection:
         order = read_order(connection)
@@ -76,7 +76,7 @@ def list_(
     "/jobs/{job_id}/queue", response_model=QueuePlace, summary="The place of a job in the queue"
 )
 def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Response:
-    """Return position, reason and expected start; `entry` is null if the job does not wait."""
+    """Return position, reason and expected start of a job; `entry` is null unless the job waits."""
     with context.database.read() as connection:
         check_job(connection, job_id)
         order = read_order(connection)
@@ -91,7 +91,7 @@ def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Res
 
 @router.post("/queue/what-if", response_model=WhatIf, summary="When would this job start?")
 def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Response:
-    """Check a spec as a submission does, and return its place in the queue; nothing is stored."""
+    """Check a spec as a submission does, and return its position in the queue; store nothing."""
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
     demand = demand_of(spec, Overrides(), spec.layout(), bound=None)
@@ -137,7 +137,7 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
 
 
 def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEntry:
-    """Return the view of a job; a forecast omits jobs far back in the queue."""
+    """Return the view of a job; jobs far back in the queue have no forecast."""
     start, why, before = None, TOO_FAR_BACK, None
     if row.demand is None:
         why = NOT_CONSIDERED

@@ -1,4 +1,4 @@
-"""The forecast of the queue, which a server process caches for some seconds."""
+"""The forecast of the queue, which a server process caches for a few seconds."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from server.jobs.queue.order import TAG, QueueKey, read_order
 from server.jobs.queue.scheduling_queue import GroupedJob
 
 FORECAST_KEPT = timedelta(seconds=5)
-"""Age up to which one forecast of the queue answers every request."""
+"""Time for which a forecast of the queue is cached and returned to every request."""
 FORECAST_SECONDS = 0.5
-"""Time after which a forecast starts no further round; a round of 50 demands on 1,000 nodes takes
-0.2 s."""
+"""Time, in seconds, after which a forecast starts no further round. A round with 50 demands on
+1,000 nodes takes 0.2 s."""
 
 
 class Forecaster:
-    """The forecasts of one server process, computed one at a time; the queue's is cached.
+    """Forecasts of one server process, computed one at a time; the queue's forecast is cached.
 
     Requests share their threads with heartbeats, and a forecast of a large cluster is costly. So
     concurrent requests wait for one result, and no transaction is open during the computation.
@@ -54,7 +54,7 @@ class Forecaster:
             return found
 
     def with_candidate(self, candidate: QueuedJob, key: QueueKey) -> Forecast:
-        """Forecast the head of the queue now, with a candidate at its position."""
+        """Forecast the head of the queue now, with a candidate job at its position."""
         with self._lock:
             now = self._context.now()
             with self._context.database.read() as connection:
@@ -78,13 +78,13 @@ class Forecaster:
 
 @dataclass(frozen=True, slots=True)
 class _Head(GroupedJob):
-    """One of the first jobs in groups."""
+    """A grouped job at the head of the queue."""
 
     tag: Annotated[float, TAG]
 
     @property
     def key(self) -> QueueKey:
-        """Its position in the order."""
+        """Sort key of the job in the queue."""
         assert self.queued_at is not None, "a queued job has the time at which it was queued"
         return QueueKey(self.priority, self.tag, self.queued_at, self.id)
 
@@ -94,13 +94,13 @@ class _Inputs:
     """The inputs of a forecast."""
 
     heads: Sequence[_Head]
-    """The first jobs of groups, in the order of the queue."""
+    """The first grouped jobs, in the order of the queue."""
     capacity: Capacity
     quotas: Mapping[str, Quota]
 
     @classmethod
     def read(cls, connection: Connection, now: datetime, *, candidate: str | None = None) -> Self:
-        """Read the inputs as of now; `candidate` is the project of a job to compare."""
+        """Read the current inputs; `candidate` is the project of a candidate job."""
         order = read_order(connection, candidate=candidate)
         first = order.first(FORECAST_JOBS, order.line.c.demand.is_not(None))
         heads = _Head.all(

@@ -1,8 +1,8 @@
-"""The groups of the queue: jobs with equal demands, which enter and leave them.
+"""The groups of the queue, each of jobs with the same demand.
 
-All jobs of a group wait for the same reason, which is stored once: a round writes as much for ten
-thousand queued jobs as for ten. Projects with a quota have groups of their own, because the quota
-is part of the reason. The group of a job is stored when the job enters the queue.
+All jobs of a group wait for the same reason, which is stored once per group. So a round writes as
+much for ten thousand queued jobs as for ten. Projects with a quota have groups of their own,
+because the quota is part of the reason. The group of a job is stored when the job enters the queue.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from trainyard.spec.layout import Layout
 logger = logging.getLogger(__name__)
 
 GROUPED_AT_ONCE = 500
-"""Most jobs that one round assigns to groups; each is parsed in full."""
+"""Maximum number of jobs that one round assigns to groups; each of these jobs is parsed in full."""
 PUT_OFF_FOR = timedelta(seconds=15)
-"""Pause before a round reconsiders a job that waits for something other than slots."""
+"""Pause before a round reconsiders a job that waits for something other than free slots."""
 _DURATION: dict[str, Any] = {
     "lasts_seconds": bindparam("seconds"),
     "lasts_on": bindparam("on"),
     "lasts_on_name": bindparam("on_name"),
 }
-"""Columns of an expected duration."""
+"""Columns of an expected duration, with their bind parameters."""
 Waiting = tuple[str, datetime | None, str]
-"""Id of a job, the time at which it was queued, and why it waits."""
+"""Id of a job, the time at which the job was queued, and the reason why the job waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class NewJob(TypedRow):
 
 
 def lasts_of(seconds: float | None) -> timedelta | None:
-    """Return the timedelta of a stored expected duration."""
+    """Convert a stored expected duration, in seconds, to a timedelta."""
     return None if seconds is None else expected_time(seconds)
 
 
@@ -98,7 +98,7 @@ a worker of protocol 2 lacked: they still find their groups."""
 
 @lru_cache(maxsize=1024)
 def demand_of_shape(shape: str) -> Demand:
-    """Return a demand from the JSON text of its fields, in their order."""
+    """Return the demand that is stored as a JSON list of its fields, in order."""
     fields = orjson.loads(shape)
     del fields[UNUSED]
     size, nodes, device, roots, storage, units, selector, exclude, spares = fields
@@ -122,9 +122,10 @@ def demand_of(
 
     Args:
         submitted: the job's spec.
-        overrides: the launch's differences from the spec.
+        overrides: the overrides of the launch, relative to the spec.
         layout: the launch's layout.
-        bound: UUID of the storage that holds its checkpoint.
+        bound: UUID of the storage that holds the checkpoint of the launch; None without a
+            checkpoint.
     """
     spec = overrides.apply_but_schedule(submitted)
     return Demand(
@@ -143,18 +144,18 @@ def demand_of(
 def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
     """Assign newly queued jobs to their groups, and return their ids.
 
-    A grouped job has the reason of its group and none of its own. An unreadable job is put off,
-    with its error as the reason.
+    A grouped job has only the reason of its group. An unreadable job is put off, with the read
+    error as its reason.
 
     Args:
-        context: the server's surroundings.
-        without: jobs that must not be placed yet; the next round considers them again.
+        context: the server's context.
+        without: ids of jobs that must not be placed yet; the next round considers these jobs again.
     """
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= context.now())
     new = (
         NewJob.select()
         .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
-        .where(jobs.c.spare_slots == 0)  # else it is placed on the slots that it keeps
+        .where(jobs.c.spare_slots == 0)  # others are placed on the slots that they keep
         .where(jobs.c.id.not_in(without))
         .order_by(*ARRIVAL)
         .limit(GROUPED_AT_ONCE)
@@ -166,7 +167,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         return frozenset()
     found: list[tuple[NewJob, Demand]] = []
     unreadable: list[Waiting] = []
-    # By id, like every statement that locks several jobs: no two deadlock.
+    # Every statement that locks several jobs locks them by id, so that no two deadlock.
     for row in sorted(rows, key=lambda row: str(row.id)):
         try:
             found.append((row, demand_of_new(row)))
@@ -215,15 +216,15 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
 def learn_durations(
     context: Context, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Store the expected durations of waiting jobs if attempts that ended recently show them.
+    """Store expected durations of waiting jobs, computed from recently ended attempts.
 
     Args:
-        context: the server's surroundings.
-        waiting: pace digests by job id, of about a hundred jobs without a duration.
+        context: the server's context.
+        waiting: pace digests of about a hundred jobs without a duration, by job id.
         since: time of the last check.
 
     Returns:
-        The ids of the jobs that have a duration now.
+        The ids of jobs that now have a duration.
     """
     if not waiting:
         return ()
@@ -246,7 +247,7 @@ def learn_durations(
 
 
 def _duration_values(duration: Duration | None) -> dict[str, Any]:
-    """Return the parameters of a statement with `_DURATION`."""
+    """Return the bind parameters for a statement that sets `_DURATION`."""
     if duration is None:
         return {"seconds": None, "on": None, "on_name": None}
     return {
@@ -264,14 +265,15 @@ def put_off(context: Context, connection: Connection, waiting: Iterable[Waiting]
 def take_out(
     context: Context, connection: Connection, waiting: Iterable[Waiting], **values: object
 ) -> None:
-    """Take queued jobs out of their groups, each with its own reason.
+    """Take queued jobs out of their groups, and store a reason for each.
 
-    A job that was queued again since it was read stays. Live views get one notice of a reason.
+    A job that was queued again after it was read stays in its group. Live views get one notice for
+    each reason.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         connection: a writing transaction.
-        waiting: the jobs.
+        waiting: the jobs, with the reasons why they wait.
         values: further columns to set.
     """
     for job_id, queued_at, reason in sorted(waiting, key=lambda each: each[0]):
@@ -289,7 +291,7 @@ def take_out(
 
 
 def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
-    """Return the condition that a job is still queued since the given time."""
+    """Return the SQL condition that a job has been queued since the given time."""
     queued = jobs.c.state == JobState.QUEUED
     return and_(jobs.c.id == job_id, queued, jobs.c.queued_at == queued_at)
 
@@ -297,13 +299,14 @@ def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
 def forget_groups(context: Context) -> int:
     """Delete groups without a queued job, and return their number.
 
-    A job may enter such a group concurrently, through a scheduler that took over or a change of
-    its project; it loses the group here and gets it again in the next round.
+    A job may enter an empty group concurrently, because another scheduler took over or the job's
+    project changed. The job then leaves the group here, and enters it again in the next round.
     """
     members = select(jobs.c.demand).where(GROUPED)
     empty = select(demands.c.key).where(demands.c.key.not_in(members)).order_by(demands.c.key)
     with context.database.write() as connection:
-        # Locked in the order of the keys, as in `store_groups`: no two deadlock.
+        # As in `store_groups`, the rows are locked in the order of their keys, so that no two
+        # transactions deadlock.
         locked = empty.with_for_update()
         forgotten = connection.execute(delete(demands).where(demands.c.key.in_(locked)))
         lost = jobs.c.demand.not_in(select(demands.c.key))
@@ -321,15 +324,16 @@ def demand_of_new(row: NewJob) -> Demand:
     if row.pending is None:
         raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
     pending = row.pending.read(f"launch of job {row.id}")
-    # A job with a checkpoint, its own or its origin's, is bound to the checkpoint's storage.
+    # A job with a checkpoint, whether its own or that of its origin, is bound to the checkpoint's
+    # storage.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
     demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
-    # A retry does not wait for spare nodes: the missing one may be broken.
+    # A retry does not wait for spare nodes, because a missing spare node may be broken.
     return replace(demand, spare_nodes=0) if pending.cause == AttemptCause.RETRY else demand
 
 
 def _leave_values(row: NewJob) -> dict[str, float | None]:
-    """Return the bound of a readable job's next attempt, and the time that it takes to leave."""
+    """Return the bound of a readable job's next attempt, and the time to leave, in seconds."""
     assert row.pending is not None, "its demand is known"
     pending = row.pending.read(f"launch of job {row.id}")
     spec = pending.overrides.apply_but_schedule(row.spec.read(f"spec of job {row.id}"))

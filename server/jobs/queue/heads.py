@@ -1,4 +1,4 @@
-"""The heads of the queue: the jobs that a round considers, and the reasons why they wait."""
+"""The heads of the queue: the jobs that a round considers, and why they wait."""
 
 from __future__ import annotations
 
@@ -21,21 +21,26 @@ from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
 from trainyard.protocol.states import JobState
 
 FIRST_AT_ONCE = 500
-"""First jobs of the queue that a round considers, regardless of their groups; it places no more."""
+"""Number of first jobs of the queue that a round considers, regardless of their groups. A round
+places no more jobs than this."""
 NOTIFIED = 20
-"""First jobs of a group: their live views get a notice of a changed reason; others poll."""
+"""Number of first jobs per group for which a changed reason is sent to live views. The views of
+later jobs poll."""
 
 HEADS_AT_ONCE = 1000
-"""Most further jobs that a round considers of all groups together, but at least one of each."""
+"""Maximum number of further jobs that a round considers from all groups together. A round considers
+at least one job per group."""
 GROUP_AT_ONCE = 100
-"""Most further jobs that a round considers of one group."""
+"""Maximum number of further jobs that a round considers from one group."""
 
 DEMANDS_AT_ONCE = 200
-"""Most different demands that a round considers; each takes some milliseconds on 1,000 nodes. If
-more wait, rounds take turns with them: a round of all would outlast the lead."""
+"""Maximum number of different demands that a round considers; each demand takes a few milliseconds
+on 1,000 nodes. If more demands wait, rounds take turns with them, because a round with all of them
+would last longer than the lead."""
 FIRST_DEMANDS = 50
-"""Demands that every round considers: the first ones in the order of the queue that may keep nodes.
-A job keeps its nodes only in rounds that consider it. Demands that keep none come last."""
+"""Number of demands that every round considers: the first demands, in the order of the queue, that
+may keep nodes. A job keeps its nodes only in rounds that consider it. Demands that keep no nodes
+come last."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,17 @@ class Heads:
 
     rows: Sequence[GroupedJob]
     reasons: Mapping[str, str | None]
-    """Why each group waits, as stored."""
+    """Stored reason why the jobs of a group wait, by group."""
     cut: frozenset[str]
-    """Ids of the last rows of groups that have more jobs than rows here."""
+    """Ids of the last row of each group that has more jobs than `rows` contains."""
     complete: int
-    """Number of first rows that are decided in any case, an argument of `decide`."""
+    """Number of first rows on which the round decides in any case; an argument of `decide`."""
     demands: Set[str]
-    """All waiting demands, also those without a row here."""
+    """All waiting demands, including demands without a job in `rows`."""
     next_turn: int | None
-    """Index of the next round's first demand; None if all are here."""
+    """Index of the next round's first demand; None if this round considers all demands."""
     shares: Mapping[str, ProjectShare]
-    """Held and largest slots of each project."""
+    """Values that determine the order of the queue, by project."""
 
 
 def read_heads(
@@ -65,16 +70,16 @@ def read_heads(
     with_quota: Collection[str],
     free_slots: int,
 ) -> Heads:
-    """Return the first jobs of the queue and of each group: one more than there are free slots.
+    """Return the first jobs of the queue and of each group, one job more than free slots.
 
-    Limits apply to long queues; later rounds place the rest.
+    The limits of this module cut long queues; later rounds place the remaining jobs.
 
     Args:
         connection: a transaction.
-        queue: the jobs as last known; it is updated.
-        sizes: number of the jobs of each group.
+        queue: the jobs from the last round; this call updates it.
+        sizes: number of jobs by group.
         with_quota: the projects that have a quota.
-        free_slots: free slots of the cluster; no job needs fewer than one.
+        free_slots: number of free slots in the cluster; each job needs at least one slot.
     """
     queue.update(connection, sizes, with_quota=with_quota)
     first = min(free_slots + 1, FIRST_AT_ONCE)
@@ -94,12 +99,12 @@ def read_heads(
 def tagged(
     queue: SchedulingQueue, heads: Heads, *, holdings: Sequence[Holding]
 ) -> tuple[Sequence[QueuedJob], Sequence[Holding]]:
-    """Return the heads for placement, and the holdings, with tags if they matter.
+    """Return the heads and the holdings for placement, with tags if an attempt may give way.
 
-    Tags decide which jobs an attempt gives way to that was backfilled on an estimate alone.
+    If an attempt was backfilled on an estimate alone, tags decide to which jobs it gives way.
 
     Args:
-        queue: the jobs.
+        queue: the scheduling queue.
         heads: the first jobs of the queue.
         holdings: held slots of attempts.
     """
@@ -126,7 +131,7 @@ def tagged(
 def _in_turn(
     different: Collection[str], queue: SchedulingQueue
 ) -> tuple[Collection[str], int | None]:
-    """Return the demands that a round considers, and the index of the next round's first one."""
+    """Return the demands that a round considers, and the index of the next round's first demand."""
     if len(different) <= DEMANDS_AT_ONCE:
         return different, None
     first = {*sorted(different, key=queue.keeping_none.__contains__)[:FIRST_DEMANDS]}
@@ -137,7 +142,7 @@ def _in_turn(
 
 
 def note_turn(queue: SchedulingQueue, heads: Heads, decisions: Decisions) -> None:
-    """Store in the queue the state that decides the demands of the next round."""
+    """Store in the queue the state that determines the next round's demands."""
     if heads.next_turn is None:
         queue.keeping_none.clear()
         return
@@ -154,19 +159,20 @@ def note_turn(queue: SchedulingQueue, heads: Heads, decisions: Decisions) -> Non
 def explain(
     context: Context, heads: Heads, waiting: Mapping[str, str], *, new: Collection[str]
 ) -> None:
-    """Store changed reasons, one for each group, and notify live views.
+    """Store changed reasons, one per group, and notify live views.
 
     Args:
-        context: the server's surroundings.
-        heads: the next jobs of each group.
+        context: the server's context.
+        heads: the first jobs of the queue and of each group.
         waiting: reasons of waiting jobs, by job id.
-        new: ids of jobs that entered the queue in this round; each gets a notice.
+        new: ids of jobs that entered the queue in this round; each of these jobs gets a notice.
     """
     waits: dict[str, list[str]] = {}
     for row in heads.rows:
         if row.id in waiting:
             waits.setdefault(row.group, []).append(row.id)
-    # The reason of the first job: later ones may wait for a quota that it does not exceed.
+    # The group gets the reason of its first job, because later jobs may wait for a quota that the
+    # first job does not exceed.
     reasons = {group: waiting[job_ids[0]] for group, job_ids in waits.items()}
     changed = {
         group: reason for group, reason in reasons.items() if reason != heads.reasons.get(group)

@@ -1,9 +1,10 @@
-"""The order of the queue: priority, then the project with the fewest slots for its weight.
+"""The order of the queue: by priority, then by slots held per project relative to its weight.
 
-Within a priority, the next job belongs to the project with the fewest slots for its weight; jobs of
-the project that are ahead count as if they held their slots. Of equal ones, the oldest is next. The
-sort key is a tag: (slots held by the project + slots of its jobs ahead) / weight. The tags of a
-project's jobs rise, so a sort by them gives the same order as repeated choices of the next job.
+Within a priority, the next job belongs to the project with the fewest slots relative to its weight.
+The project's earlier jobs in the queue count as if they already held their slots. If projects are
+equal, the oldest job is next. The sort key is a tag: (slots held by the project + slots of its jobs
+ahead) / weight. Tags rise along the jobs of a project, so a sort by tag gives the same order as
+repeated choices of the next job.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 WAITS = jobs.c.state == JobState.QUEUED
-"""The condition of waiting jobs."""
+"""SQL condition that a job waits."""
 GROUPED = WAITS & jobs.c.demand.is_not(None)
-"""The condition of waiting jobs that the scheduler considers for slots."""
+"""SQL condition that a job waits and that the scheduler considers it for slots."""
 ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-"""The order of the jobs of one project."""
+"""Sort columns for the jobs of one project."""
 _ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None))
 _PROJECTS = select(projects.c.name, projects.c.weight, projects.c.max_slots)
 _LARGEST = (projects.c.max_slots, _ONLINE.scalar_subquery())
 _CAN_START = and_(*(or_(most.is_(None), demands.c.slots <= most) for most in _LARGEST))
 _COUNTED = case((_CAN_START, demands.c.slots), else_=0)
-"""Slots that a job adds to the tags of later jobs of its project, spare nodes included; the query
-joins its group. A job that cannot start adds none, or it would hold its project back behind all
-others. Such a job is in no group, so it is not considered for slots, or it is larger than the
-project's `max_slots` or than all online nodes."""
+"""Number of slots, including spare nodes, that a job adds to the tags of later jobs of its project.
+The query joins the group of the job. A job that cannot start adds no slots, because otherwise its
+project would wait behind all other projects. A job cannot start if it is in no group, needs more
+slots than the project's `max_slots`, or needs more slots than all online nodes have."""
 _COLUMNS = (
     jobs.c.id,
     jobs.c.priority,
@@ -61,26 +62,27 @@ TAG: ColumnElement[float] = literal_column("line.tag", Float)
 """The tag of a job, a column of `QueueOrder.line`."""
 
 TOKEN = r"^[0-9]{3}[0-9a-f]{16}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
-"""Priority above the lowest, tag as a hexadecimal double, time at which it was queued in
-microseconds since 1970, and id."""
+"""Pattern of a `QueueKey.token`: priority relative to the lowest, tag as a hexadecimal double,
+queue time in microseconds since 1970, and id."""
 _LAST_ID = "z" * 26
-"""Sorts after the id of every job."""
+"""Text that sorts after the id of every job."""
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class QueueKey:
-    """The sort key of the queue: higher priorities, lower tags, earlier times, then ids."""
+    """The sort key of the queue: higher priority, lower tag, earlier time, then id."""
 
     priority: int
     tag: float
-    """Slots of its project at its turn, divided by the weight; 0 while only one project waits."""
+    """Slots of the job's project at the job's turn, divided by the weight; 0 while only one project
+    waits."""
     queued_at: datetime
     id: str
 
     @classmethod
     def parse(cls, token: str) -> Self:
-        """Return the key in a page token."""
+        """Return the key that a page token encodes."""
         priority, tag, since, job_id = token[:3], token[3:19], token[19:35], token[35:]
         queued_at = _UNIX_EPOCH + timedelta(microseconds=int(since))
         (number,) = struct.unpack(">d", bytes.fromhex(tag))
@@ -100,13 +102,13 @@ class QueueKey:
 
 
 class ProjectShare(NamedTuple):
-    """The values of a project that the order uses; a round makes one for each project."""
+    """Values of a project that determine the order of the queue."""
 
     held: int = 0
-    """Slots of its starting, running and stopping jobs."""
+    """Number of slots of the project's starting, running and stopping jobs."""
     weight: float = 1.0
     largest: float = math.inf
-    """Most slots of a job that can start."""
+    """Maximum number of slots of a job that can start."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,10 @@ class QueueOrder:
     """The waiting jobs, in the order in which they get slots."""
 
     line: Subquery
-    """Their ids and sort keys, under the name `line`; joined to `jobs` by the id."""
+    """Subquery `line` with ids and sort keys of the waiting jobs; queries join it to `jobs` by
+    id."""
     is_fair: bool
-    """Whether jobs of several projects wait."""
+    """Whether jobs of more than one project wait."""
 
     @property
     def by(self) -> tuple[ColumnElement[Any], ...]:
@@ -125,17 +128,17 @@ class QueueOrder:
         return line.priority.desc(), line.tag, line.queued_at, line.id
 
     def first(self, limit: int, *condition: ColumnElement[bool]) -> QueueOrder:
-        """Return the order of the first jobs that meet conditions; queries then read only these.
+        """Return the order of only the first jobs that meet the conditions.
 
         Args:
-            limit: most jobs.
-            condition: conditions on columns of `line`.
+            limit: maximum number of jobs.
+            condition: SQL conditions on columns of `line`.
         """
         chosen = select(self.line).where(*condition).order_by(*self.by).limit(limit)
         return replace(self, line=chosen.subquery("line"))
 
     def behind(self, key: QueueKey) -> ColumnElement[bool]:
-        """Return the condition of the jobs behind a key."""
+        """Return the SQL condition that a job is behind a key."""
         line, tag = self.line.c, key.tag if self.is_fair else 0.0
         last = or_(
             line.queued_at > key.queued_at, and_(line.queued_at == key.queued_at, line.id > key.id)
@@ -147,12 +150,13 @@ class QueueOrder:
 def read_order(connection: Connection, *, candidate: str | None = None) -> QueueOrder:
     """Return the order of the queue now.
 
-    While only one project has waiting jobs, they are in the order of arrival: the query reads only
-    the index and sums up nothing.
+    While only one project has waiting jobs, these are in the order of arrival, so the query reads
+    only the index and computes no sums.
 
     Args:
         connection: a transaction.
-        candidate: the project of a job to compare with the waiting ones.
+        candidate: the project of a job that is compared with the waiting jobs; None without such a
+            job.
     """
     waiting = select(jobs.c.project).where(WAITS).distinct().limit(2)
     several = {*connection.scalars(waiting), *([candidate] if candidate else [])}
@@ -162,7 +166,7 @@ def read_order(connection: Connection, *, candidate: str | None = None) -> Queue
 
 
 def read_shares(connection: Connection) -> Mapping[str, ProjectShare]:
-    """Return the values of each project that the order uses, by name."""
+    """Return the values that determine the order, by project name."""
     held, online = held_slots(connection), connection.scalar(_ONLINE)
     most = math.inf if online is None else online
     return {
@@ -181,7 +185,7 @@ def key_of_candidate(
     priority: int,
     now: datetime,
 ) -> QueueKey:
-    """Return the key of a job of a project if it were queued now."""
+    """Return the key that a job of a project would have if it were queued now."""
     if not order.is_fair:
         return QueueKey(priority, 0.0, now, _LAST_ID)
     of_project = jobs.c.project == project

@@ -1,4 +1,4 @@
-"""Reads of the queue: waiting jobs in pages, and positions."""
+"""Reads of the queue: pages of waiting jobs, and positions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class WaitingJob(TypedRow):
 
     @property
     def key(self) -> QueueKey:
-        """Its position in the order."""
+        """Sort key of the job in the queue."""
         assert self.queued_at is not None, "a queued job has the time at which it was queued"
         return QueueKey(self.priority, self.tag, self.queued_at, self.id)
 
@@ -57,9 +57,9 @@ def find_waiting(connection: Connection, order: QueueOrder, job_id: str) -> Wait
 
 
 def count_up_to(connection: Connection, order: QueueOrder, key: QueueKey) -> tuple[int, int]:
-    """Return the number of waiting jobs up to and including a key, and how many are in groups.
+    """Return the number of waiting jobs, and of grouped jobs, up to and including a key.
 
-    Only jobs in groups are forecast.
+    A forecast includes only jobs in groups.
     """
     line = order.line
     counts = select(func.count(), func.count(line.c.demand)).select_from(line)

@@ -1,9 +1,10 @@
-"""The scheduling queue: the jobs in groups and their order, kept in memory by the leader.
+"""The scheduling queue: grouped jobs in order, kept in memory by the leader.
 
-A round reads the changes since the last one. Jobs enter groups only through the leader. They change
-groups when their project gets its first quota or loses its last one; the leader then reads all jobs
-of the project. So its copy of a group lacks no job of that group. If the table counts as many jobs,
-the copy is exact; if it counts fewer, some have left.
+A round reads the changes since the last round. Jobs enter groups only through the leader. Jobs
+change groups when their project gets its first quota or loses its last quota; the leader then reads
+all jobs of the project. So the leader's copy of a group lacks no job of the group. If the table
+counts as many jobs as the copy, the copy is exact. If the table counts fewer jobs, some jobs have
+left the group.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from server.jobs.queue.order import GROUPED, ProjectShare
 
 @dataclass(frozen=True, slots=True)
 class GroupedJob(TypedRow):
-    """A job of a group."""
+    """A job in a group."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -47,14 +48,14 @@ class GroupedJob(TypedRow):
     attempt: int
     pace_digest: str | None
     slots: Annotated[int, demands.c.slots]
-    """Its slots, those of its spare nodes included."""
+    """Number of slots of the job, including slots on spare nodes."""
     group: Annotated[str, jobs.c.demand.label("group")]
     shape: Annotated[str, type_coerce(demands.c.shape, Text).label("shape")]
-    """Its demand, as stored."""
+    """Demand of the job, as stored JSON text."""
 
     @property
     def queued(self) -> QueuedJob:
-        """The job as placement reads it."""
+        """The job in the form that placement needs."""
         return QueuedJob(
             self.id,
             self.name,
@@ -72,19 +73,20 @@ class GroupedJob(TypedRow):
 
 
 READ_AT_ONCE = 1000
-"""Most values that one query lists; SQLite allows some 32,000."""
+"""Maximum number of values in the list of one query; SQLite allows about 32,000."""
 _Place = tuple[int, int, datetime | None, str, GroupedJob]
-"""The negated priority of a job; the slots counted ahead of it in its project; the time at which it
-was queued; its id; and the job."""
+"""Negated priority of a job, slots of earlier jobs of the project, time at which the job was
+queued, id of the job, and the job."""
 _Turn = tuple[int, float, datetime | None, str, GroupedJob, Sequence[_Place], ProjectShare, int]
-"""The rank of a job in the queue; the job; and the places of its project with the job's index."""
+"""Rank of a job in the queue (four fields), the job, the places of its project's jobs, the
+project's share, and the index of the job in the places."""
 
 
 class _Line:
-    """The jobs of one project by arrival, each with the slots that are counted ahead of it."""
+    """The jobs of one project in order, each with the slots of the project's earlier jobs."""
 
     def __init__(self, rows: Iterable[GroupedJob], largest: float) -> None:
-        """Sort the jobs; a job with more than `largest` slots counts as 0 slots."""
+        """Sort the jobs; a job with more than `largest` slots counts with 0 slots."""
         self.largest = largest
         self.all: list[_Place] = []
         self.by_group: defaultdict[str, list[_Place]] = defaultdict(list)
@@ -97,20 +99,21 @@ class _Line:
         self.slots = ahead
 
     def slots_ahead(self, priority: int, queued_at: datetime | None, job_id: str) -> int:
-        """Return the slots counted ahead of a job; the job need not be in this line."""
+        """Return the slots of the jobs ahead of a job; the job need not be in this line."""
         own = -priority, queued_at, job_id
         index = bisect_left(self.all, own, key=lambda place: (place[0], *place[2:4]))
         return self.all[index][1] if index < len(self.all) else self.slots
 
 
 class SchedulingQueue:
-    """The jobs in groups, as the leader of one epoch knows them."""
+    """The leader's copy of the grouped jobs, valid for one epoch."""
 
     def __init__(self) -> None:
         self.turn = 0
-        """Index of the next round's first demand behind the first ones, while rounds take turns."""
+        """While rounds take turns, index of the next round's first demand after `FIRST_DEMANDS`."""
         self.keeping_none: set[str] = set()
-        """Demands without a started job or kept nodes when such a round last considered them."""
+        """While rounds take turns, demands without a started job or kept nodes at their last
+        turn."""
         self._entered: set[str] = set()
         self._jobs: dict[str, GroupedJob] = {}
         self._groups: defaultdict[str, set[str]] = defaultdict(set)
@@ -119,11 +122,11 @@ class SchedulingQueue:
         self._with_quota: frozenset[str] = frozenset()
 
     def enter(self, job_ids: Iterable[str]) -> None:
-        """Note jobs that have entered groups; the next `update` reads them."""
+        """Record jobs that have entered groups, so that the next `update` reads them."""
         self._entered.update(job_ids)
 
     def leave(self, job_ids: Iterable[str]) -> None:
-        """Forget jobs that left their groups; `update` restores any that are still in a group."""
+        """Forget jobs that left their groups; `update` restores jobs that are still in a group."""
         for job_id in job_ids:
             row = self._jobs.pop(job_id, None)
             if row is None:
@@ -137,7 +140,7 @@ class SchedulingQueue:
                 del self._projects[row.project]
 
     def clear(self) -> None:
-        """Forget all jobs, when it is unknown which jobs have entered groups."""
+        """Forget all jobs, because it is unknown which jobs have entered groups."""
         self._entered.clear()
         self.leave(list(self._jobs))
 
@@ -148,7 +151,7 @@ class SchedulingQueue:
 
         Args:
             connection: a transaction.
-            sizes: number of the jobs of each group, read after the last `enter`.
+            sizes: number of jobs by group, read after the last `enter`.
             with_quota: the projects that have a quota.
         """
         for project in self._with_quota.symmetric_difference(with_quota):
@@ -164,10 +167,10 @@ class SchedulingQueue:
             present |= {(row.id, row.demand) for row in connection.execute(query)}
         self.leave(job_id for job_id, _ in known - present)
         self._read(connection, [job_id for job_id, _ in present - known])
-        self._entered.clear()  # last: after an error the next update reads them again
+        self._entered.clear()  # last, so that after an error they are read again
 
     def size(self, group: str) -> int:
-        """Return the number of jobs of a group."""
+        """Return the number of jobs in a group."""
         return len(self._groups.get(group, ()))
 
     def first(
@@ -176,12 +179,12 @@ class SchedulingQueue:
         """Return the first jobs of the queue and of each group, in the order of the queue.
 
         Args:
-            shares: held and largest slots of projects.
+            shares: values of the projects, by name.
             limit: number of first jobs of the queue, regardless of their groups.
-            of_group: number of first jobs of each group.
+            of_group: number of first jobs per group.
 
         Returns:
-            The jobs, and how many of them form the head of the queue without a gap.
+            The jobs, and the number of first jobs that form the head of the queue without a gap.
         """
         sharing = {project: shares.get(project, ProjectShare()) for project in self._projects}
         lines = [(self._line(project, share), share) for project, share in sharing.items()]
@@ -208,15 +211,15 @@ class SchedulingQueue:
         job_id: str,
         held: int = 0,
     ) -> float:
-        """Return the tag of a waiting job, or of a running one as if it still waited.
+        """Return the tag of a waiting job, or the tag that a running job would have if it waited.
 
         Args:
-            project: name of its project.
-            share: held and largest slots of the project.
-            priority: its priority.
-            queued_at: the time at which it was queued.
-            job_id: its id.
-            held: slots that it holds itself.
+            project: name of the job's project.
+            share: values of the project.
+            priority: priority of the job.
+            queued_at: time at which the job was queued.
+            job_id: id of the job.
+            held: number of slots that the job itself holds.
         """
         ahead = 0
         if project in self._projects:
@@ -230,7 +233,7 @@ class SchedulingQueue:
         return line
 
     def _read(self, connection: Connection, job_ids: Collection[str]) -> None:
-        """Read jobs again; jobs that are no longer in a group are not changed."""
+        """Read the given jobs again; jobs that left their group keep their old values."""
         query = GroupedJob.select().join(demands, demands.c.key == jobs.c.demand).where(GROUPED)
         for some in batches([*job_ids], READ_AT_ONCE):
             rows = GroupedJob.all(connection, query.where(jobs.c.id.in_(some)))
@@ -242,28 +245,28 @@ class SchedulingQueue:
 
 
 def group_sizes(connection: Connection) -> dict[str, int]:
-    """Return the number of jobs of each group; only the index is read."""
+    """Return the number of jobs by group; the query reads only an index."""
     size = func.count().label("size")
     grouped = select(jobs.c.demand, size).where(GROUPED).group_by(jobs.c.demand)
     return {row.demand: row.size for row in connection.execute(grouped)}
 
 
 def _turns(lines: Iterable[tuple[Sequence[_Place], ProjectShare]], limit: int) -> list[_Turn]:
-    """Return the first turns of some projects' jobs, in the order of the queue.
+    """Return the first turns of the projects' jobs, in the order of the queue.
 
-    A heap has the next turn of each project. `heapq.merge` gives the same result, but its
-    generators, one for each project, cost more than the few turns that most projects get.
+    A heap has the next turn of each project. `heapq.merge` gives the same result, but it needs one
+    generator per project, which costs more than the few turns that most projects get.
 
     Args:
-        lines: sorted places of each project's jobs, and the project's share.
-        limit: most turns.
+        lines: for each project, the sorted places of the jobs and the project's share.
+        limit: maximum number of turns.
     """
-    heap: list[_Turn] = [  # like `_turn` with index 0, without a call for each project
+    heap: list[_Turn] = [  # like `_turn` with index 0, but without a call per project
         (first[0], (share.held + first[1]) / share.weight, *first[2:], places, share, 0)
         for places, share in lines
         for first in places[:1]
     ]
-    heapq.heapify(heap)  # by rank only: ids differ, so nothing after the id is compared
+    heapq.heapify(heap)  # by rank only, because ids differ
     turns: list[_Turn] = []
     while heap and len(turns) < limit:
         turns.append(heap[0])

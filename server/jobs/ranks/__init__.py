@@ -1,1 +1,1 @@
-"""The ranks of an attempt: stragglers, and the rank that a hang waits for."""
+"""The ranks of an attempt: stragglers, and the late rank of a hang."""

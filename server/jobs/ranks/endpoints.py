@@ -1,4 +1,4 @@
-"""`/jobs/{id}/ranks`: comparison of the ranks of a job."""
+"""`/jobs/{id}/ranks`: comparison between the ranks of a job."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ router = APIRouter(tags=["metrics"], dependencies=[person])
 
 @router.get("/jobs/{job_id}/ranks", response_model=RanksView, summary="The ranks of a job")
 def ranks(context: ServerContext, job_id: JobId) -> Response:
-    """Return how the ranks of the newest attempt spent the last window, and its stragglers."""
+    """Return the time use of the newest attempt's ranks in the last window, and the stragglers."""
     return reply(read_ranks(context, job_id))

@@ -1,4 +1,4 @@
-"""The rank that a hang waits for, from the merged positions of all nodes (docs/guards.md)."""
+"""The late rank of a hang, found from the merged positions on all nodes (docs/guards.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import PendingCollective, RankPosition, RankRange
 
 SHOWN_RANKS = 8
-"""Most ranks that a message lists."""
+"""Maximum number of ranks that a message lists."""
 
 GroupKey = tuple[str, tuple[RankRange, ...]]
 
@@ -23,15 +23,15 @@ class _Group:
     """A process group in which ranks wait."""
 
     collective: PendingCollective
-    """The oldest collective that has not ended."""
+    """The pending collective in which the ranks wait."""
     waiting: tuple[int, ...]
-    """Ranks that have arrived in it."""
+    """Ranks that have entered the collective."""
     missing: tuple[int, ...]
-    """Ranks that have not arrived in it."""
+    """Ranks of the group that have not entered the collective."""
 
 
 def explained(connection: Connection, failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
-    """Return the failure of a hang with the rank that did not arrive, where positions show it.
+    """Return the failure of a hang, with the late rank if the positions show it.
 
     Args:
         connection: a transaction.
@@ -54,7 +54,7 @@ def explained(connection: Connection, failure: Failure, shares: Sequence[Attempt
 def with_late_rank(
     failure: Failure, located: Iterable[tuple[str, RankPosition]], *, world_size: int
 ) -> Failure:
-    """Return the failure of a hang with the rank that did not arrive, where positions show it.
+    """Return the failure of a hang, with the late rank if the positions show it.
 
     Args:
         failure: the first failure of the attempt.
@@ -69,7 +69,7 @@ def with_late_rank(
         return failure
     late, group = found
     message = _in_words(late, group, positions=positions, nodes=nodes)
-    # A rank that did not answer has a position without a step.
+    # A rank that did not report its step has a position without a step.
     step = positions[late[0]].step if late[0] in positions else None
     return replace(
         failure,
@@ -83,13 +83,14 @@ def with_late_rank(
 def _late(
     positions: Mapping[int, RankPosition], world_size: int
 ) -> tuple[list[int], _Group] | None:
-    """Return ranks that wait in no collective themselves, and a collective that waits for them.
+    """Return ranks that wait in no collective, and a group that waits for these ranks.
 
-    A missing rank may itself wait in another group: the chain ends at a rank that waits in none.
+    A missing rank may itself wait in another group. The chain of waiting ranks ends at a rank that
+    waits in no group.
     """
     idle = {rank for rank, position in positions.items() if position.collective is None}
     for group in _groups(positions, world_size):
-        # A rank without a position is on a node that no longer reports.
+        # Only ranks on a node that no longer reports have no position.
         late = [rank for rank in group.missing if rank in idle or rank not in positions]
         if late:
             return late, group
@@ -97,7 +98,7 @@ def _late(
 
 
 def _groups(positions: Mapping[int, RankPosition], world_size: int) -> list[_Group]:
-    """Return the groups in which ranks wait for others, the most waiting ranks first."""
+    """Return the groups in which ranks wait, with the most waiting ranks first."""
     waiting: dict[GroupKey, dict[int, PendingCollective]] = {}
     unknown: dict[int, PendingCollective] = {}
     for rank, position in positions.items():
@@ -109,7 +110,7 @@ def _groups(positions: Mapping[int, RankPosition], world_size: int) -> list[_Gro
         else:
             unknown[rank] = pending
     members = {key: _members(key[1], world_size) for key in waiting}
-    # Several groups of a mesh may share a name: the group that contains the rank counts.
+    # Several groups of a mesh may share a name, so the group that contains the rank is used.
     for rank, pending in unknown.items():
         of_name = (key for key in members if key[0] == pending.group and rank in members[key])
         key = next(of_name, (pending.group, ()))
@@ -124,11 +125,11 @@ def _groups(positions: Mapping[int, RankPosition], world_size: int) -> list[_Gro
 
 
 def _members(ranges: Sequence[RankRange], world_size: int) -> Set[int]:
-    """Return the ranks of the attempt in ranges; a range that overlaps a former one is ignored."""
+    """Return the attempt's ranks in the ranges; a range that overlaps an earlier one is ignored."""
     members: set[int] = set()
     end = 0
     for each in ranges:
-        if each.first >= end:  # else a forged position would be counted many times over
+        if each.first >= end:  # else a forged position would cost too much time
             members.update(range(each.first, min(each.last + 1, world_size), each.step))
             end = each.last + 1
     return members

@@ -1,4 +1,4 @@
-"""Findings of ranks about their nodes: a working network between them, and unusable devices."""
+"""Findings of ranks about nodes: a working network between nodes, and unusable devices."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from server.core.database.held import HAS_RANKS
 from server.core.database.tables import attempt_nodes, attempts, nodes
 
 CHECKED_FOR = timedelta(days=1)
-"""Time for which a check is valid; it adds less than a second to a launch."""
+"""Time for which a network check is valid; a check adds less than a second to a launch."""
 
 
 def unchecked_nodes(connection: Connection, names: Collection[str], now: datetime) -> set[str]:
-    """Return the nodes without a network check in the last day."""
+    """Return the names of nodes without a network check in the last day."""
     if not names:
         return set()
     checked_at = nodes.c.network_checked_at
@@ -25,12 +25,12 @@ def unchecked_nodes(connection: Connection, names: Collection[str], now: datetim
 
 
 def record_check(connection: Connection, attempt_id: str, now: datetime) -> None:
-    """Record the passed network check of an attempt's nodes, if the attempt had one."""
+    """Record that an attempt's nodes passed the network check, if the attempt had a check."""
     _store(connection, _lock_nodes(connection, attempt_id, attempts.c.check_network), now)
 
 
 def forget_check(connection: Connection, attempt_id: str) -> None:
-    """Forget the network check of an attempt's nodes, if it has several: its ranks have hung."""
+    """Forget the network check of a hung attempt's nodes, if the attempt has several nodes."""
     names = _lock_nodes(connection, attempt_id)
     if len(names) > 1:
         _store(connection, names, None)
@@ -45,7 +45,7 @@ def withhold_slots(
         connection: a transaction.
         node: node of the launch.
         slots: slots that the launch held on the node.
-        unusable: reason why ranks could not use a device, by its UUID.
+        unusable: reason why ranks could not use a device, by UUID of the device.
     """
     mine = nodes.c.name == node
     found = select(nodes.c.hardware, nodes.c.withheld).where(mine)
@@ -59,7 +59,7 @@ def _lock_nodes(
 ) -> Sequence[str]:
     """Lock the nodes on which an attempt has ranks, and return their names.
 
-    They are locked in the order of their names, so that transactions never deadlock.
+    The nodes are locked in the order of their names, so that transactions never deadlock.
     """
     of_attempt = (
         select(nodes.c.name)

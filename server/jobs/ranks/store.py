@@ -1,7 +1,8 @@
-"""Stragglers as rows that events of a run add and end, and the times of all ranks of a window.
+"""Rows of stragglers, which events of a run add and end, and the rank times of a window.
 
-The trainer finds them (docs/guards.md): it has the times of each rank at each logged step. The
-server adds node and slot and keeps the rows, so that a slot that slows several jobs is visible.
+The trainer finds stragglers (docs/guards.md), because it has the times of each rank at each logged
+step. The server adds node and slot and keeps the rows, so that a slot that slows several jobs is
+visible.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from trainyard.protocol.rest.metrics_and_logs import (
 from trainyard.protocol.states import AttemptState
 
 MAX_SHOWN = 100
-"""Most stragglers of a view, and of the gauge."""
+"""Maximum number of stragglers in a view, and in the gauge."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredStraggler(TypedRow):
-    """A rank that is or was slower than its peers."""
+    """A rank that is, or was, slower than its peers."""
 
     table: ClassVar[Table] = stragglers
     attempt_id: str
@@ -51,7 +52,7 @@ class StoredStraggler(TypedRow):
 
     @property
     def view(self) -> StragglerView:
-        """The row as clients read it."""
+        """View of the row for clients."""
         return StragglerView(**self.values_for(StragglerView), words=straggler_words(self))
 
 
@@ -80,7 +81,7 @@ def straggler_words(found: StragglerFound | StoredStraggler) -> str:
 
 
 def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, int]]:
-    """Return node and slot of each rank of an attempt, by global rank."""
+    """Return node and slot of each rank in an attempt, sorted by global rank."""
     share = attempt_nodes.c
     query = _Share.select().where(share.attempt_id == attempt_id, HAS_RANKS)
     shares = _Share.all(connection, query.order_by(share.node_rank))
@@ -106,7 +107,7 @@ def record_found(
 
 
 def record_gone(context: Context, connection: Connection, *, attempt_id: str, rank: int) -> None:
-    """End the straggler row of a rank, if it has one."""
+    """End the straggler row of a rank, if there is one."""
     connection.execute(
         update(stragglers)
         .where(
@@ -119,7 +120,7 @@ def record_gone(context: Context, connection: Connection, *, attempt_id: str, ra
 
 
 def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> None:
-    """Replace the times of the ranks of an attempt."""
+    """Replace the stored times of an attempt's ranks."""
     mine = attempts.c.id == attempt_id
     connection.execute(update(attempts).where(mine).values(rank_times=times))
 
@@ -127,11 +128,11 @@ def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> N
 def present_stragglers(
     connection: Connection, attempt_ids: Collection[str]
 ) -> Mapping[str, Sequence[StragglerView]]:
-    """Return the current stragglers of each attempt, at most the `MAX_SHOWN` costliest ones.
+    """Return the current stragglers by attempt id, at most the `MAX_SHOWN` costliest stragglers.
 
     Args:
         connection: a transaction.
-        attempt_ids: attempts that have not ended; there are only a few.
+        attempt_ids: ids of a few attempts that have not ended.
     """
     found: dict[str, Sequence[StragglerView]] = {}
     for attempt_id in attempt_ids:

@@ -38,10 +38,12 @@ router = APIRouter(tags=["shells"], dependencies=[person])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.03, 0.25
-"""Pauses between the polls of a waiting request, which holds no thread and no connection."""
+"""Shortest and longest pause, in seconds, between the polls of a waiting request. A waiting request
+holds no thread and no database connection."""
 
 WAITS = Waits(16)
-"""Most waiting requests of a person, or of an attempt, in one process: each polls the database."""
+"""Limits the waiting requests per person, or per attempt, in one process to 16, because each
+waiting request polls the database."""
 
 ShellId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command.")]
 Answer = TypeVar("Answer")
@@ -59,7 +61,7 @@ def open_shell(
     job_id: JobId,
     body: Annotated[ShellRequest, Depends(JsonBody(ShellRequest))],
 ) -> Response:
-    """Start a command on a node of the attempt, in the environment and slots of its ranks."""
+    """Start a command on a node of the attempt, with environment and slots of its ranks."""
     view = service.open_shell(context, job_id, body, actor=principal.actor)
     return reply(view, status=201)
 
@@ -81,9 +83,10 @@ async def get_output(
         Wait, Query(description="Longest wait while there is nothing new.")
     ] = 0.0,
 ) -> Response:
-    """Return output as soon as there is some, the command has ended, or the wait is over.
+    """Return output as soon as there is new output, the command has ended, or the wait is over.
 
-    Only a few requests of a token wait at a time; a further one returns without a wait.
+    Only a few requests with the same token wait at a time; a further request returns without a
+    wait.
     """
     with WAITS.turn(principal.token_id) as may_wait:
         output = await _first(
@@ -120,7 +123,7 @@ def put_input(
 def close_shell(
     context: ServerContext, principal: Person, job_id: JobId, shell_id: ShellId
 ) -> Response:
-    """End a command, by SIGHUP and then SIGKILL."""
+    """End a command with SIGHUP, then with SIGKILL."""
     return reply(service.close_shell(context, job_id, shell_id, actor=principal.actor))
 
 
@@ -135,7 +138,7 @@ def report_output(
     shell_id: ShellId,
     body: Annotated[ShellOutputMessage, Depends(JsonBody(ShellOutputMessage))],
 ) -> Response:
-    """Store output of a command once."""
+    """Store output of a command; repeated output is ignored."""
     return reply(worker_api.store_output(context, share, shell_id=shell_id, message=body))
 
 
@@ -150,7 +153,7 @@ async def poll_input(
     shell_id: ShellId,
     body: Annotated[ShellInputRequest, Depends(JsonBody(ShellInputRequest))],
 ) -> Response:
-    """Return input as soon as there is some, the command is over, or the wait is over."""
+    """Return input as soon as there is new input, the command is over, or the wait is over."""
     with WAITS.turn(share.attempt_id) as may_wait:
         found = await _first(
             lambda: worker_api.read_input(context, share, shell_id=shell_id, request=body),
@@ -163,10 +166,10 @@ async def poll_input(
 async def _first(
     look: Callable[[], Answer], is_news: Callable[[Answer], bool], *, seconds: float
 ) -> Answer:
-    """Poll until an answer is news or the wait is over, and return the last answer.
+    """Poll until there is a new result or the wait is over, and return the last result.
 
-    A shutdown of the server cancels the wait and returns the last answer; the next request reaches
-    another server, or this one after its restart.
+    A shutdown of the server cancels the wait and returns the last result. The next request reaches
+    another server, or this server after a restart.
     """
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_SECONDS
     while True:

@@ -17,14 +17,15 @@ from trainyard.protocol.shell_sessions.views import ShellView
 from trainyard.protocol.states import AttemptNodeState
 
 START = timedelta(seconds=60)
-"""Time within which a node must start a command; a reporting supervisor gets it in seconds."""
+"""Time within which a node must start a command. A supervisor that reports receives the command
+within seconds."""
 AWAY = timedelta(seconds=60)
-"""Time without a request of the person after which a command is ended."""
+"""Time without a request from the person after which a command is ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shell(TypedRow):
-    """A command, with the state of the attempt's share on its node."""
+    """A command, with the state of the attempt's share on the command's node."""
 
     table: ClassVar[Table] = shells
     id: str
@@ -54,7 +55,7 @@ class Shell(TypedRow):
     input_ended: bool
 
     def over(self, now: datetime) -> str | None:
-        """Return the first reason why the command is over; None while it waits or runs."""
+        """Return the first reason why the command is over; None while the command waits or runs."""
         reasons = (
             (self.ended_at is not None, "the command has ended"),
             (self.closed, "the command was closed"),
@@ -74,7 +75,7 @@ class Shell(TypedRow):
 
     @property
     def share_ended(self) -> bool:
-        """Whether no supervisor reports on it any more."""
+        """Whether the share has ended or is lost, so that no supervisor reports on the command."""
         return self.share_state == AttemptNodeState.ENDED or self.lost_at is not None
 
     def view(self, now: datetime) -> ShellView:

@@ -1,4 +1,4 @@
-"""Commands in running attempts for people: request, output, input, end."""
+"""The functions on commands in running attempts that people call: request, output, input, end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ from trainyard.protocol.shell_sessions.views import (
 from trainyard.protocol.states import AttemptNodeState, JobState
 
 MAX_OPEN, MAX_OPEN_OF_TOKEN = 4, 16
-"""Most concurrent commands of an attempt, and of a person; each costs two long polls."""
+"""Maximum number of concurrent commands per attempt, and per person; each command costs two long
+polls."""
 KEPT = timedelta(days=2)
-"""Time after which a row is deleted; twice the longest time of a command. The events stay."""
+"""Time after which the row of a command is deleted, twice the longest time of a command. The
+command's events stay."""
 FORGOTTEN_AT_ONCE = 500
 CONTACT = timedelta(seconds=5)
-"""Shortest interval between two stored contacts of a person."""
+"""Shortest interval between two stored times of a person's requests."""
 NO_CODE = (
     "this server runs no code that people bring; TRAINYARD_ALLOW_CODE=true, for the server and its "
     "workers, allows it"
@@ -48,16 +50,16 @@ NO_CODE = (
 def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: Actor) -> ShellView:
     """Store a command for a node of the current attempt.
 
-    The command can read the job's secrets. It could also change data that the attempt leaves to
-    later ones, such as caches: the attempt becomes tainted, and none of its data is kept.
+    The command can read the job's secrets. It could also change data that later attempts would use,
+    such as caches, so the attempt becomes tainted and none of its data is kept.
 
     Raises:
         NotFoundError: there is no such job.
         UnauthenticatedError: the actor's token is no longer valid.
         ForbiddenError: the actor neither submitted the job nor is an admin.
-        InvalidRequestError: this server runs no code of people, or the attempt lacks the node or
-            the rank.
-        ConflictError: the job does not run, or there are too many commands.
+        InvalidRequestError: the server does not allow people's code, or the node or the rank is not
+            part of the attempt.
+        ConflictError: the job does not run, or there are too many concurrent commands.
     """
     shell_id, now = context.new_id(), context.now()
     with context.database.write() as connection:
@@ -102,10 +104,11 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
 
 
 def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:
-    """Return the node of a request, which must take part in the attempt.
+    """Return the node on which a request runs; it must be a node of the attempt.
 
     Raises:
-        InvalidRequestError: the attempt lacks the node or the rank, or the rank is on another node.
+        InvalidRequestError: the node or the rank is not part of the attempt, or the rank is on
+            another node.
         ConflictError: the node's share has ended.
     """
     ends, most = {}, 0
@@ -155,11 +158,11 @@ def _refuse_another(
 def read_output(
     context: Context, job_id: str, shell_id: str, *, start: int, actor: Actor
 ) -> ShellOutput:
-    """Return the output from an offset on; earlier output is dropped.
+    """Return the output from an offset on, and drop earlier output.
 
     Raises:
         NotFoundError: the job has no such command.
-        ForbiddenError: another person requested it.
+        ForbiddenError: another person requested the command.
     """
     now = context.now()
     with context.database.read() as connection:
@@ -186,12 +189,12 @@ def read_output(
 def store_input(
     context: Context, job_id: str, *, shell_id: str, given: ShellInput, actor: Actor
 ) -> ShellInputStored:
-    """Store input from an offset on, as far as there is room; known bytes are ignored.
+    """Store input from an offset on, up to the free space; bytes stored before are ignored.
 
     Raises:
         NotFoundError: the job has no such command.
-        ForbiddenError: another person requested it.
-        ConflictError: it has ended.
+        ForbiddenError: another person requested the command.
+        ConflictError: the command has ended.
     """
     now = context.now()
     with context.database.write() as connection:
@@ -216,7 +219,7 @@ def close_shell(context: Context, job_id: str, shell_id: str, *, actor: Actor) -
 
     Raises:
         NotFoundError: the job has no such command.
-        ForbiddenError: another person requested it.
+        ForbiddenError: another person requested the command.
     """
     with context.database.write() as connection:
         _own(locked_shell(connection, shell_id), job_id, actor)
@@ -225,7 +228,7 @@ def close_shell(context: Context, job_id: str, shell_id: str, *, actor: Actor) -
 
 
 def forget_shells(context: Context) -> int:
-    """Delete the rows of old commands, at most `FORGOTTEN_AT_ONCE`, and return their number."""
+    """Delete at most `FORGOTTEN_AT_ONCE` rows of old commands, and return their number."""
     old = select(shells.c.id).where(shells.c.created_at < context.now() - KEPT)
     some = old.order_by(shells.c.id).limit(FORGOTTEN_AT_ONCE)
     with context.database.write() as connection:

@@ -1,4 +1,4 @@
-"""Commands in running attempts for their supervisors: orders, output, input."""
+"""The functions on commands in running attempts that supervisors call: orders, output, input."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shell_orders(
 def store_output(
     context: Context, share: ReportedShare, *, shell_id: str, message: ShellOutputMessage
 ) -> ShellOutputReply:
-    """Store output, as far as there is room, and the end if reported; known bytes are ignored.
+    """Store output up to the free space, and the end if reported; known bytes are ignored.
 
     Raises:
         NotFoundError: the share has no such command.
@@ -60,7 +60,8 @@ def store_output(
     now = context.now()
     with context.database.write() as connection:
         if message.exit is not None:
-            lock_job(connection, share.job_id)  # before the row's lock: events are stored under it
+            # The job is locked before the command's row, because events need the job's lock.
+            lock_job(connection, share.job_id)
         shell = _of_share(locked_shell(connection, shell_id), share)
         if shell.ended_at is not None:
             return ShellOutputReply(stored=message.start + len(message.content), wanted=False)
@@ -111,7 +112,7 @@ def _append_end(
 def read_input(
     context: Context, share: ReportedShare, *, shell_id: str, request: ShellInputRequest
 ) -> ShellInputReply:
-    """Return input from an offset on; earlier input is dropped.
+    """Return input from an offset on, and drop earlier input.
 
     Raises:
         NotFoundError: the share has no such command.
@@ -136,7 +137,7 @@ def read_input(
 
 
 def is_news(reply: ShellInputReply, request: ShellInputRequest) -> bool:
-    """Return whether a reply has news for its supervisor."""
+    """Return whether a reply has anything new for the supervisor."""
     return bool(
         reply.content or reply.end or not reply.wanted or reply.terminal != request.terminal
     )

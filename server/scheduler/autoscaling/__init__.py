@@ -1,1 +1,1 @@
-"""Supply: requests for nodes, their withdrawal, and nodes that leave."""
+"""Supply: node requests, withdrawal of requests, and nodes that leave."""

@@ -1,4 +1,4 @@
-"""The number of nodes of each request that will still join; nodes lost for good do not count."""
+"""The number of nodes per request that will still join; nodes that cannot return do not count."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from trainyard.protocol.states import NodeRequestState
 
 JOINS_WITHIN = timedelta(minutes=10)
 """Time for which a node is expected after the start of its allocation, after the end of a pilot
-with a successor, and after the last sign of a silent node. Until then jobs request no other node.
+with a successor, and after the last heartbeat of a silent node. During this time, jobs request no
+other node.
 """
 
 
 def count_coming(
     connection: Connection, requests: Sequence[NodeRequest], now: datetime
 ) -> Mapping[str, int]:
-    """Return the number of nodes of each open request that are expected to join or come back.
+    """Return the number of nodes that are expected to join or come back, by open request.
 
-    If the request waits in the engine, all nodes that have not joined count. If it runs, a node
-    does not count after `JOINS_WITHIN`, or if its pilot is proved gone and the engine names no
-    successor. If it is completing, no node counts: only a requeue would bring its nodes back.
+    If the request waits in the engine, all nodes that have not joined count. If the request runs, a
+    node does not count after `JOINS_WITHIN`, or if its pilot is proved gone and the engine names no
+    successor. If the request is completing, no node counts, because only a requeue would bring its
+    nodes back.
     """
     expected = [
         each
@@ -52,7 +54,7 @@ def count_coming(
         for number in range(request.nodes):
             name = pilot_name(request.source, request.id, number)
             if name in silent_since and silent_since[name] is None:
-                continue  # it has joined
+                continue  # the node has joined
             if request.state == NodeRequestState.RUNNING:
                 pilot = known.get((request.id, number))
                 if pilot is not None and pilot.gone_at is not None and pilot.named == pilot.joined:

@@ -1,4 +1,4 @@
-"""End the shares of nodes after the engine reported their pilots gone."""
+"""Ends the shares of nodes after the engine reported that the nodes' pilots are gone."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.run.failures import Failure, FailureReason
 
 NEXT_LISTING = timedelta(seconds=60)
-"""Pause after an error: the next listing of the source tries again."""
+"""Pause after an error, until the next listing of the source tries again."""
 
 
 def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
     """End shares as `node_lost`, because their processes are gone; ended shares are skipped.
 
-    An error of one attempt is logged and does not affect others: `shares_without_pilot` returns its
-    share again.
+    An error for one attempt is logged and does not affect other attempts. The next call of
+    `shares_without_pilot` returns the share of this attempt again.
     """
     isolation = Isolation(context.clock.monotonic, pause=NEXT_LISTING)
     for attempt_id, node in shares:

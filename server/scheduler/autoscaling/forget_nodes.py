@@ -1,4 +1,4 @@
-"""The end of node requests: nodes of ended requests are deleted, unknown requests shown as lost."""
+"""Deletes the nodes of ended requests, and marks requests that the engine forgot as lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from server.core.subject import SCHEDULER
 from trainyard.protocol.states import NodeRequestState
 
 KEPT = timedelta(seconds=QUARTER * QUARTERS_KEPT)
-"""Time from the end of a request to the deletion of its nodes' series: as long as series last."""
+"""Time from the end of a request to the deletion of its nodes' series, equal to the time for which
+all series are kept."""
 FORGOTTEN_AT_ONCE = 200
 LOST_AFTER = timedelta(days=1)
 LOST = (
@@ -27,10 +28,10 @@ LOST = (
 
 
 def forget_nodes(context: Context) -> int:
-    """Delete the series of nodes of requests that ended long ago, and nodes that no attempt names.
+    """Delete the series of nodes with long-ended requests, and rows of nodes without attempts.
 
     Returns:
-        The number of nodes, at most 200.
+        The number of nodes with deleted rows, at most 200.
     """
     with context.database.write() as connection:
         names = _old(context, connection)
@@ -43,9 +44,10 @@ def forget_nodes(context: Context) -> int:
 
 
 def _old(context: Context, connection: Connection) -> list[str]:
-    """Return nodes of requests that ended long ago, if they have rows to delete.
+    """Return the names of nodes with rows to delete, from requests that ended long ago.
 
-    The requests of a deleted source are deleted too: their nodes count from the last heartbeat.
+    The requests of a deleted source are deleted too, so for their nodes the time counts from the
+    last heartbeat.
     """
     request = node_requests.c
     has_points = exists().where(node_points.c.node == nodes.c.name)
@@ -66,9 +68,9 @@ def _old(context: Context, connection: Connection) -> list[str]:
 
 
 def note_lost(context: Context) -> int:
-    """Mark requests that were unknown for a day as lost, each with an event; return their number.
+    """Mark requests that the engine has not known for a day as lost; return their number.
 
-    The next answer of the engine removes the mark.
+    Each mark appends an event. The mark is removed when the engine lists the request again.
     """
     since = context.now() - LOST_AFTER
     is_lost = IS_OPEN & (node_requests.c.unknown_since <= since)

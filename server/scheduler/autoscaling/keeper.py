@@ -1,4 +1,4 @@
-"""The scheduler's part of supply: node requests, their withdrawal, and calls of provisioners."""
+"""The scheduler's part of supply: node requests, withdrawals, and calls to provisioners."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from trainyard.protocol.states import NodeRequestState
 
 LIST_EVERY = timedelta(seconds=60)
 ASK_EVERY = timedelta(seconds=10)
-"""Pause between two urgent calls: cancels, and calls that something waits for."""
+"""Pause between two urgent calls, which are cancels and calls with an awaited result."""
 AWAY_EVERY = timedelta(minutes=5)
-"""Pause between any two calls while the provisioner is silent: its queue grows until it is back."""
+"""Pause between two calls to a silent provisioner, because its queue grows until it returns."""
 RESEND = Backoff(first=5.0, longest=300.0)
-"""Pauses between two submissions of a request."""
+"""Pauses, in seconds, between repeated submissions of a request."""
 FREED_WITHIN = timedelta(minutes=2)
-"""Slots that attempts are expected to free within this time cause no request."""
+"""A job requests no nodes if it fits on slots that attempts should free within this time."""
 SHOW_STORAGE = 200
-"""Newest nodes: their storage roots count as the ones in use."""
+"""Number of newest nodes that determine the storage roots in use."""
 FAILED_PAUSE = timedelta(seconds=30)
 """Time for which a source is left out after an error."""
 
@@ -76,14 +76,14 @@ class _Node(TypedRow):
 
 @dataclass
 class _Snapshot:
-    """The rows of one read of the database."""
+    """The rows from one read of the database."""
 
     sources: Mapping[str, StoredSource]
     requests: Sequence[NodeRequest]
     nodes: Mapping[str, Sequence[_Node]]
-    """Nodes by request id."""
+    """Nodes of each request, by request id."""
     coming: Mapping[str, int]
-    """Number of nodes that are expected to join, by request id."""
+    """Number of nodes that are expected to join or return, by request id."""
     uses: Mapping[str, Use]
     waits: Mapping[str, float]
     capacity: Capacity
@@ -92,7 +92,7 @@ class _Snapshot:
 
 
 class SupplyKeeper:
-    """Plans once a second, and sends calls to provisioners."""
+    """Plans supply once a second, and sends calls to provisioners."""
 
     def __init__(
         self,
@@ -107,13 +107,13 @@ class SupplyKeeper:
         self._over_quota = over_quota
         self._send = send
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
-        # Times of this leader only: after a takeover, requests are given up a little later.
+        # Only this leader knows these times, so a takeover delays the end of requests a little.
         self._unneeded_since: dict[str, datetime] = {}
         self._idle_since: dict[str, datetime] = {}
         self._sent_at: dict[SourceMessage, float] = {}  # monotonic
 
     def run(self) -> int:
-        """Run one round; return the number of requests that were made or given up."""
+        """Run one round; return the number of requests that the round made or gave up."""
         now = self._context.now()
         with self._context.database.read() as connection:
             known = {s.name: s for s in StoredSource.all(connection, StoredSource.select())}
@@ -182,7 +182,7 @@ class SupplyKeeper:
             ],
         )
         ids = {each.id for each in open_now}
-        # Work on running nodes needs no request: the time starts over after a requeue.
+        # The time without need counts only while a request is pending, also after a requeue.
         waiting = {each.id for each in open_now if not each.runs}
         self._unneeded_since = {
             request_id: self._unneeded_since.get(request_id, now)
@@ -196,7 +196,7 @@ class SupplyKeeper:
     ) -> OpenNodeRequest:
         known = state.nodes.get(request.id, ())
         joined = [node for node in known if node.is_online]
-        is_idle = not any(node.name in held for node in known)  # a silent one may still train
+        is_idle = not any(node.name in held for node in known)  # a silent node may still train
         idle_seconds = None
         # A completing request may be requeued, and a cancel would prevent that.
         runs = request.state == NodeRequestState.RUNNING and request.engine_state != "completing"
@@ -205,7 +205,7 @@ class SupplyKeeper:
             idle_seconds = (now - idle_since).total_seconds()
         else:
             self._idle_since.pop(request.id, None)
-        # Nothing more is placed on its nodes, so it is not kept while idle.
+        # Placement uses the request's nodes no more, so an idle request is not kept.
         is_over = bool(joined) and all(takes_nothing_new(node.drain) for node in joined)
         unneeded = now - self._unneeded_since.get(request.id, now)
         return OpenNodeRequest(
@@ -235,7 +235,7 @@ class SupplyKeeper:
         return len(planned.ask) + len(given_up)
 
     def _change(self, name: str, ask: Iterable[NodeAsk], given_up: Iterable[NodeRequest]) -> None:
-        """Store new requests to a source, and withdraw unneeded ones that have not changed."""
+        """Store new requests to a source, and withdraw unneeded requests that have not changed."""
         context = self._context
         asked = [
             NewRequest(each.nodes, caused_by=each.for_job) for each in ask if each.source == name
@@ -277,7 +277,7 @@ class SupplyKeeper:
     # ---- calls -------------------------------------------------------------------------------
 
     def _call(self, known: Mapping[str, StoredSource], now: datetime) -> None:
-        """Send due calls: listings, submissions, cancels, and calls that something waits for."""
+        """Send due calls: listings, submissions, cancels, and calls with an awaited result."""
         with self._context.database.read() as connection:
             requests = NodeRequest.all(connection, NodeRequest.select().where(IS_OPEN))
         due = [SourceMessage(source=name, call="list") for name in known]
@@ -285,7 +285,7 @@ class SupplyKeeper:
         for each in requests:
             call = each.ask if each.cancel_at is None else "cancel"
             if call is None and each.engine_state == "completing":
-                call = "status"  # Slurm may forget an end within seconds
+                call = "status"  # Slurm may forget an ended job within seconds
             if call is not None:
                 due.append(_message(each, call))
         messages = [m for m in due if self._is_due(m, known.get(m.source), now)]
@@ -311,7 +311,7 @@ class SupplyKeeper:
 
 
 def roots_in_use(connection: Connection) -> Mapping[str, str]:
-    """Return the storage in use: the UUID of each root on the newest node that has it."""
+    """Return the storage in use: the UUID of each root, from the newest node that has the root."""
     newest = select(nodes.c.roots).order_by(nodes.c.registered_at.desc()).limit(SHOW_STORAGE)
     roots: dict[str, str] = {}
     for each in connection.scalars(newest):
@@ -320,10 +320,10 @@ def roots_in_use(connection: Connection) -> Mapping[str, str]:
 
 
 def _emptied(state: _Snapshot) -> Collection[str]:
-    """Return leaving requests without attempts, which end immediately.
+    """Return the ids of leaving requests without attempts, which can end immediately.
 
-    A request that the engine has requeued meanwhile ends too. An offline node may still run its
-    attempt: the attempt then holds its slots.
+    A request that the engine has requeued meanwhile ends too. An offline node may still run an
+    attempt, which then holds slots and keeps its request.
     """
     held = {node for holding in state.capacity.holdings for node in holding.shares}
     busy = {each for each, found in state.nodes.items() if any(n.name in held for n in found)}
@@ -339,7 +339,7 @@ def _emptied(state: _Snapshot) -> Collection[str]:
 
 
 def _is_due(request: NodeRequest, now: datetime) -> bool:
-    """Return whether a request is due to be submitted, for the first time or again."""
+    """Return whether a request is due for its first or a repeated submission."""
     is_wanted = request.state == NodeRequestState.WANTED and request.ref is None
     if not is_wanted or request.cancel_at is not None:
         return False
@@ -382,7 +382,7 @@ def _supplier(source: StoredSource, use: Use, *, wait: float, roots: Mapping[str
 
 
 def _may_be_asked(source: StoredSource, now: datetime) -> bool:
-    """Return whether a source can supply nodes; it can if its listings only omit some machines."""
+    """Return whether a source can supply nodes; listings that omit machines do not prevent it."""
     listed = source.listed_at is not None and now - source.listed_at <= 2 * LIST_EVERY
     needs_login = source.needs_login is not None and not listed
     return source.paused_at is None and not needs_login and source.is_online(now)

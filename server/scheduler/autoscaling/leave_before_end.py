@@ -1,4 +1,4 @@
-"""Nodes leave before their allocation ends: their attempts save and continue elsewhere."""
+"""Empties nodes before their allocation ends; their attempts save and continue elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LeaveKeeper:
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> int:
-        """Run one round; return the number of requests that start to leave or take no new work."""
+        """Run one round; return the number of requests that begin to leave or refuse new work."""
         now = self._context.now()
         node, request = nodes.c, node_requests.c
         query = (
@@ -42,7 +42,7 @@ class LeaveKeeper:
         )
         with self._context.database.read() as connection:
             rows = connection.execute(query).all()
-        # By request, not by node: the nodes of one allocation end together.
+        # The loop is by request, not by node, because the nodes of one allocation end together.
         full: dict[tuple[str, str], datetime] = {}
         going: dict[tuple[str, str], datetime] = {}
         back: list[tuple[str, str]] = []
@@ -73,7 +73,7 @@ class LeaveKeeper:
             self._leave(source, request_id, ends_at, moves=moves)
 
     def _take_back(self, source: str, request_id: str) -> None:
-        """Accept attempts again on the nodes of a request: its end moved away before they left."""
+        """Accept attempts again on the nodes of a request, because its end was postponed."""
         context = self._context
         with context.database.write() as connection:
             lock_source(connection, source)
@@ -83,7 +83,7 @@ class LeaveKeeper:
             ):
                 return
             of_request = nodes.c.request_id == request_id
-            # By name, like every statement that locks several nodes: no two deadlock.
+            # Every statement that locks several nodes locks them by name, so that no two deadlock.
             locked = select(nodes.c.name, nodes.c.drain).where(of_request).order_by(nodes.c.name)
             rows = connection.execute(locked.with_for_update(key_share=True)).all()
             names = [row.name for row in rows if takes_nothing_new(row.drain)]
@@ -106,7 +106,7 @@ class LeaveKeeper:
 
 
 def _time_left(ends_at: datetime | None, now: datetime, *, leave_seconds: float) -> timedelta:
-    """Return the time until attempts leave; `timedelta.max` if the allocation has no end."""
+    """Return the time until attempts must leave; `timedelta.max` if the allocation has no end."""
     if ends_at is None:
         return timedelta.max
     return ends_at - now - timedelta(seconds=leave_seconds)

@@ -1,4 +1,4 @@
-"""The plan of supply: nodes to request, requests to give up; pure (docs/sources.md, 10-12)."""
+"""Pure plan of nodes to request and requests to give up (docs/sources.md, 10-12)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.node_sources.messages import SOURCE_LABEL, NodeShape
 
 MAX_DEMANDS = 200
-"""First jobs of the queue that one plan considers."""
+"""Number of first jobs of the queue that one plan considers."""
 WITHDRAW_AFTER_SECONDS = 30.0
 """Time after which a pending request that no queued job needs is withdrawn."""
 ANY_STORAGE = "?"
-"""UUID of a root that no node has shown yet: it matches any storage."""
+"""Placeholder for the UUID of a root that no node has reported; it matches any storage."""
 
 
 @dataclass(frozen=True)
@@ -26,31 +26,31 @@ class UnmetJob:
     name: str
     demand: Demand
     least: Demand | None = None
-    """Smallest demand of an elastic job; None for others."""
+    """Smallest demand of an elastic job; None for other jobs."""
 
 
 @dataclass(frozen=True)
 class Supplier:
-    """A source of nodes with its remaining limits; a source that must not be used is absent."""
+    """A usable source of nodes, with its remaining limits."""
 
     name: str
     shape: NodeShape
     seconds: float | None
-    """Length of an allocation; None without an end."""
+    """Length of an allocation, in seconds; None if an allocation has no end."""
     requests_left: int
-    """Further requests within its limits."""
+    """Number of further requests that the source's limits allow."""
     nodes_left: int
-    """Further nodes within its limits."""
+    """Number of further nodes that the source's limits allow."""
     nodes_per_request: int
     node_seconds_left: float | None = None
     """Node-seconds left in the month; None if unlimited."""
     wait_seconds: float = 0.0
-    """Recent time from request to start."""
+    """Recent time from request to start, in seconds."""
     roots: Mapping[str, str] = field(default_factory=dict)
-    """Known UUIDs of the roots of its nodes."""
+    """Known UUIDs of the storage roots on the source's nodes, by root name."""
 
     def takes(self, nodes: int) -> bool:
-        """Return whether this many nodes may be requested, in as many requests as they need."""
+        """Return whether the limits allow a number of nodes, and the requests for these nodes."""
         if nodes > self.nodes_left or ceil(nodes / self.nodes_per_request) > self.requests_left:
             return False
         left = self.node_seconds_left
@@ -75,15 +75,16 @@ class OpenNodeRequest:
     source: str
     shape: NodeShape
     coming: int
-    """Number of its nodes that have not joined."""
+    """Number of the request's nodes that are still expected to join."""
     joined: tuple[str, ...] = ()
-    """Names of its nodes that have joined."""
+    """Names of the request's nodes that have joined."""
     runs: bool = False
     by_person: bool = False
     unneeded_seconds: float = 0.0
-    """Time for which no queued job has needed it."""
+    """Time for which no queued job has needed the request, in seconds."""
     idle_seconds: float | None = None
-    """Time for which no node of it has held an attempt; None while one does."""
+    """Time for which no node of the request has held an attempt, in seconds; None while a node
+    holds an attempt."""
     idle_limit_seconds: float = 0.0
     roots: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,7 +104,7 @@ class SupplyPlan:
 
     ask: Sequence[NodeAsk]
     give_up: Sequence[str]
-    """Ids of pending requests that no job needs, and of idle running ones."""
+    """Ids of pending requests that no job needs, and of idle running requests."""
     needed: frozenset[str]
     """Ids of requests with nodes that a queued job needs."""
 
@@ -118,18 +119,19 @@ def plan(
 ) -> SupplyPlan:
     """Return the requests to make and to give up.
 
-    Each job takes slots in its turn: free ones, else those of coming nodes, else those that
-    attempts are expected to free soon. Only a job that fits on none of these requests nodes. A
-    request is not needed if no job took a slot of it. So the same state never gives up a request
-    and makes it again.
+    Each job takes slots in its turn: free slots, else slots of coming nodes, else slots that
+    attempts are expected to free soon. Only a job that fits on none of these slots requests nodes.
+    A request is not needed if no job took a slot of its nodes. So, for one state, the plan never
+    gives up a request only to make it again.
 
-    A waiting elastic job requests its current size, or its smallest one if limits forbid that. A
-    running one causes no request: it grows onto free slots only, and keeps no node for that.
+    A waiting elastic job requests nodes for its current size, or for its smallest size if limits
+    forbid the current size. A running elastic job causes no request, because it grows only onto
+    free slots.
 
     Args:
-        waiting: queued jobs in their order; only the first `MAX_DEMANDS` are considered.
-        offers: the nodes that take work.
-        freed: slots of these nodes that attempts are expected to free soon.
+        waiting: queued jobs in order; only the first `MAX_DEMANDS` are considered.
+        offers: the nodes that accept work.
+        freed: slots that attempts are expected to free soon, by node.
         requests: open requests.
         suppliers: the sources that may be used.
     """
@@ -164,9 +166,10 @@ def plan(
 
 
 def _starts_without_asking(pool: _Pool, job: UnmetJob) -> bool:
-    """Take slots for a job: free ones, else those of coming nodes, else slots that are freed soon.
+    """Take slots for a job: free slots, else coming nodes, else soon freed slots.
 
-    An elastic job starts at its smallest size if only that is free, and grows later.
+    Return whether the job fits. An elastic job starts at its smallest size if only this size is
+    free, and grows later.
     """
     tries = [(job.demand, _FREE), (job.least, _FREE), (job.demand, _COMING), (job.demand, _FREED)]
     return any(demand is not None and pool.place(demand, tier) for demand, tier in tries)
@@ -185,11 +188,12 @@ def _is_over(request: OpenNodeRequest) -> bool:
 
 
 _FREE, _COMING, _FREED = range(3)
-"""Slots to choose from: free ones; also those of coming nodes; also those that are freed soon."""
+"""Tiers of slots to choose from: free slots; also slots of coming nodes; also slots that are freed
+soon."""
 
 
 class _Pool:
-    """Nodes, with the slots that no job of the plan has taken."""
+    """Present and coming nodes, with the slots that no job of the plan has taken."""
 
     def __init__(
         self,
@@ -215,7 +219,7 @@ class _Pool:
         self._coming.update({node.node: node for node in nodes})
 
     def place(self, demand: Demand, tier: int) -> bool:
-        """Take the slots of a demand; return whether it fits."""
+        """Take the slots for a demand; return whether the demand fits."""
         found = self.fit(demand, tier)
         if found is not None:
             self.take(found)
@@ -224,14 +228,14 @@ class _Pool:
     def fit(
         self, demand: Demand, tier: int = _FREED, further: Sequence[Offer] = ()
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return the shares of a demand on these and further nodes; None if it does not fit."""
+        """Return the shares for a demand on the pool and further nodes; None if nothing fits."""
         nodes = [*self._free.values(), *further]
         if tier >= _FREED:
             nodes = [_with_freed(node, self._freed.get(node.node, ())) for node in nodes]
         if tier >= _COMING:
             nodes += self._coming.values()
         if sum(len(node.free) for node in nodes) < demand.slots:
-            return None  # most jobs of a full cluster end here
+            return None  # the usual result in a full cluster
         return allocate(demand, [_seen_by(demand, node) for node in nodes])
 
     def take(self, allocation: Iterable[NodeAllocation]) -> None:
@@ -251,9 +255,10 @@ class _Pool:
 def _choose(
     pool: _Pool, demand: Demand, suppliers: Iterable[Supplier]
 ) -> tuple[Supplier, list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the source to use, its new nodes, and the shares of the job on them.
+    """Return the source to use, the source's new nodes, and the shares of the job on these nodes.
 
-    All new nodes come from one source: nodes that waited for those of another queue would be idle.
+    All new nodes come from one source, because nodes that wait for nodes from another queue would
+    idle.
     """
     for supplier in suppliers:
         found = _fewest(pool, demand, supplier)
@@ -265,7 +270,7 @@ def _choose(
 def _fewest(
     pool: _Pool, demand: Demand, supplier: Supplier
 ) -> tuple[list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the fewest new nodes of a source with which a demand fits, and its shares."""
+    """Return the fewest new nodes of a source with which a demand fits, and the shares."""
     shape = supplier.shape
     most = ceil(demand.world_size / shape.slots)
     if demand.nodes is not None:
@@ -298,7 +303,7 @@ def _virtual(
 
 
 def _seen_by(demand: Demand, offer: Offer) -> Offer:
-    """Return an offer; unknown storage of its root is replaced by the storage of the demand."""
+    """Return an offer, with the demand's storage where the offer's storage is unknown."""
     if demand.storage is None or offer.roots.get(demand.storage[0]) != ANY_STORAGE:
         return offer
     root, uuid = demand.storage
@@ -313,5 +318,5 @@ def _with_freed(offer: Offer, slots: Collection[int]) -> Offer:
 
 
 def _soonest(supplier: Supplier) -> tuple[int, str]:
-    """Return the sort key of sources: the wait in whole minutes, so that noise does not decide."""
+    """Return the sort key of a source: wait in whole minutes, to ignore noise, then name."""
     return int(supplier.wait_seconds // 60), supplier.name

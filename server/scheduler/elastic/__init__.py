@@ -1,1 +1,1 @@
-"""Elastic jobs: they start on free slots, and the scheduler changes their size."""
+"""Elastic jobs, which start on free slots and change their size by order of the scheduler."""

@@ -1,4 +1,4 @@
-"""Waiting elastic jobs take the size that fits now (docs/lifecycle-sizes.md, 50)."""
+"""Changes waiting elastic jobs to a size that fits now (docs/lifecycle-sizes.md, 50)."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from trainyard.spec.layout import Layout
 logger = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 10.0
-"""Pause after which sizes are tried again although groups, offers and quotas have not changed: the
-order of the queue may have."""
+"""Pause, in seconds, after which sizes are tried again although groups, offers and quotas have not
+changed. The order of the queue may have changed."""
 
 
 class SizeFitter:
-    """Gives waiting elastic jobs a size that fits, after each round of placement."""
+    """Gives waiting elastic jobs a size that fits, after each placement round."""
 
     def __init__(
         self, context: Context, queue: SchedulingQueue, usage: ReadUsage = read_usage
@@ -53,15 +53,16 @@ class SizeFitter:
         self._context = context
         self._queue = queue
         self._usage = usage
-        # The state in which nothing fitted: for a while, nothing will as long as groups, offers,
-        # quotas and the turn of the demands are the same.
+        # The state in which no size fitted. As long as groups, offers, quotas and the turn of the
+        # demands are the same, no size will fit for a while.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
         self._hopeless_until = -math.inf  # monotonic
 
     def run(self) -> Generator[None, None, int]:
-        """Change the pending launch of a job that fits in another size; return the number of jobs.
+        """Change the pending launch of a job that fits in another size; return the job count.
 
-        Elastic jobs are tried in turn until one fits; the others wait for its placement.
+        Elastic jobs are tried in turn until one job fits. The other jobs wait until this job is
+        placed.
         """
         now = self._context.now()
         with self._context.database.read() as connection:
@@ -90,18 +91,18 @@ class SizeFitter:
                 try:
                     if (yield from self._fit(row, queued, turns)):
                         return 1
-                except UnreadableError as error:  # the round of placement stores it as the reason
+                except UnreadableError as error:  # the placement round stores it as reason
                     logger.error("%s", error)
             yield
         self._hopeless, self._hopeless_until = state, clock() + TRY_AGAIN_SECONDS
         return 0
 
     def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[None, None, bool]:
-        """Give a job the best size that it would get in its turn; return whether it changed."""
+        """Give a job the best size that fits in its turn; return whether the size changed."""
         with self._context.database.read() as connection:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
             if job is None or job.queued_at != row.queued_at or job.pending is None:
-                return False  # it has started, or was deleted
+                return False  # the job has started, or was deleted
             baseline = chosen_by_a_person(job)
             slots = known_slots(connection)
 
@@ -119,7 +120,7 @@ class SizeFitter:
             lock_job(connection, row.id)
             present = Job.one(connection, Job.select().where(jobs.c.id == row.id))
             if (present.queued_at, present.stored_pending) != (job.queued_at, job.stored_pending):
-                return False  # it started, or a person changed it
+                return False  # the job started, or a person changed it
             self._rewrite(connection, present, size)
         return True
 
@@ -129,7 +130,7 @@ class SizeFitter:
         changed = pending.model_copy(
             update={"overrides": size.next.overrides, "layout": size.layout}
         )
-        # It leaves its group: the next round places it by its new demand.
+        # The job leaves its group, so that the next round places it by its new demand.
         layout = job.spec.layout_name(size.layout)
         values = {"pending": changed, "layout": layout, "world_size": size.world_size}
         of_job = jobs.c.id == job.id
@@ -139,7 +140,7 @@ class SizeFitter:
 
 
 def _why(connection: Connection, job: Job, *, pending: PendingLaunch, layout: Layout) -> str:
-    """Return why a waiting job changes its size: the loss of a node, else the free slots."""
+    """Return the reason for a waiting job's new size: the loss of a node, else free slots."""
     attempt = newest_attempt(connection, job)
     failure = attempt.failure if attempt is not None else None
     lost = {FailureReason.NODE_LOST, FailureReason.PREEMPTED}

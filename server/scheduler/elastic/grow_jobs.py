@@ -1,4 +1,4 @@
-"""Running elastic jobs grow onto slots that no other job needs (docs/lifecycle-sizes.md, 52)."""
+"""Grows running elastic jobs onto slots that no other job needs (docs/lifecycle-sizes.md, 52)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ from trainyard.spec.layout import Layout
 logger = logging.getLogger(__name__)
 
 LAST_ATTEMPTS = 5
-"""Newest attempts of a job: their start-up time estimates the cost of a restart."""
+"""Number of newest attempts of a job with start-up times that estimate the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
-"""A job without a group enters one soon, or after a pause; one that waits longer cannot start."""
+"""A queued job without a group is expected to enter a group within this time, unless it is in a
+pause. A job that waits longer cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +69,19 @@ class Room:
     """The slots onto which running jobs may grow."""
 
     offers: Sequence[Offer]
-    """The nodes, with the free slots that no waiting job could use."""
+    """The nodes, with only the free slots that no waiting job could use."""
     quotas: Mapping[str, Quota]
     """Quotas by project; projects without one are omitted."""
     closed: Collection[str]
     """Projects in which no job grows."""
 
     def left(self, project: str) -> float:
-        """Return how many more slots jobs of a project may hold, within its quota."""
+        """Return the number of further slots that a project's jobs may hold within its quota."""
         left = self.quotas.get(project, Quota()).left
         return min(left, 0) if project in self.closed else left
 
     def without(self, node: str, *, project: str, slots: int) -> Room:
-        """Return the room that is left after a job of a project takes more slots on a node."""
+        """Return the remaining room after a job of a project has taken more slots on a node."""
         quotas = {
             name: replace(quota, held=quota.held + slots) if name == project else quota
             for name, quota in self.quotas.items()
@@ -90,7 +91,7 @@ class Room:
 
 
 class ElasticGrower:
-    """Grows running jobs, one at a time: the next one grows when the former has its new slots."""
+    """Grows running jobs one at a time; the next job grows after the previous one has its slots."""
 
     def __init__(self, context: Context, usage: ReadUsage = read_usage) -> None:
         self._context = context
@@ -98,9 +99,10 @@ class ElasticGrower:
         self._rotation = Rotation()
 
     def run(self) -> Generator[None, None, int]:
-        """Order a job to grow if that is worth its cost; return the number of jobs.
+        """Order one job to grow if the gain is worth the cost; return the number of jobs.
 
-        A batch of jobs is tried in turn until one grows; the others were read before its change.
+        A batch of jobs is tried in turn until one job grows. The remaining jobs are then skipped,
+        because they were read before the change.
         """
         now = self._context.now()
         with self._context.database.read() as connection:
@@ -118,7 +120,7 @@ class ElasticGrower:
         return 0
 
     def _grow(self, row: GrowingJob, room: Room) -> Generator[None, None, bool]:
-        """Order a job to grow if that is worth its cost; return whether it was ordered."""
+        """Order a job to grow if the gain is worth the cost; return whether it was ordered."""
         seconds_left = row.progress.seconds_left
         if seconds_left is None:
             return False
@@ -160,7 +162,7 @@ class ElasticGrower:
         return True
 
     def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
-        """Return whether a job still fits, because the search may have taken several ticks."""
+        """Return whether a job still fits; the search may have taken several ticks."""
         with self._context.database.read() as connection:
             room = read_room(connection, self._context.now(), self._usage)
             if room is None or demand.slots - row.held_slots > room.left(row.project):
@@ -189,9 +191,9 @@ def _able(context: Context, connection: Connection, now: datetime) -> Sequence[G
 def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
     """Return the room for growth; None while the needs of other jobs are unknown.
 
-    They are unknown while a newly queued job has no group, and while a job leaves its slots to
-    continue: it is not queued yet, and may need these slots or others. A job in a pause has the
-    demand of its launch.
+    The needs are unknown while a newly queued job has no group. They are also unknown while a job
+    leaves its slots to continue elsewhere, because it is not queued yet and may need these or other
+    slots. A job in a pause has the demand of its launch.
     """
     waits = jobs.c.state == JobState.QUEUED
     young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
@@ -202,7 +204,7 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     if connection.execute(select(jobs.c.id).where(or_(outside, leaves)).limit(1)).first():
         return None
     grouped = select(jobs.c.demand, jobs.c.project).where(waits, jobs.c.demand.is_not(None))
-    # One of several projects suffices: none of them has a quota.
+    # One project per group suffices, because projects that share a group have no quota.
     projects = {row.demand: row.project for row in connection.execute(grouped.distinct())}
     shapes = connection.execute(
         select(demands.c.key, type_coerce(demands.c.shape, Text).label("shape")).where(
@@ -214,14 +216,14 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     ]
     waiting += _paused(connection, now, queued_after=now - SOON_QUEUED)
     if len({demand for _, demand in waiting}) > DEMANDS_AT_ONCE:
-        return None  # so many demands would take too long to match
+        return None  # the match of so many demands would take too long
     return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
 
 
 def _paused(
     connection: Connection, now: datetime, *, queued_after: datetime
 ) -> list[tuple[str, Demand]]:
-    """Return project and demand of queued jobs in a pause: their `not_before` is in the future.
+    """Return project and demand of queued jobs in a pause, with `not_before` in the future.
 
     Args:
         connection: a transaction.
@@ -239,7 +241,7 @@ def _paused(
         try:
             found.append((row.project, demand_of_new(row)))
         except UnreadableError:
-            continue  # it cannot start; its reason names the error
+            continue  # the job cannot start; its reason has the error
     return found
 
 
@@ -248,8 +250,8 @@ def room_among(
 ) -> Room:
     """Return the room for growth while other jobs wait.
 
-    The nodes that could hold a waiting job are kept for it if its project's quota has room. The
-    quota is kept too: if the project has a `max_slots`, none of its jobs grows.
+    Nodes that could hold a waiting job are kept for it if its project's quota has room. The quota
+    is kept for it too, so no job of the project grows if the project has a `max_slots`.
 
     Args:
         waiting: the project and the demand of each waiting job.
@@ -274,7 +276,7 @@ def room_among(
         if quota.used_up is not None:
             continue
         if most is not None and demand.slots > most:
-            continue  # it never starts
+            continue  # the job never starts
         nodes = able(demand)
         if nodes and most is not None:
             closed.add(project)
@@ -285,7 +287,7 @@ def room_among(
 
 
 def _with_own(connection: Connection, attempt_id: str, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers, with the slots of an attempt counted as free: its end frees them."""
+    """Return the offers, with an attempt's slots counted as free, because its end frees them."""
     shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
         attempt_nodes.c.attempt_id == attempt_id
     )
@@ -299,7 +301,7 @@ def _with_own(connection: Connection, attempt_id: str, offers: Sequence[Offer]) 
 
 
 def _restart_seconds(connection: Connection, job_id: str) -> float:
-    """Return the time that a resize of a job costs: its last save, and the usual start-up."""
+    """Return the cost of a resize in seconds: the last save plus the usual start-up time."""
     started = select(attempts.c.created_at, attempts.c.started_at).where(
         attempts.c.job_id == job_id, attempts.c.started_at.is_not(None)
     )

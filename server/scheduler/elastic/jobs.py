@@ -1,4 +1,4 @@
-"""Elastic jobs: the settings that a person chose, and the demands of other sizes."""
+"""Elastic jobs: the settings that a person chose, and the demands at other sizes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from trainyard.spec.layout import Layout
 
 
 def chosen_by_a_person(job: Job) -> Baseline:
-    """Return the settings that a person chose last, at the submission or at a later resume.
+    """Return the settings that a person chose last, at submission or at a later resume.
 
-    Each change of size starts from these settings, not from the size before. So a micro-batch size
-    that was lowered for fewer ranks is restored when the ranks are back.
+    Each change of size starts from these settings, not from the previous size. So a micro-batch
+    size that was lowered for fewer ranks is restored when the job has more ranks again.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.
@@ -43,34 +43,35 @@ def chosen_by_a_person(job: Job) -> Baseline:
 
 
 def size_range_of(baseline: Baseline) -> tuple[int, int]:
-    """Return the fewest and the most slots of an elastic job."""
+    """Return the minimum and maximum number of slots of an elastic job."""
     found = baseline.effective.resources.size_range
     assert found is not None, "the row of an elastic job has a range"
     return found
 
 
 def demand_on(job: Job, baseline: Baseline, layout: Layout) -> Demand:
-    """Return the demand on a layout of a job that has run."""
+    """Return the demand of a job that has run, for a given layout."""
     return demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
 
 
 def on_layout(demand: Demand, layout: Layout) -> Demand:
-    """Return the demand of the same job on another layout."""
+    """Return the same job's demand for another layout."""
     return replace(demand, world_size=layout.world_size, units=layout.node_units)
 
 
 def can_continue(
     connection: Connection, job_id: str, attempt_id: str, quotas: Mapping[str, Quota]
 ) -> bool:
-    """Return whether a job fits in one of its sizes, without the silent nodes of its attempt.
+    """Return whether a job fits in any of its sizes without the silent nodes of its attempt.
 
-    Its other slots and those of its spare nodes count as free: the end of the attempt frees them. A
-    job does not continue if it is ordered to end, or if its project exceeds a quota.
+    Its slots on the other nodes, including spare nodes, count as free, because the end of the
+    attempt frees them. A job does not continue if it is ordered to end, or if its project exceeds a
+    quota.
 
     Args:
         connection: a transaction.
         job_id: the job.
-        attempt_id: its newest attempt.
+        attempt_id: id of the job's newest attempt.
         quotas: quotas by project; projects without one are omitted.
 
     Raises:
@@ -102,7 +103,7 @@ def can_continue(
 
 
 def newest_attempt(connection: Connection, job: Job) -> Attempt | None:
-    """Return the newest attempt of a job; None before the first."""
+    """Return the newest attempt of a job; None before the first attempt."""
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
         return None
@@ -112,7 +113,7 @@ def newest_attempt(connection: Connection, job: Job) -> Attempt | None:
 def record_change(
     context: Context, connection: Connection, job: Job, layout: Layout, *, reason: str
 ) -> None:
-    """Store a change of size that the scheduler decided, with its event; the job is locked."""
+    """Store a change of size by the scheduler, with its event; the caller holds the job's lock."""
     before, now = job.world_size, layout.world_size
     change = SizeChange(at=context.now(), before=before, world_size=now, reason=reason)
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(size_change=change))

@@ -1,4 +1,4 @@
-"""Turns of many jobs: a batch in each run."""
+"""Rotation over many jobs, with one batch per run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ JOBS_A_RUN = 20
 
 
 class Rotation:
-    """Gives each of many jobs its turn."""
+    """Returns successive batches of jobs, so that each job gets its turn."""
 
     def __init__(self) -> None:
         """Start with the first job."""
         self._turn = 0
 
     def next(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the next batch of rows; the next run starts after them."""
+        """Return the next batch of rows; the next call starts after this batch."""
         turn = self._turn % max(len(rows), 1)
         self._turn = turn + JOBS_A_RUN
         return [*rows[turn:], *rows[:turn]][:JOBS_A_RUN]

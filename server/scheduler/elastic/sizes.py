@@ -1,4 +1,4 @@
-"""The size of an elastic job, and whether a change is worth its cost; pure (lifecycle, 49-52)."""
+"""Pure choice of an elastic job's size, with the cost of a change (lifecycle, 49-52)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.training.known_devices import Slot
 
 GAIN_OVER_COST = 3.0
-"""A change of size must save at least this many times its own duration. The estimated gain counts
-only idle ranks, and a running job may end, fail or shrink before it gains."""
+"""A change of size must save at least this multiple of the time that it costs. The factor is large
+because the estimate counts only idle ranks, and a job may end, fail or shrink before it gains."""
 
 
 @dataclass(frozen=True)
@@ -23,23 +23,23 @@ class Size:
     """A number of slots with its fastest layout."""
 
     next: NextAttempt
-    """The settings of an attempt of this size."""
+    """Settings of an attempt with this size."""
     speed: float
-    """Expected throughput, in units of one rank that never idles."""
+    """Expected throughput, relative to one rank that never idles."""
 
     @property
     def layout(self) -> Layout:
-        """Its layout."""
+        """Layout of this size."""
         return self.next.plan.layout
 
     @property
     def world_size(self) -> int:
-        """Its slots."""
+        """Number of slots."""
         return self.next.plan.world_size
 
     @property
     def request(self) -> ResumeRequest:
-        """The request of a resize to this size."""
+        """Request for a resize to this size."""
         spec = self.next.effective
         if spec.program is not None:
             return ResumeRequest(world_size=self.world_size)
@@ -50,15 +50,17 @@ class Size:
 
 
 def fastest(baseline: Baseline, world_size: int, *, slots: Collection[Slot] = ()) -> Size | None:
-    """Return the fastest legal layout of a number of slots; None if no layout is legal.
+    """Return the fastest legal layout for a number of slots; None if no layout is legal.
 
-    Only `dp_replicate` and `dp_shard` change, and the micro-batch size as in a resume. Of equally
-    fast layouts, the one nearest to the job's own axes is returned.
+    Only `dp_replicate` and `dp_shard` change; the micro-batch size changes by the rules of a
+    resume. If several layouts are equally fast, the result is the layout nearest to the job's own
+    axes.
 
     Args:
         baseline: the settings that a person chose last.
-        world_size: the slots.
-        slots: kinds of slot of the registered nodes, for memory and legality on their devices.
+        world_size: the number of slots.
+        slots: kinds of slots on the registered nodes, to check memory and legality on their
+            devices.
     """
     found = [
         Size(each, speed_of(each.plan))
@@ -75,14 +77,14 @@ def search_best_size(
     fits: Callable[[Layout], bool],
     slots: Collection[Slot] = (),
 ) -> Generator[None, None, Size | None]:
-    """Search for the fastest size that fits; of equally fast ones, the smallest.
+    """Search for the fastest size that fits; if several are equally fast, for the smallest.
 
-    Yields after each size, so that a caller can pause between two of them.
+    Yields after each size, so that a caller can pause between two sizes.
 
     Args:
         baseline: the settings that a person chose last.
         world_sizes: the numbers of slots to choose from.
-        fits: whether a layout could start now.
+        fits: returns whether a layout could start now.
         slots: as in `fastest`.
 
     Returns:
@@ -91,7 +93,7 @@ def search_best_size(
     best: Size | None = None
     for world_size in sorted(world_sizes, reverse=True):
         if best is not None and best.speed > world_size:
-            break  # no layout is faster than all of its ranks
+            break  # no layout is faster than its number of ranks
         size = fastest(baseline, world_size, slots=slots)
         faster = size is not None and (best is None or size.speed >= best.speed)
         if size is not None and faster and fits(size.layout):
@@ -101,11 +103,12 @@ def search_best_size(
 
 
 def speed_of(plan: Plan | ProgramPlan) -> float:
-    """Return the expected throughput of a layout, in units of one rank that never idles.
+    """Return the expected throughput of a layout, relative to one rank that never idles.
 
-    The FLOPs of a step are the same on every layout. So the time of a step is the compute time of
-    its ranks, plus the share in which they have no sequence or wait in a pipeline. Communication is
-    ignored. Ranks of a program are assumed never to idle, so more slots are always faster.
+    The FLOPs of a step are the same on every layout. So the time per step is the compute time of
+    its ranks plus their idle time, in which they have no sequence or wait in a pipeline.
+    Communication is ignored. Ranks of a program are assumed never to idle, so more slots are always
+    faster.
     """
     if isinstance(plan, ProgramPlan):
         return plan.world_size
@@ -119,10 +122,10 @@ def is_worth_its_cost(
     """Return whether a running job gains enough from a change of size.
 
     Args:
-        seconds_left: time to its end at its present size.
+        seconds_left: time to the end of the job at its present size.
         speed: expected throughput now.
-        new_speed: expected throughput after the change, in the same unit.
-        restart_seconds: time without training that the change costs.
+        new_speed: expected throughput after the change, in the unit of `speed`.
+        restart_seconds: time without training because of the change.
     """
     if new_speed <= speed:
         return False
@@ -131,7 +134,7 @@ def is_worth_its_cost(
 
 
 def _planned(baseline: Baseline, layout: Layout, slots: Collection[Slot]) -> NextAttempt | None:
-    """Return the settings of a layout; None if it is illegal or does not fit into memory."""
+    """Return the settings for a layout; None if it is illegal or does not fit into memory."""
     overrides = Overrides()
     # Otherwise the axes stay as a person wrote them, even `dp_shard=-1`; a program has no axes.
     if layout != baseline.layout and baseline.spec.program is None:

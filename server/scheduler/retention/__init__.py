@@ -1,1 +1,1 @@
-"""Retention: deletes rows that are no longer needed, a bounded number of each kind every minute."""
+"""Retention: every minute, deletes a bounded number of unneeded rows of each kind."""

@@ -1,4 +1,4 @@
-"""Delete old rows that belong to no job: events, slot-time, requests for nodes, tokens."""
+"""Deletes old rows that belong to no job: events, slot-time, node requests and tokens."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from server.scheduler.retention.forget_jobs import ROWS_AT_ONCE, delete_some
 from trainyard.protocol.states import NodeRequestState
 
 MAX_CONSIDERED = 5000
-"""Events that a round checks."""
+"""Maximum number of events that a round checks."""
 TOKENS_KEPT = timedelta(days=30)
 """Time from the end of a token to the deletion of its row."""
 
 
 class EventPruner:
-    """Checks all events in turn, and deletes old ones without a job."""
+    """Checks all events in turn, and deletes old events without a job."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._last = 0
 
     def prune(self) -> int:
-        """Check the next events; return the number of deleted ones."""
+        """Check the next events; return the number of deleted events."""
         days = self._context.settings.events_kept_days
         if not days:
             return 0
@@ -51,7 +51,8 @@ class EventPruner:
 def forget_slot_time(context: Context) -> int:
     """Delete old settled slot-time and old capacity changes; return the number of rows.
 
-    A capacity change goes only if a later change of its node is old too, or if the node is gone.
+    A capacity change is deleted only if a later change to the same node is old too, or if the node
+    has been deleted.
     """
     if not context.settings.goodput_kept_days:
         return 0
@@ -70,7 +71,7 @@ def forget_slot_time(context: Context) -> int:
 
 
 def forget_requests(context: Context) -> int:
-    """Delete node requests that ended long ago and have no nodes left; return their number."""
+    """Delete node requests that ended long ago and have no nodes; return their number."""
     if not context.settings.requests_kept_days:
         return 0
     request, limit = node_requests.c, _ago(context, context.settings.requests_kept_days)
@@ -81,7 +82,7 @@ def forget_requests(context: Context) -> int:
 
 
 def forget_access(context: Context) -> int:
-    """Delete expired sessions, and tokens that ended a month ago; return the number of rows."""
+    """Delete expired sessions, and tokens that ended `TOKENS_KEPT` ago; return the row count."""
     now = context.now()
     limit = now - TOKENS_KEPT
     over = or_(tokens.c.revoked_at < limit, tokens.c.expires_at < limit)

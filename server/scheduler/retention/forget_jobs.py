@@ -1,6 +1,6 @@
-"""Delete jobs that ended long ago, and logs of attempts: a bounded part in each transaction.
+"""Deletes jobs that ended long ago, and old logs of attempts, in small transactions.
 
-docs/retention.md lists which rows are kept, and for how long.
+Each transaction deletes a bounded part. docs/retention.md lists which rows are kept for how long.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ ID_LENGTH = 26
 KEEP = "keep"
 """Tag of jobs that retention never deletes."""
 MAX_CONSIDERED = 500
-"""Jobs, or attempts, that a round checks."""
+"""Maximum number of jobs, or of attempts, that a round checks."""
 ROWS_AT_ONCE = 500
-"""Rows that a transaction deletes: other writers of SQLite wait for it."""
+"""Maximum number of rows that a transaction deletes, because other writers of SQLite wait for
+it."""
 FAILED_PAUSE = timedelta(hours=1)
 
 
 class JobPruner:
-    """Checks ended jobs in turn, and deletes old ones that nothing needs."""
+    """Checks ended jobs in turn, and deletes old jobs that nothing needs."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -75,9 +76,10 @@ class JobPruner:
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> Generator[None, None, int]:
-        """Delete the next jobs, a part of one in each step; return the number of deleted jobs.
+        """Delete the next jobs in steps, and return the number of deleted jobs.
 
-        If a run breaks off, the next one continues with the rest of the job's rows.
+        Each step deletes a part of one job's rows. If a run breaks off, the next run continues with
+        the remaining rows of the job.
         """
         deleted, left_out = 0, self._isolation.left_out()
         for job_id in self._due():
@@ -101,22 +103,23 @@ class JobPruner:
             due = select(jobs.c.id).where(of_these, self._may_go()).order_by(jobs.c.id)
             found = connection.scalars(due).all()
         if not found:
-            self._last = last if looked == MAX_CONSIDERED else ""  # then start over
+            self._last = last if looked == MAX_CONSIDERED else ""  # "": the next run starts over
         return found
 
     def _may_go(self) -> ColumnElement[bool]:
-        """Return the condition of jobs that ended long ago and that nothing needs."""
+        """Return the SQL condition that a job ended long ago and that nothing needs it."""
         settings, now = self._context.settings, self._context.now()
         imported = jobs.c.imported_from.is_not(None)
         old = or_(
             and_(~imported, _before(now, settings.jobs_kept_days, jobs.c.ended_at)),
-            # Its end is the end of the run elsewhere; its age counts from the import.
+            # The age of an imported job counts from the import, because its end is the end of the
+            # original run.
             and_(imported, _before(now, settings.imports_kept_days, jobs.c.created_at)),
         )
         return and_(old, jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)), *_unneeded())
 
     def _delete_part(self, job_id: str) -> Literal["more", "deleted", "stays"]:
-        """Delete a part of a job's rows, unless something needs the job by now."""
+        """Delete a part of a job's rows, unless something now needs the job."""
         context = self._context
         with context.database.write() as connection:
             try:
@@ -138,14 +141,15 @@ class JobPruner:
 
 
 def _before(now: datetime, days: float, at: ColumnElement[datetime]) -> ColumnElement[bool]:
-    """Return the condition that a time lies more than `days` ago; always false if `days` is 0."""
+    """Return the SQL condition that `at` is more than `days` ago; always false if `days` is 0."""
     return at < now - timedelta(days=days) if days else false()
 
 
 def _unneeded() -> Sequence[ColumnElement[bool]]:
-    """Return the conditions of jobs on which nothing depends."""
+    """Return the SQL conditions that nothing depends on a job."""
     fork = jobs.alias("fork").c
-    # The id of a checkpoint starts with its job's id. Not correlated: it is read once.
+    # The id of a checkpoint starts with the id of its job. The subquery is not correlated, so it
+    # runs once.
     parents = select(func.substr(fork.forked_from, 1, ID_LENGTH)).where(
         fork.forked_from.is_not(None)
     )
@@ -166,7 +170,7 @@ def _unneeded() -> Sequence[ColumnElement[bool]]:
 
 
 def _trimmed(connection: Connection, job_id: str) -> bool:
-    """Delete at most `ROWS_AT_ONCE` rows of a job's large tables; return whether none are left."""
+    """Delete at most `ROWS_AT_ONCE` rows from a job's large tables; return whether all are gone."""
     mine = select(attempts.c.id).where(attempts.c.job_id == job_id)
     series = select(metric_series.c.id).where(metric_series.c.attempt_id.in_(mine))
     left = ROWS_AT_ONCE
@@ -189,7 +193,7 @@ def _trimmed(connection: Connection, job_id: str) -> bool:
 def delete_some(
     connection: Connection, table: Table, condition: ColumnElement[bool], *, most: int
 ) -> int:
-    """Delete at most `most` rows of a table, in the order of their keys; return their number."""
+    """Delete at most `most` rows from a table, sorted by key; return the number of deleted rows."""
     key = list(table.primary_key.columns)
     some: Select[tuple[object, ...]] = select(*key).where(condition).order_by(*key).limit(most)
     chosen = key[0].in_(some) if len(key) == 1 else tuple_(*key).in_(some)
@@ -197,7 +201,7 @@ def delete_some(
 
 
 class LogPruner:
-    """Deletes the logs of attempts that ended long ago, also of jobs that are kept."""
+    """Deletes the logs of attempts that ended long ago, even if their jobs are kept."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -1,1 +1,1 @@
-"""The scheduler: it places queued jobs, sends launches and expires leases."""
+"""The rounds of the scheduler, which place queued jobs, send launches and expire leases."""

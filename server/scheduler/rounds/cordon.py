@@ -1,4 +1,4 @@
-"""Cordons of nodes that make attempts fail repeatedly (docs/lifecycle-placing.md, 42)."""
+"""Cordons nodes on which attempts fail repeatedly (docs/lifecycle-placing.md, 42)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 OVERLAP = timedelta(seconds=30)
-"""Age of rows that a run reads again: transactions do not commit in the order of their times."""
+"""Age up to which a run reads rows again, because transactions do not commit in the order of their
+times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class _Ended(TypedRow):
 
 
 class NodeWatch:
-    """Counts the failures of each node within the window, and cordons."""
+    """Counts the failures of each node within the window, and cordons unreliable nodes."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -63,7 +64,7 @@ class NodeWatch:
         return self._judge_nodes(new, since)
 
     def judge_again(self) -> int:
-        """Judge all nodes with failures again: jobs may have trained elsewhere since."""
+        """Judge all nodes with failures again, because jobs may have trained elsewhere since."""
         _, since = self._count_failures()
         return self._judge_nodes(list(self._failures.values()), since)
 
@@ -89,7 +90,7 @@ class NodeWatch:
         return sum(self._judge(node, since) for node in sorted(due))
 
     def _read(self, since: datetime) -> list[NodeFailure]:
-        """Return the failures of nodes since a time that are not counted yet."""
+        """Return the uncounted failures of nodes since the given time."""
         ended = attempts.c.ended_at
         query = (
             _Ended.select()
@@ -116,7 +117,7 @@ class NodeWatch:
         ]
 
     def _judge(self, node: str, since: datetime) -> bool:
-        """Cordon a node if its failures require it; return whether it was cordoned."""
+        """Cordon a node if its failures require this; return whether the node was cordoned."""
         context = self._context
         with context.database.write() as connection:
             found = select(nodes.c.device, nodes.c.drain, nodes.c.trusted_since)
@@ -151,7 +152,7 @@ class NodeWatch:
 
 
 def _witness(row: _Ended) -> str:
-    """Return the digest of a spec without name, description and tags; the job id if unreadable."""
+    """Return the spec's digest without name, description and tags, or the job id if unreadable."""
     try:
         spec = row.spec.read(f"spec of job {row.job_id}")
     except UnreadableError:
@@ -165,7 +166,7 @@ def _online(connection: Connection, device: str) -> int:
 
 
 def _submitters(connection: Connection, since: datetime) -> int:
-    """Return the number of submitters of attempts that ended since a time."""
+    """Return the number of submitters with attempts that ended since the given time."""
     persons = func.count(func.distinct(func.coalesce(jobs.c.token_id, jobs.c.created_by)))
     ended = attempts.c.ended_at > since
     query = select(persons).join(attempts, attempts.c.job_id == jobs.c.id).where(ended)
@@ -173,7 +174,7 @@ def _submitters(connection: Connection, since: datetime) -> int:
 
 
 def _trained_without(connection: Connection, job_ids: Collection[str], node: str) -> bool:
-    """Return whether one of the jobs trained a step in an attempt without the node."""
+    """Return whether any of the jobs trained a step in an attempt without the node."""
     share = attempt_nodes.c
     on_node = exists().where(share.attempt_id == attempts.c.id, share.node == node, HAS_RANKS)
     trained = select(attempts.c.id).where(

@@ -1,4 +1,4 @@
-"""Messages to the queues of nodes and provisioners: ids only, sent by a pool of threads."""
+"""Messages to the queues of nodes and provisioners, with ids only, sent by a thread pool."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ TASKS: dict[type[Message], str] = {
     SourceMessage: "provisioner.call",
 }
 EXPIRES_SECONDS = 60
-"""Life of a message in the broker. The reconciler repeats messages for unclaimed launches; a node
-that was away must not find hours of repeats."""
+"""Lifetime of a message in the broker, in seconds. The reconciler repeats messages for unclaimed
+launches. Without the limit, a node that was unreachable for hours would receive all the repeats."""
 THREADS = 8
-"""Messages sent in parallel; below the limit of Celery's pool of connections (10)."""
+"""Number of messages sent in parallel, below the limit of Celery's connection pool (10)."""
 SLOW = timedelta(seconds=10)
-"""If a message is not sent within this time, the broker does not accept messages."""
+"""Time after which an unsent message shows that the broker does not accept messages."""
 
 
 class Dispatcher(Protocol):
-    """Accepts messages for nodes, and never waits for the broker."""
+    """Accepts messages for nodes without waiting for the broker."""
 
     def send(self, message: Message) -> None:
-        """Accept one message; it may be lost or duplicated."""
+        """Accept one message, which may later be lost or duplicated."""
 
     @property
     def up_since(self) -> datetime | None:
-        """Start of the period in which the broker accepts every message; None outside one."""
+        """Time since which the broker has accepted every message; None during an outage."""
 
 
 class Sender(Protocol):
@@ -50,15 +50,15 @@ class Sender(Protocol):
         """Send one message.
 
         Raises:
-            Exception: the broker does not answer.
+            Exception: the broker did not accept the message.
         """
 
 
 class Outbox:
-    """Sends in parallel, and records whether the broker accepts messages.
+    """Sends messages in parallel, and records whether the broker accepts them.
 
-    A waiting message is not queued again: during an outage of the broker, the queue holds one
-    message for each waiting launch and operation.
+    A waiting message is not queued again, so during an outage of the broker, the queue holds one
+    message per waiting launch and operation.
     """
 
     def __init__(self, sender: Sender, clock: Clock) -> None:
@@ -66,7 +66,7 @@ class Outbox:
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="send")
         self._lock = threading.Lock()
-        self._waiting: dict[Message, datetime] = {}  # in the order in which they came
+        self._waiting: dict[Message, datetime] = {}  # in order of arrival
         self._up_since: datetime | None = None
 
     def send(self, message: Message) -> None:
@@ -79,7 +79,7 @@ class Outbox:
 
     @property
     def up_since(self) -> datetime | None:
-        """Start of the period in which the broker accepts every message; None outside one."""
+        """Time since which the broker has accepted every message; None during an outage."""
         with self._lock:
             oldest = next(iter(self._waiting.values()), None)
             if oldest is not None and self._clock.now() - oldest > SLOW:
@@ -88,18 +88,18 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """Messages that are not sent yet."""
+        """Number of messages that are not sent yet."""
         return len(self._waiting)
 
     def close(self) -> None:
-        """Drop waiting messages; the exit of the interpreter waits for those being sent."""
+        """Drop waiting messages; the interpreter's exit waits for messages that are being sent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, message: Message) -> None:
         error: Exception | None = None
         try:
             self._sender.send(message)
-        except Exception as raised:  # noqa: BLE001 - after any error it is sent again
+        except Exception as raised:  # noqa: BLE001 - the message is sent again
             error = raised
         with self._lock:
             del self._waiting[message]
@@ -116,7 +116,7 @@ class Outbox:
 
 
 class CelerySender:
-    """Sends through the Celery broker, without a retry: the reconciler repeats messages."""
+    """Sends through the Celery broker without retries, because the reconciler repeats messages."""
 
     def __init__(self, broker_url: str) -> None:
         self.app = Celery("trainyard", broker=broker_url)
@@ -125,7 +125,8 @@ class CelerySender:
             broker_connection_timeout=2,
             broker_transport_options={"socket_connect_timeout": 2, "socket_timeout": 5},
         )
-        # Created before any thread sends: two threads that start at once would create two pools.
+        # The pool is created before any thread sends, because two threads that start together would
+        # create two pools.
         _ = self.app.producer_pool
 
     def send(self, message: Message) -> None:

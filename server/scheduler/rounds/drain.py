@@ -1,4 +1,4 @@
-"""Attempts save and leave: on drained nodes, over their project's quota, or at their bound."""
+"""Orders attempts to save and leave on drained nodes, over their quota, or at their bound."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from server.jobs.attempts.finish import preempt
 from trainyard.protocol.states import AttemptState, DesiredState
 
 FAILED_PAUSE = timedelta(seconds=15)
-"""Pause after which an order that failed is given again."""
+"""Pause after which a failed order is given again."""
 
 
 def order_isolation(context: Context) -> Isolation:
-    """Return what keeps a failed order from the others: it is given again after `FAILED_PAUSE`."""
+    """Return an isolation, so that a failed order is repeated later and delays no other order."""
     return Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
 
 def run_drain(context: Context, isolation: Isolation) -> int:
     """Order each share on a drained node to save and leave; return the number of shares.
 
-    Each round compares all rows: attempts that were placed during the drain leave as well, and a
+    Each round compares all rows. So attempts that were placed during the drain leave as well, and a
     scheduler that takes over continues the drain (docs/lifecycle-placing.md, 42-43).
     """
     share, attempt = attempt_nodes.c, attempts.c
@@ -66,18 +66,18 @@ def run_drain(context: Context, isolation: Isolation) -> int:
 
 
 def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = read_usage) -> int:
-    """Order attempts of projects that have used their slot-hours to save and leave.
+    """Order attempts to save and leave if their project has used up its slot-hours.
 
-    Their jobs wait for the next month or a higher quota (docs/projects.md, 14). Each round compares
-    all rows, as for a drain.
+    The jobs then wait for the next month or a higher quota (docs/projects.md, 14). Each round
+    compares all rows, as for a drain.
 
     Args:
-        context: the server's surroundings.
-        isolation: of one epoch of the leader.
-        usage: reads the slot-hours that projects have used.
+        context: the server's context.
+        isolation: isolation between orders, for one epoch of the leader.
+        usage: function that reads the slot-hours that projects have used.
 
     Returns:
-        The number of attempts.
+        The number of attempts that were ordered to leave.
     """
     with context.database.read() as connection:
         used_up = read_used_up(connection, context.now(), usage=usage)
@@ -109,7 +109,8 @@ def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = re
 def run_bounds(context: Context, isolation: Isolation) -> int:
     """Order attempts that have reached their bound to save and leave; return their number.
 
-    An attempt without a claim is left to the limit on claims (docs/lifecycle-placing.md, 7 and 58).
+    The time limit for claims, not the bound, ends an unclaimed attempt (docs/lifecycle-placing.md,
+    7 and 58).
     """
     launched = (AttemptState.STARTING, AttemptState.RUNNING)
     with context.database.read() as connection:

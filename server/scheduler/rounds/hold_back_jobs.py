@@ -1,4 +1,4 @@
-"""Jobs that wait for an operation: a search for commits (docs/lifecycle.md, 25) or a build (56)."""
+"""Holds back jobs during a search for commits (docs/lifecycle.md, 25) or a build (56)."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class _WaitingJob(TypedRow):
 
 
 def held_back(context: Context) -> frozenset[str]:
-    """Return the ids of due jobs that wait for their own operation."""
+    """Return the ids of jobs that are due, but wait for their own search or build."""
     now = context.now()
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
     kinds = operations.c.kind.in_((OperationKind.RECOVER, OperationKind.BUILD))
-    awaited = and_(kinds, ARE_OPEN, operations.c.failing.is_(None))  # no job waits for a repeat
+    awaited = and_(kinds, ARE_OPEN, operations.c.failing.is_(None))  # jobs do not wait for retries
     with context.database.read() as connection:
         found = AwaitedOperation.all(connection, AwaitedOperation.select().where(awaited))
         if not found:
             return frozenset()
-        # No join: a database may start it with all waiting jobs.
+        # The query has no join, because a database might start a join with all waiting jobs.
         named = jobs.c.id.in_({operation.job_id for operation in found})
         waiting = _WaitingJob.select().where(named, jobs.c.state == JobState.QUEUED, due)
         by_id = {job.id: job for job in _WaitingJob.all(connection, waiting)}
@@ -69,12 +69,12 @@ def held_back(context: Context) -> frozenset[str]:
 def _await_builds(
     context: Context, builds: Sequence[AwaitedOperation], by_id: Mapping[str, _WaitingJob]
 ) -> frozenset[str]:
-    """Return the jobs of open builds: without its environment none of them can start."""
+    """Return the ids of jobs with open builds, which cannot start without their environment."""
     changed = []
     for build in builds:
         job, task = by_id[build.job_id], _task(build)
         if task is None or task.build is None:
-            continue  # no node can start it, and a new attempt requests another one
+            continue  # no node can run it; a new attempt requests another build
         reason = f"waits until environment {task.build.digest[:12]} is built"
         if build.state == OperationState.QUEUED and build.waiting is not None:
             reason += f": the build {build.waiting}"
@@ -89,11 +89,12 @@ def _await_builds(
 def _await_searches(
     context: Context, searches: Sequence[AwaitedOperation], by_id: Mapping[str, _WaitingJob]
 ) -> frozenset[str]:
-    """Return the jobs with a search for commits that can still end in time.
+    """Return the ids of jobs with a search for commits that can still end in time.
 
-    The wait starts when a node with access to the storage is online. It ends with the search, or
-    after `recovery_seconds` in which an API server was up. No job waits without such a node, or for
-    a search with an unreadable task: no node can start it.
+    The wait starts when a node with access to the storage is online. The wait ends with the search,
+    or after `recovery_seconds` during which an API server was up. A job does not wait if there is
+    no such node, or if the search has an unreadable task, because no node can start the search
+    then.
     """
     if not searches:
         return frozenset()
@@ -125,7 +126,7 @@ def _await_searches(
                 [{"search": key} for key in sorted(search.id for search, _ in starting)],
             )
     limit = now - timedelta(seconds=context.settings.recovery_seconds)
-    # The search reports to an API server: its time counts only while one is up.
+    # The search reports to an API server, so its time counts only while an API server is up.
     since = uptime.up_since if uptime is not None else now
     return frozenset(s.job_id for s in able if max(s.awaited_since or now, since) > limit)
 
@@ -134,4 +135,4 @@ def _task(search: AwaitedOperation) -> OperationTask | None:
     try:
         return search.task.read(f"task of operation {search.id}")
     except UnreadableError:
-        return None  # the round of operations logs it, and stores it as the reason
+        return None  # the round of operations logs and stores the error

@@ -1,10 +1,10 @@
-"""Leader election: one row with holder, epoch and expiry, and the fence of the leader's writes.
+"""Leader election by one row with holder, epoch and expiry, which also fences the leader's writes.
 
 The scheduler that holds the unexpired row leads. Taking the lead raises the epoch. Each writing
-transaction of the leader starts with an update of the row that names its epoch. After a takeover
-the update finds no row, and the transaction is rolled back; before, the row's lock makes a takeover
-wait for the commit. So a scheduler that was stopped and continued, or has a wrong clock, changes
-nothing.
+transaction of the leader starts with an update of the row with the leader's epoch. Before a
+takeover, this update locks the row, so the takeover waits for the commit. After a takeover, the
+update finds no row, and the transaction is rolled back. So a scheduler that was stopped and
+continued, or has a wrong clock, changes nothing.
 """
 
 from __future__ import annotations
@@ -29,22 +29,27 @@ from server.core.database.upsert import insert_absent
 logger = logging.getLogger(__name__)
 
 NAME = "scheduler"
-"""Key of the row."""
+"""Key of the row that names the leader."""
 LEASE_SECONDS = 3.0
-"""Life of the lead without a renewal: takeover follows within 5 s of the leader's death or stop."""
+"""Lifetime of the lead without a renewal, in seconds. If the leader dies or stops, a takeover
+follows within 5 s."""
 RENEW_SECONDS = 0.75
-"""Pause between two renewals; each is a write, and three of them may fail."""
+"""Pause between two renewals, in seconds. Each renewal is a write, and three renewals may fail."""
 RENEWALS = 40
-"""Most renewals without a round or a write (30 s): a scheduler that hangs loses the lead."""
+"""Maximum number of renewals without a round or a write (30 s), so that a scheduler that hangs
+loses the lead."""
 SEEN_SECONDS = 1.0
-"""A standby reads the row every quarter of a second. A pause longer than this between two
-successful reads shows that the database did not answer, so the leader may have been unable to renew
-its lead. The duration of a read does not count, or a slow database would never allow a takeover."""
+"""Maximum pause, in seconds, between two successful reads by a standby. A standby reads the row
+every quarter of a second, so a longer pause shows that the database was unreachable, and that the
+leader may have been unable to renew its lead. The duration of a read does not count, because
+otherwise a slow database would never allow a takeover."""
 SETTLE_SECONDS = 1.5
-"""Time that a standby waits after such a pause, so that a living leader can renew its lead."""
+"""Time, in seconds, that a standby waits after a pause longer than `SEEN_SECONDS`, so that a living
+leader can renew its lead."""
 IDLE_SECONDS = 2.0
-"""PostgreSQL ends a session that is idle in a leader's transaction for this long: a process that is
-stopped inside a transaction would keep its locks, including that on the row of the lead."""
+"""Time, in seconds, after which PostgreSQL ends a session that is idle in a leader's transaction. A
+process that is stopped inside a transaction would otherwise keep its locks, including the lock on
+the lead's row."""
 
 
 class Leader:
@@ -62,15 +67,16 @@ class Leader:
         self._holder = f"{socket.gethostname()[:200]}:{os.getpid()}:{os.urandom(4).hex()}"
         self._epoch: int | None = None
         self._renewals_left = RENEWALS
-        self._counting = threading.Lock()  # of `_renewals_left`
+        self._counting = threading.Lock()  # guards `_renewals_left`
         self._seen_at: float | None = None
         self._settled_at = 0.0
         self._awaited: int | None = None
 
     def held(self) -> int | None:
-        """Return the epoch in which this process leads, or None; take the lead if it is free.
+        """Take the lead if it is free; return the epoch in which this process leads, or None.
 
-        After the lead was lost, its epoch is returned until a renewal or a write notices the loss.
+        After a loss of the lead, the old epoch is returned until a renewal or a write detects the
+        loss.
         """
         self._restart_count()
         if self._epoch is None and self._is_free():
@@ -78,7 +84,7 @@ class Leader:
         return self._epoch
 
     def lose(self, epoch: int) -> None:
-        """Stand by: another scheduler took the lead after this epoch."""
+        """Stand by, because another scheduler took the lead after this epoch."""
         if self._epoch == epoch:
             logger.warning("the lead of epoch %d was taken over; this scheduler stands by", epoch)
             self._epoch = None
@@ -102,7 +108,7 @@ class Leader:
             yield
         finally:
             stop.set()
-            thread.join(timeout=LEASE_SECONDS)  # a database that hangs must not delay the end
+            thread.join(timeout=LEASE_SECONDS)  # the database may hang, and must not delay the exit
             self.release()
 
     def release(self) -> None:
@@ -169,8 +175,8 @@ class Leader:
     def _renew(self, stop: threading.Event) -> None:
         """Renew the lead until `stop` is set, at most `RENEWALS` times in a round.
 
-        A failed renewal does not end the loop: no other scheduler takes the lead while the database
-        is away.
+        A failed renewal does not end the loop, because no other scheduler can take the lead while
+        the database is unreachable.
         """
         failed = False
         while not stop.wait(RENEW_SECONDS):
@@ -195,9 +201,10 @@ class Leader:
             self._renewals_left = RENEWALS
 
     def _count_renewal(self, left: int) -> int:
-        """Count a renewal that started with `left` to go; return the number left now.
+        """Count a renewal that started with `left` renewals remaining; return the remaining number.
 
-        It does not count if a round or a write restarted the count while it waited for the row.
+        The renewal does not count if a round or a write restarted the count while the renewal
+        waited for the row.
         """
         with self._counting:
             if self._renewals_left == left:
@@ -206,7 +213,7 @@ class Leader:
 
 
 class LeaderDatabase(Database):
-    """The database for the leader of one epoch: every write is refused after a takeover."""
+    """The database for the leader of one epoch, which refuses every write after a takeover."""
 
     def __init__(self, database: Database, leader: Leader, epoch: int) -> None:
         self.engine = database.engine
@@ -234,10 +241,10 @@ def leading(context: Context, leader: Leader, epoch: int) -> Context:
 
 @contextmanager
 def _transaction(database: Database) -> Iterator[Connection]:
-    """Open a transaction of the leader; PostgreSQL ends it if its process is stopped.
+    """Open a transaction of the leader; PostgreSQL ends it if the process is stopped.
 
-    SQLite has no such limit: a process that is stopped inside a transaction blocks the database
-    until it continues or ends.
+    SQLite has no such limit, so a process that is stopped inside a transaction blocks the database
+    until the process continues or ends.
     """
     with database.write() as connection:
         if not database.is_sqlite:
@@ -247,9 +254,10 @@ def _transaction(database: Database) -> Iterator[Connection]:
 
 
 def _expired(connection: Connection) -> ColumnElement[bool]:
-    """Return the condition that the lead has run out, by the database's clock.
+    """Return the SQL condition that the lead has expired, by the database's clock.
 
-    An expiry further ahead than the length of a lease was written before that clock was set back.
+    An expiry that is further ahead than the length of a lease also counts as expired, because it
+    was written before the clock was set back.
     """
     return or_(
         leaders.c.expires_at <= database_time(connection),

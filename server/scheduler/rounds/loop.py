@@ -1,4 +1,4 @@
-"""The scheduler's process: a round every quarter of a second while it leads."""
+"""The scheduler's process, which runs a round every quarter of a second while it leads."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from server.scheduler.rounds.leader import Leader, leading
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
-"""Pause between two rounds; an idle round costs a few reads and no write."""
+"""Pause between two rounds, in seconds; an idle round costs a few reads and no write."""
 LONGEST_PAUSE_SECONDS = 10.0
-"""Longest pause after rounds that failed, for example during an outage of the database."""
+"""Longest pause after failed rounds, in seconds, for example during an outage of the database."""
 COLLECT_AFTER = 100_000
-"""New objects, minus freed ones, after which the garbage collector scans the newest generation. A
-round on a large cluster makes as many that live to its end: with the default of 700 the collector
-took a third of the processor time."""
+"""Number of new objects, minus freed objects, after which the garbage collector scans the newest
+generation. A round on a large cluster creates about this many objects that live until its end. With
+the default of 700, the collector used a third of the CPU time."""
 
 
 WorkOf = Callable[[Context, Dispatcher], PeriodicWork]
-"""Returns the tasks of one epoch, which write only in this epoch and keep no older state."""
+"""Function that returns the tasks of one epoch, which write only in this epoch and keep no older
+state."""
 
 
 class Scheduler:
-    """Rounds of periodic work, while this process leads."""
+    """Runs rounds of periodic work while this process leads."""
 
     def __init__(
         self, context: Context, dispatcher: Dispatcher, *, leader: Leader, work_of: WorkOf
@@ -47,7 +48,7 @@ class Scheduler:
         """Run one round, and return whether this process leads.
 
         Raises:
-            ExceptionGroup: tasks failed; the others were carried out.
+            ExceptionGroup: some tasks failed; the other tasks were carried out.
         """
         epoch = self._leader.held()
         if epoch is None:
@@ -63,7 +64,7 @@ class Scheduler:
         return True
 
     def run(self, stop: threading.Event) -> None:
-        """Run rounds until `stop` is set, with a longer pause after each failed one."""
+        """Run rounds until `stop` is set; the pause grows with each failed round."""
         pause = TICK_SECONDS
         with self._leader.renewed():
             while not stop.wait(pause):
@@ -76,7 +77,7 @@ class Scheduler:
 
 
 def collect_seldom() -> None:
-    """Make the garbage collector run seldom, and never scan objects that exist now."""
+    """Make the garbage collector run seldom, and exclude all present objects from its scans."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
@@ -87,8 +88,8 @@ def run(context: Context, work_of: WorkOf, *, broker_url: str) -> None:
 
     Args:
         context: the server's context.
-        work_of: returns the tasks of an epoch.
-        broker_url: the broker that takes its messages.
+        work_of: function that returns the tasks of an epoch.
+        broker_url: URL of the broker for the scheduler's messages.
     """
     collect_seldom()
     stop = threading.Event()

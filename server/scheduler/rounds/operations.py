@@ -1,4 +1,4 @@
-"""Operations in a round: assigned to nodes, leases expired, scrubs queued (lifecycle, 32-39)."""
+"""Assigns operations to nodes, expires their leases, and queues scrubs (lifecycle, 32-39)."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ from trainyard.protocol.worker_messages import OperationMessage
 logger = logging.getLogger(__name__)
 
 MAX_CONSIDERED = 1000
-"""Queued operations that one round considers."""
+"""Maximum number of queued operations that one round considers."""
 ON_NETWORK = (("network", "true"),)
-"""Label of the nodes that can fetch packages."""
+"""Label of nodes that can download packages."""
 MAX_FAILING_SCRUBS = 20
-"""Failed scrubs that may wait for their next try; with more, no further checkpoint is scrubbed."""
+"""Maximum number of failed scrubs that wait for their next try; with more, no further checkpoint is
+scrubbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class OperationKeeper:
         self._dispatcher = dispatcher
 
     def run(self) -> None:
-        """Run one round: expire leases, send messages."""
+        """Run one round: expire leases, assign operations and send messages."""
         now = self._context.now()
         self._judge(now)
         for message in self._give(now):
@@ -142,9 +143,9 @@ class OperationKeeper:
         rows: Sequence[UnclaimedOperation],
         reasons: Mapping[str, str],
     ) -> None:
-        """Store changed reasons on the operations, then as notices.
+        """Store changed reasons on the operations, then send them as notices.
 
-        Both are sorted by key: transactions that lock several rows lock them in one order.
+        Both writes are sorted by key, so that all transactions lock several rows in the same order.
         """
         stored = [
             row
@@ -158,9 +159,10 @@ class OperationKeeper:
         notify_all(self._context, connection, changed)
 
     def _queue(self, connection: Connection, now: datetime) -> Sequence[UnclaimedOperation]:
-        """Return due operations: those that block a job or a person first, scrubs last.
+        """Return due operations, first the ones that block a job or a person, and scrubs last.
 
-        A pause longer than the longest one was stored before a clock was set back: it is over.
+        A pause longer than `REPEATS.longest` was stored before a clock was set back, and counts as
+        over.
         """
         latest = now + timedelta(seconds=REPEATS.longest)
         not_before = operations.c.not_before
@@ -190,13 +192,13 @@ class OperationKeeper:
             self._take_back(row)
 
     def _take_back(self, row: SilentOperation) -> None:
-        """Queue an operation again after its lease expired; the third expiry is a failure."""
+        """Queue an operation again after its lease expired; after the third expiry, fail it."""
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)
             same = select(operations.c.id).where(OPERATION_LEASES.unheard_since(row))
             if connection.execute(same.with_for_update()).one_or_none() is None:
-                return  # a report or the end came between the read and the lock
+                return  # a report or the end preceded the lock
             reason = f"{row.node} has been silent for {context.settings.lease_seconds:g} s"
             if row.fence >= MAX_TRIES and row.kind in REPEATED:
                 repeat_later(context, connection, operation=row, reason=reason)
@@ -222,10 +224,10 @@ class OperationKeeper:
             move(context, connection, event, queued)
 
     def queue_scrub(self) -> None:
-        """Queue a scrub of the checkpoint with the oldest check, one at a time.
+        """Queue a scrub of the checkpoint with the oldest check, one scrub at a time.
 
-        Scrubs that wait after a failure do not block other checkpoints, unless there are so many
-        that their storage must be the cause.
+        Failed scrubs that wait for a retry do not block other checkpoints, unless there are so many
+        of them that the storage must be the cause.
         """
         days, now = self._context.settings.scrub_interval_days, self._context.now()
         if days == 0:
@@ -236,7 +238,7 @@ class OperationKeeper:
             select(checkpoints.c.id)
             .where(
                 checkpoints.c.deleting_since.is_(None),
-                checkpoints.c.verified.is_not(False),  # a damaged one stays damaged
+                checkpoints.c.verified.is_not(False),  # a damaged checkpoint stays damaged
                 seen_at < now - timedelta(days=days),
                 ~exists().where(operations.c.checkpoint_id == checkpoints.c.id, *scrubs),
             )
@@ -274,7 +276,7 @@ def _running_builds(connection: Connection) -> Sequence[UnclaimedOperation]:
 
 
 def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]:
-    """Return storage and digest of the environments that operations build."""
+    """Return storage UUID and digest of each environment that an operation builds."""
     found = set()
     for row in rows:
         with suppress(UnreadableError):
@@ -287,12 +289,12 @@ def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]
 def _wanted(
     rows: Sequence[UnclaimedOperation], building: set[tuple[str | None, str]]
 ) -> tuple[list[QueuedOperation], dict[str, str]]:
-    """Return operations with their demands, and why others cannot be assigned now, by id.
+    """Return operations with demands, and reasons by id for operations that are not assignable.
 
     Args:
         rows: queued operations by precedence.
-        building: storage and digest of the environments that nodes build; those of `rows` are
-            added, so that only one of several equal builds is assigned at a time.
+        building: storage and digest of the environments that nodes build. This call adds the
+            environments of `rows`, so that only one of several equal builds is assigned at a time.
     """
     wanted: list[QueuedOperation] = []
     reasons: dict[str, str] = {}
@@ -301,7 +303,7 @@ def _wanted(
             task = row.task.read(f"task of operation {row.id}")
         except UnreadableError as error:
             reasons[row.id] = str(error)
-            if row.waiting != str(error):  # once, not in each round
+            if row.waiting != str(error):  # log only once
                 logger.error("%s", error)
             continue
         if task.build is not None:
@@ -322,7 +324,7 @@ def _wanted(
 
 
 def _mark(connection: Connection, row: UnclaimedOperation, **values: object) -> bool:
-    """Store values of a queued operation; return False if a claim or a takeover came first.
+    """Store values of a queued operation; return False if a claim or a new assignment came first.
 
     A claim raises the fence, so the comparison also detects a claim that has expired since.
     """

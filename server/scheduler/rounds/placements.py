@@ -1,4 +1,4 @@
-"""Placements: write the attempts of a round, many jobs in one transaction (lifecycle, 6)."""
+"""Writes the attempts of a round, many jobs in one transaction (lifecycle, 6)."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ from trainyard.training.data_stream import Windows
 
 PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
-"""Ports at which the nodes of an attempt meet: below those of outgoing connections on Linux (from
-32,768), services of Kubernetes (from 30,000) and torchrun's default (29,500)."""
+"""Ports for the rendezvous of an attempt's nodes. They are below the ports of outgoing connections
+on Linux (from 32,768), of Kubernetes services (from 30,000) and torchrun's default port
+(29,500)."""
 
 _LOCK_JOBS = (
     LaunchedJob.select()
     .where(jobs.c.id.in_(bindparam("ids", expanding=True)))
-    # By id, like every statement that locks several jobs: no two deadlock.
+    # Every statement that locks several jobs locks them by id, so that no two deadlock.
     .order_by(jobs.c.id)
     .with_for_update(key_share=True)
 )
@@ -70,15 +71,16 @@ class Placement:
 
     job_id: str
     queued_at: datetime | None
-    """Time at which it was queued, as the round read it."""
+    """Time at which the job was queued, as the round read it."""
     allocation: Sequence[NodeAllocation]
-    """The shares after the first `resources.nodes` are spare nodes."""
+    """Shares of the attempt; the shares after the first `resources.nodes` are on spare nodes."""
     backfilled_before: str | None = None
-    """Name of the waiting job that keeps the same nodes; None unless it is backfilled."""
+    """Name of the waiting job that keeps the same nodes; None unless the placed job is
+    backfilled."""
     expected_end_at: datetime | None = None
     """Expected end of the attempt; None if unknown."""
     gives_way: bool = False
-    """Whether it is backfilled on that estimate alone."""
+    """Whether the job is backfilled on the estimate `expected_end_at` alone."""
 
 
 @dataclass(frozen=True)
@@ -88,23 +90,23 @@ class _Start:
     attempt: dict[str, Any]
     shares: list[dict[str, Any]]
     job: dict[str, Any]
-    """Columns of the job."""
+    """Changed columns of the job."""
     former: Launch | None
-    """The launch with the spare nodes that the job has kept; None without any."""
+    """The previous launch with the spare nodes that the job has kept; None without spare nodes."""
     event: NewEvent
 
 
 @dataclass(frozen=True)
 class _Former:
-    """The state from which new attempts continue, by job id."""
+    """The state of earlier attempts from which new attempts continue, by job id."""
 
     newest: Mapping[str, ParentCheckpoint | None]
     windows: Mapping[str, Windows]
-    """Windows that the previous attempt left out."""
+    """Windows of data that the previous attempt skipped."""
 
     @classmethod
     def read(cls, connection: Connection, job_ids: Collection[str]) -> _Former:
-        """Read the state of jobs that ran before."""
+        """Read this state for jobs that ran before."""
         if not job_ids:
             return cls({}, {})
         return cls(newest_of_jobs(connection, job_ids), windows_of_newest(connection, job_ids))
@@ -113,16 +115,16 @@ class _Former:
 def place(
     context: Context, placements: Sequence[Placement], offers: Sequence[Offer]
 ) -> list[LaunchMessage]:
-    """Write the attempts of some jobs, and return their messages.
+    """Write the attempts of several jobs, and return the launch messages.
 
-    A job is left out if it changed since it was read, or if one of its slots is held by now. A job
-    leaves the queue for a while if it is unreadable or its environment cannot be decrypted, so that
-    it does not block slots.
+    A job is left out if it changed since it was read, or if one of its slots has been taken since.
+    A job leaves the queue for a while if it is unreadable or its environment cannot be decrypted,
+    so that it does not block slots.
 
     Args:
-        context: the server's surroundings.
-        placements: the slots of each job; no slot is in two of them.
-        offers: the nodes, as they were read.
+        context: the server's context.
+        placements: the slots of each job; no slot is in two placements.
+        offers: the nodes, as read by the round.
     """
     by_job = {each.job_id: each for each in placements}
     by_name = {offer.node: offer for offer in offers}
@@ -135,14 +137,14 @@ def place(
         starts: list[_Start] = []
         unreadable: list[tuple[LaunchedJob, str]] = []
         refused: list[tuple[LaunchedJob, list[Problem]]] = []
-        for job in rows:  # all is read before the first write
+        for job in rows:  # reads everything before the first write
             placement = by_job[job.id]
             if job.state != JobState.QUEUED or job.queued_at != placement.queued_at:
                 continue
             if not held.isdisjoint(_slots(placement)):
                 continue
             try:
-                # Only a job that was stored when the server allowed more has problems.
+                # A job has problems only if it was stored when the server's settings allowed more.
                 problems = not_allowed(context, context.secrets.restore(job.spec, job.env))
                 if problems:
                     refused.append((job, problems))
@@ -165,7 +167,7 @@ def place(
 
 
 def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
-    """Write attempts with their shares, and the moves of their jobs."""
+    """Write attempts with their shares, and the state changes of their jobs."""
     for start in starts:
         if start.former is not None:
             release_spares(context, connection, start.former)
@@ -177,15 +179,16 @@ def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -
 
 
 def rendezvous_port(attempt_id: str) -> int:
-    """Return the port at which the nodes of an attempt meet; it depends on the id alone."""
+    """Return the rendezvous port of an attempt, which depends only on the attempt's id."""
     digest = hashlib.sha256(attempt_id.encode()).digest()
     return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
 
 
 def lock_placement(context: Context, connection: Connection) -> None:
-    """Serialize placements, even those of a scheduler that no longer leads.
+    """Serialize placements, including placements by a scheduler that no longer leads.
 
-    Every placement takes this lock before the jobs' locks, so that the order is always the same.
+    Every placement takes this lock before the jobs' locks, so that the lock order is always the
+    same.
     """
     if not context.database.is_sqlite:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
@@ -194,15 +197,16 @@ def lock_placement(context: Context, connection: Connection) -> None:
 def held_on(
     connection: Connection, names: Collection[str], *, but_for: Collection[str] = ()
 ) -> set[tuple[str, int]]:
-    """Return the held slots of nodes.
+    """Return the held slots on some nodes.
 
     Args:
         connection: a transaction.
         names: the nodes.
-        but_for: jobs that are placed on their kept slots: these do not count (lifecycle, 54).
+        but_for: ids of jobs that are placed on their kept slots, which do not count as held
+            (lifecycle, 54).
     """
     shares = _HELD_ON
-    if but_for:  # rare; the common statement is built once
+    if but_for:  # rare, so only the common statement is built in advance
         kept = attempt_nodes.c.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
         shares = of_held(_SHARES_ON.where(~(kept & attempts.c.job_id.in_(but_for))))
     rows = connection.execute(shares, {"names": list(names)}).all()
@@ -210,9 +214,10 @@ def held_on(
 
 
 def _order_checks(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
-    """Order a network check for attempts with a node that was not checked for a day.
+    """Order a network check for attempts with a node that has not been checked for a day.
 
-    The decision is the same for all nodes of an attempt: otherwise ranks would wait forever.
+    The decision is the same for all nodes of an attempt, because otherwise ranks would wait
+    forever.
     """
     names_of = [
         [share["node"] for share in start.shares if share["spare_since"] is None]
@@ -264,7 +269,7 @@ def _start(
     offers: Mapping[str, Offer],
     former: _Former,
 ) -> _Start:
-    """Return the attempt, its nodes and the job's move; nothing is written."""
+    """Return the rows of the attempt, its shares and the job's change, without writing them."""
     pending = job.pending
     assert pending is not None, "a queued job has a launch"
     spec = pending.overrides.apply_but_schedule(job.spec)
@@ -358,13 +363,13 @@ def _start(
 
 
 def _pace_digest(job: LaunchedJob, spec: JobSpec) -> str:
-    """Return the pace digest of a spec; that of the submitted spec is stored with the job."""
+    """Return the pace digest of a spec; the job's row has the digest of the submitted spec."""
     if job.pace_digest is not None and spec is job.spec:
         return job.pace_digest
     return pace_digest(spec)
 
 
 def _is_named(pending: PendingLaunch) -> bool:
-    """Return whether a person chose the checkpoint; the server chooses that of a rollback."""
+    """Return whether a person chose the checkpoint; for a rollback, the server chooses it."""
     by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
     return pending.parent_named or by_a_person

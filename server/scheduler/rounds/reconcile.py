@@ -1,7 +1,7 @@
-"""The reconciler: expired leases, lost nodes, unclaimed launches (docs/lifecycle.md, 7-16).
+"""The reconciler for expired leases, lost nodes and unclaimed launches (docs/lifecycle.md, 7-16).
 
-Time counts only while an API server is up to accept reports: a silence starts at the last sign of
-life or at the start of the servers' uptime, whichever is later.
+Time counts only while an API server is up to accept reports. So a silence starts at the last report
+or heartbeat, or at the start of the servers' uptime, whichever is later.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ logger = logging.getLogger(__name__)
 FAILED_PAUSE = timedelta(seconds=30)
 """Time for which an attempt is left out after an error."""
 LONGEST_RESEND_PAUSE = timedelta(seconds=EXPIRES_SECONDS)
-"""Longest pause before an unclaimed launch is sent again: the former message has expired then."""
+"""Longest pause before an unclaimed launch is sent again; by then the previous message has
+expired."""
 TRY_WITHOUT_EVERY = timedelta(seconds=5)
-"""Pause between two checks whether an elastic job fits without its silent nodes: each check tries
-all of its sizes."""
+"""Pause between two checks whether an elastic job fits without its silent nodes. Each check is
+costly because it tries all sizes of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class UnclaimedShare(TypedRow):
 
 
 class Reconciler:
-    """Compares rows with signs of life and repairs the differences, round by round."""
+    """Compares rows with reports and heartbeats, and repairs the differences, round by round."""
 
     def __init__(
         self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage
@@ -93,10 +94,10 @@ class Reconciler:
         self._dispatcher = dispatcher
         self._usage = usage
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
-        self._fits_nowhere = Pauses(context.clock.monotonic, pause=TRY_WITHOUT_EVERY)  # attempts
+        self._fits_nowhere = Pauses(context.clock.monotonic, pause=TRY_WITHOUT_EVERY)  # by attempt
 
     def run(self) -> None:
-        """Run one round; it does nothing while no API server is up."""
+        """Run one round, or do nothing while no API server is up."""
         now, settings = self._context.now(), self._context.settings
         share, attempt = attempt_nodes.c, attempts.c
         with self._context.database.read() as connection:
@@ -149,7 +150,7 @@ class Reconciler:
         accepts_since = self._dispatcher.up_since
         claim_by = uptime.now - timedelta(seconds=self._context.settings.claim_seconds)
         able = [s for s in unclaimed if s.polls or accepts_since is not None]
-        latest = uptime.now + SKEW  # a later time was stored before a clock was set back
+        latest = uptime.now + SKEW  # later times were stored before a clock was set back
 
         def waits_since(share: UnclaimedShare) -> datetime:
             began = (share.created_at, None if share.polls else accepts_since)
@@ -161,7 +162,7 @@ class Reconciler:
         context = self._context
         gone = nodes.c.name.in_(names) & nodes.c.offline_since.is_(None)
         with context.database.write() as connection:
-            # By name, like every statement that locks several nodes: no two deadlock.
+            # Every statement that locks several nodes locks them by name, so that no two deadlock.
             locked = select(nodes.c.name).where(gone).order_by(nodes.c.name)
             marked = connection.scalars(locked.with_for_update(key_share=True)).all()
             marks = update(nodes).where(nodes.c.name.in_(marked))
@@ -173,9 +174,10 @@ class Reconciler:
                 append_event(context, connection, event)
 
     def _expire(self, share: SilentShare, uptime: ServerUptime) -> None:
-        """Mark a silent share as unreachable; end it after the job's `node_lost_after_seconds`.
+        """Mark a silent share as unreachable, and end it after the job's `node_lost_after_seconds`.
 
-        An elastic job or a job with spare nodes continues without it after `shrink_after_seconds`.
+        An elastic job, or a job with spare nodes, continues without the share after
+        `shrink_after_seconds`.
         """
         silence = uptime.silence(share.heard_at)
         spec = _effective_spec(share)
@@ -185,7 +187,7 @@ class Reconciler:
         elif share.unreachable_since is None:
             self._mark_unreachable(share, silence)
         elif spec is not None and share.lost_at is None and spec.resources.continues_without_node:
-            limit = spec.resources.shrink_after_seconds or 0.0  # the lease has run out already
+            limit = spec.resources.shrink_after_seconds or 0.0  # the lease has expired already
             if silence >= timedelta(seconds=limit):
                 self._continue_without(share, silence)
 
@@ -298,7 +300,7 @@ class Reconciler:
             self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
 
     def _reached(self, names: Collection[str], now: datetime) -> dict[str, datetime]:
-        """Return the latest send time of recently claimed launches, by node."""
+        """Return the latest send time among recently claimed launches, by node."""
         share = attempt_nodes.c
         lately = now - timedelta(seconds=self._context.settings.resend_seconds)
         query = (
@@ -312,11 +314,11 @@ class Reconciler:
     def _is_before(
         self, node: str, sent_at: datetime, *, reached: Mapping[str, datetime], now: datetime
     ) -> bool:
-        """Return whether a node still works through messages sent before this one.
+        """Return whether a node still processes messages that were sent before the given time.
 
-        Nodes take messages in order, so it will probably take this one too: a repeat would only add
-        a refused claim to a busy API. The message is lost if a later one was claimed, and may be
-        lost if it was sent before the broker came up.
+        Nodes take messages in order, so the node will probably take the message of that time too. A
+        repeat would only add a refused claim to a busy API. The message is lost if a later message
+        was claimed, and may be lost if it was sent before the broker came up.
         """
         accepts_since = self._dispatcher.up_since
         if node not in reached or accepts_since is None or sent_at < accepts_since:
@@ -324,12 +326,12 @@ class Reconciler:
         return reached[node] <= sent_at and now - sent_at < LONGEST_RESEND_PAUSE
 
     def _pause(self, share: UnclaimedShare, sent_at: datetime, uptime: ServerUptime) -> timedelta:
-        """Return the pause after the last message of a share: 5 s at first, then 10, 20, 40, 60.
+        """Return the pause after the last message for a share: 5, 10, 20, 40, then 60 s.
 
         A message may be lost, but far more often its node is busy, and each further message costs a
         refused claim. The pause is `resend_seconds` plus the time that the share had waited when
-        the message was sent, so it doubles. Messages from before the broker or the servers came up
-        were probably lost, so the pauses start over then.
+        the message was sent, so the pause doubles. Messages from before the broker or the servers
+        came up were probably lost, so the pauses then start over.
         """
         shortest = timedelta(seconds=self._context.settings.resend_seconds)
         accepts_since = self._dispatcher.up_since
@@ -348,11 +350,11 @@ def _lost(share: SilentShare, silence: timedelta) -> Failure:
 
 
 def _effective_spec(share: SilentShare) -> JobSpec | None:
-    """Return the spec with the attempt's overrides; None if either is unreadable."""
+    """Return the spec with the attempt's overrides; None if spec or overrides are unreadable."""
     try:
         overrides = share.overrides.read(f"overrides of attempt {share.attempt_id}")
         return overrides.apply(share.spec.read(f"spec of job {share.job_id}"))
     except UnreadableError as error:
-        if share.unreachable_since is None:  # once, not in each round
+        if share.unreachable_since is None:  # log only once
             logger.error("%s", error)
         return None

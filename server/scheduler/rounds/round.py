@@ -1,4 +1,4 @@
-"""The placement round: reads the queue, decides, writes the attempts, then sends messages."""
+"""The placement round, which reads the queue, decides, writes attempts and sends messages."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from trainyard.protocol.worker_messages import LaunchMessage
 logger = logging.getLogger(__name__)
 
 DECIDE_AGAIN_SECONDS = 10.0
-"""Pause after which a round decides again although nothing except the time has changed."""
+"""Pause, in seconds, after which a round decides again although only the time has changed."""
 LEARNED_AT_ONCE = 100
-"""Most jobs of one search for expected durations in newly ended attempts."""
+"""Maximum number of jobs for which one search looks up durations in newly ended attempts."""
 LEARN_SINCE = timedelta(seconds=30)
-"""Age of the ends that a search covers: an end is committed a while after its time."""
+"""Age up to which a search covers ends of attempts, because an end is committed some time after its
+timestamp."""
 PLACED_TOGETHER = 50
-"""Jobs placed in one transaction, which locks their rows; each takes some milliseconds."""
+"""Maximum number of jobs placed in one transaction, which locks their rows; each job takes a few
+milliseconds."""
 
 
 class Placer:
@@ -52,10 +54,10 @@ class Placer:
         self._capacity = CapacityReader()
         self.queue = SchedulingQueue()
         self.over_quota: Collection[str] = ()
-        """Ids of the jobs that wait for a quota, from the last round that decided."""
-        # After rounds that placed nothing and considered all demands, the next one cannot place
-        # anything either while groups, offers and quotas are equal. This holds for a while only:
-        # expected ends change, and attempts may be preempted.
+        """Ids of jobs that wait for a quota, from the last round that decided."""
+        # If rounds considered all demands and placed nothing, the next round cannot place anything
+        # either while groups, offers and quotas stay equal. This holds only for a while, because
+        # expected ends change and attempts may be preempted.
         self._state: tuple[dict[str, int], list[Offer], Mapping[str, Quota]] | None = None
         self._considered: set[str] = set()
         self._hopeless_until = -math.inf  # monotonic
@@ -65,12 +67,12 @@ class Placer:
         self._soon_since: Mapping[str, datetime] = {}
 
     def run(self) -> int:
-        """Place jobs, store why the others wait, and return the number of placed jobs."""
+        """Place jobs, store why the other jobs wait, and return the number of placed jobs."""
         context = self._context
         try:
             new, now = enter_groups(context, without=held_back(context)), context.now()
         except Exception:
-            self.queue.clear()  # it is unknown which jobs have entered
+            self.queue.clear()  # unknown which jobs have entered groups
             raise
         learned, self._learned = self._learned, ()
         self.queue.enter([*new, *learned])
@@ -118,7 +120,8 @@ class Placer:
             if row.id in decisions.placed
         ]
         for together in batches(placements, PLACED_TOGETHER):
-            for message in self._place(together, offers):  # committed: a claim finds its attempt
+            # Sent after the commit, so that a claim finds its attempt.
+            for message in self._place(together, offers):
                 self._dispatcher.send(message)
         self.queue.leave(decisions.placed)
         explain(context, heads, decisions.waiting, new=new)
@@ -134,7 +137,7 @@ class Placer:
         return len(decisions.placed)
 
     def learn(self) -> None:
-        """Store expected durations from newly ended attempts; the next round reads their jobs."""
+        """Store expected durations from newly ended attempts; the next round reads these jobs."""
         unpaced = (
             (row.id, row.pace_digest)
             for row in self._waiting
@@ -147,12 +150,12 @@ class Placer:
     def _place(
         self, placements: Sequence[Placement], offers: Sequence[Offer]
     ) -> list[LaunchMessage]:
-        """Place jobs together or, if that fails, one by one, so that one does not block the others.
+        """Place jobs together or, if that fails, one by one, so that one job does not block others.
 
-        A job that fails alone leaves the queue for a while: it does not block slots.
+        A job that fails alone leaves the queue for a while, so that it does not block slots.
 
         Raises:
-            LeadLostError, OperationalError: no other job could be placed either.
+            LeadLostError, OperationalError: the lead is lost, or the database fails for all jobs.
         """
         try:
             return place(self._context, placements, offers)
@@ -170,24 +173,24 @@ class Placer:
         return [message for each in placements for message in self._place([each], offers)]
 
     def _doubted(self, holdings: Sequence[Holding], now: datetime) -> Sequence[Holding]:
-        """Return holdings without expected ends that have been close for too long.
+        """Return the holdings, without expected ends that have been close for too long.
 
         Expected ends depend on the pace that ranks report, and the last save may hang. An attempt
         that is expected to end soon is not preempted, so it could keep its slots forever. An
-        attempt with an order to leave is not changed: the time of the order limits how long it
-        counts as leaving.
+        attempt with an order to leave is not changed, because the time of the order already limits
+        how long the attempt counts as leaving.
         """
         close = {
             each.attempt_id
             for each in holdings
-            if each.first_step_at is not None  # it may still be ordered to leave
+            if each.first_step_at is not None  # not ordered to leave so far
             and each.ends_at is not None
             and each.ends_at <= now + LEAVES_WITHIN
         }
         if not close and not self._soon_since:
             return holdings
-        # The first time is kept even if the expected end moves away and back; after the clock was
-        # set back, it is the present time.
+        # The first time is kept even if the expected end moves away and back. After the clock was
+        # set back, the first time is the present time.
         self._soon_since = {
             each.attempt_id: min(self._soon_since.get(each.attempt_id, now), now)
             for each in holdings
@@ -195,7 +198,8 @@ class Placer:
         }
 
         def is_doubted(each: Holding) -> bool:
-            # A holding that overtook others on an estimate must not delay them by a wrong one.
+            # A holding that overtook jobs on an estimate must not delay these jobs if the estimate
+            # is wrong.
             allowed = OVERDUE_AFTER if each.overtook_at is None else LEAVES_WITHIN
             return each.attempt_id in close and self._soon_since[each.attempt_id] <= now - allowed
 
@@ -204,7 +208,8 @@ class Placer:
     def preempt(self) -> int:
         """Order attempts to leave as the round decided; return the number of orders.
 
-        It runs after waiting elastic jobs got a size that fits: these need no victims.
+        The orders follow after waiting elastic jobs got a size that fits, because these jobs need
+        no victims.
         """
         victims, self._victims = self._victims, {}
         ordered = 0
@@ -213,6 +218,6 @@ class Placer:
                 ordered += order_to_leave(self._context, job_id, holdings)
             except (LeadLostError, OperationalError):
                 raise
-            except Exception:  # an error of one job must not keep the others from their slots
+            except Exception:  # one job's error must not block other jobs
                 logger.exception("no attempt could be ordered to leave for job %s", job_id)
         return ordered

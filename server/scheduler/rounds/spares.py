@@ -1,4 +1,4 @@
-"""Spare nodes: they replace lost nodes, and new ones are reserved (docs/lifecycle.md, 54-55)."""
+"""Replaces lost nodes with spare nodes, and reserves spare nodes (docs/lifecycle.md, 54-55)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredSta
 from trainyard.run.failures import FailureReason
 
 REPLACE_SECONDS = 0.1
-"""Time after which a round places no further job on its spare nodes."""
+"""Time, in seconds, after which a round places no further job on spare nodes."""
 ROOM_SECONDS = 0.1
-"""Age after which free slots are read again before a reservation: other jobs may need them."""
+"""Age, in seconds, after which free slots are read again before a reservation, because other jobs
+may need the slots."""
 FAILED_PAUSE = timedelta(seconds=30)
 """Time for which a job is left out after an error."""
 
@@ -45,29 +46,29 @@ _ENDED = attempts.c.state == AttemptState.ENDED
 
 @dataclass(frozen=True, slots=True)
 class Spare(TypedRow):
-    """A spare node of an ended attempt, or one that may be unusable."""
+    """A spare node of an ended attempt, or a spare node that may be unusable."""
 
     table: ClassVar[Table] = attempt_nodes
     node: str
     slots: list[int]
     job_id: Annotated[str, attempts.c.job_id]
     of_ended: Annotated[bool, _ENDED]
-    """Whether the attempt has ended."""
+    """Whether the attempt of the spare node has ended."""
     takes_jobs: Annotated[bool, TAKES_JOBS]
     withheld: Annotated[dict[str, str], nodes.c.withheld]
 
     @property
     def is_usable(self) -> bool:
-        """Whether ranks could start on its slots."""
+        """Whether ranks could start on the slots of the node."""
         return self.takes_jobs and self.withheld.keys().isdisjoint(map(str, self.slots))
 
 
 @dataclass(frozen=True)
 class _Round:
-    """The data by which one round places jobs on the slots that they keep."""
+    """The data that one round needs to place jobs on their kept slots."""
 
     searched: Collection[str] = ()
-    """Jobs that wait for a search for commits."""
+    """Ids of jobs that wait for a search for commits or for a build."""
     offers: Sequence[Offer] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     """Quotas by project; projects without one are omitted."""
@@ -88,7 +89,8 @@ class SpareKeeper:
     def run(self) -> int:
         """Replace lost nodes, and return the number of placed jobs.
 
-        It runs before the round of placement: only the job itself may use the slots that it keeps.
+        This runs before the round of placement, because only the job itself may use the slots that
+        it keeps.
         """
         clock = self._context.clock.monotonic
         ends_at = clock() + REPLACE_SECONDS
@@ -101,7 +103,7 @@ class SpareKeeper:
                 with self._isolation.turn(job_id, f"the spare nodes of job {job_id}"):
                     placed += self._keep(job_id, [*of_job], round_)
             if clock() >= ends_at:
-                break  # the next round reads the rest
+                break  # the next round handles the rest
         return placed
 
     def _read_round(self) -> _Round:
@@ -112,14 +114,15 @@ class SpareKeeper:
         return _Round(searched, offers, quotas)
 
     def _keep(self, job_id: str, spares: Sequence[Spare], round_: _Round) -> int:
-        """Place a job on its spare nodes, and return 1, or release them, and return 0.
+        """Place a job on its spare nodes and return 1, or release the nodes and return 0.
 
-        While the attempt runs, only unusable ones are released. A job that waits for a search for
-        commits keeps them.
+        While the attempt runs, only unusable spare nodes are released. A job that waits for a
+        search for commits keeps its spare nodes.
 
         Args:
             job_id: the job.
-            spares: all spare nodes of an ended attempt, or the doubtful ones of a running attempt.
+            spares: all spare nodes of an ended attempt, or the possibly unusable spare nodes of a
+                running attempt.
             round_: the data of the round.
         """
         if not spares[0].of_ended:
@@ -132,7 +135,7 @@ class SpareKeeper:
         with self._isolation.turn(job_id, f"the lost node of job {job_id}"):
             if self._replace(job_id, round_, spare_nodes=len(spares)):
                 return 1
-        self._release(job_id)  # the queue has it from now on, also after an error
+        self._release(job_id)  # now the job queues like others, even after an error
         return 0
 
     def _release(self, job_id: str, names: Collection[str] | None = None) -> None:
@@ -142,12 +145,12 @@ class SpareKeeper:
             release_spares(self._context, connection, launch, nodes=names)
 
     def _replace(self, job_id: str, round_: _Round, *, spare_nodes: int) -> bool:
-        """Place a job on the slots that it keeps; return whether that was possible.
+        """Place a job on the slots that it keeps; return whether the job was placed.
 
         Args:
             job_id: the job.
             round_: the data of the round.
-            spare_nodes: most spare nodes of the next attempt.
+            spare_nodes: maximum number of spare nodes of the next attempt.
         """
         with self._context.database.read() as connection:
             row = NewJob.one_or_none(connection, NewJob.select().where(jobs.c.id == job_id))
@@ -155,9 +158,7 @@ class SpareKeeper:
                 return False
             demand = demand_of_new(row)
             sound, kept = _kept(connection, job_id, round_.offers)
-        if round_.quotas.get(
-            row.project, Quota()
-        ).is_exceeded:  # the quota counts kept slots already
+        if round_.quotas.get(row.project, Quota()).is_exceeded:  # the quota includes kept slots
             return False
         sizes = [replace(demand, spare_nodes=count) for count in range(spare_nodes, -1, -1)]
         allocations = (allocate(size, offers) for offers in (sound, kept) for size in sizes)
@@ -170,7 +171,7 @@ class SpareKeeper:
         return bool(messages)
 
     def reserve(self) -> Iterator[None]:
-        """Reserve free nodes for a batch of attempts with fewer spare nodes than in their spec."""
+        """Reserve free nodes for a batch of attempts that have fewer spare nodes than requested."""
         now, clock = self._context.now(), self._context.clock.monotonic
         left_out = self._isolation.left_out()
         with self._context.database.read() as connection:
@@ -193,7 +194,7 @@ class SpareKeeper:
             yield
 
     def _reserve(self, launch: Launch, row: Mapping[str, Any], room: Room) -> Room:
-        """Reserve one more node for a job, unless it changed; return the remaining room.
+        """Reserve one more node for a job unless the job changed; return the remaining room.
 
         Args:
             launch: the newest launch of the job.
@@ -227,7 +228,7 @@ def spare_among(
         demand: the demand of the attempt.
         offers: the nodes.
         share: slots of each node of the attempt.
-        used: nodes of the attempt; the spare one has their kind of slot, fabric and storage.
+        used: nodes of the attempt; the spare node has the same kind of slots, fabric and storage.
     """
     spanned = groups(demand, offers)
     group = next((each for each in spanned if any(offer.node in used for offer in each)), [])
@@ -236,9 +237,9 @@ def spare_among(
 
 
 def _concerned() -> Select[Any]:
-    """Return the query of spare nodes of ended attempts, then of possibly unusable ones.
+    """Return the query for spare nodes of ended attempts, then possibly unusable spare nodes.
 
-    In most rounds it finds none.
+    In most rounds, the query finds no node.
     """
     share = attempt_nodes.c
     return (
@@ -257,7 +258,7 @@ def _concerned() -> Select[Any]:
 
 
 def _lacking() -> Select[str]:
-    """Return the query of running jobs with fewer spare nodes than requested, by priority."""
+    """Return the query for running jobs with fewer spare nodes than requested, by priority."""
     share = attempt_nodes.c
     present = select(func.count()).where(
         share.attempt_id == attempts.c.id, share.state == AttemptNodeState.SPARE
@@ -275,7 +276,7 @@ def _lacking() -> Select[str]:
 
 
 def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
-    """Return the share of a spare node that a job may reserve, within the quota of its project."""
+    """Return the share on a spare node that a job may reserve within its project's quota."""
     job, attempt, share = launch.job, launch.attempt, len(launch.nodes[0].slots)
     if share > room.left(job.project):
         return None
@@ -297,10 +298,10 @@ def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
 def _kept(
     connection: Connection, job_id: str, offers: Sequence[Offer]
 ) -> tuple[list[Offer], list[Offer]]:
-    """Return the nodes with the slots that a queued job has kept since its attempt lost a node.
+    """Return the nodes with slots that a queued job has kept since its attempt lost a node.
 
     Returns:
-        The nodes without the lost ones, and all nodes: a lost one may be online again.
+        The nodes except the lost nodes, and all nodes, because a lost node may be online again.
     """
     launch = newest_launch(connection, job_id)
     ended = [share for share in launch.nodes if share.state == AttemptNodeState.ENDED]

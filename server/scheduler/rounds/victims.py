@@ -1,4 +1,4 @@
-"""Preemption: attempts save and leave for a waiting job of higher priority (lifecycle, 53)."""
+"""Preemption: orders attempts to save and leave for a job of higher priority (lifecycle, 53)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trainyard.spec.sections.resources import priority_words
 def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) -> int:
     """Order attempts to save and leave for a waiting job; return their number.
 
-    All victims leave, or none: some of their slots do not suffice. None leaves if the waiting job
-    has left the queue or its group, because it may need other slots then. None leaves if the job of
-    a victim has reached the priority of the waiting job, unless the victim overtook it on an
-    estimate alone.
+    Either all victims leave or no victim leaves, because the job needs the slots of all. No victim
+    leaves if the waiting job has left the queue or its group, because the job may then need other
+    slots. No victim leaves if the job of a victim now has at least the priority of the waiting job,
+    unless the victim overtook the waiting job on an estimate alone.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         job_id: the waiting job.
         victims: the holdings of the attempts.
 
@@ -35,7 +35,7 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
     leaving = sorted(victims, key=lambda victim: victim.job_id)
     victim_ids = [victim.job_id for victim in leaving]
     with context.database.write() as connection:
-        for victim_id in victim_ids:  # all locks of jobs before the first event
+        for victim_id in victim_ids:  # lock all jobs before the first event
             lock_job(connection, victim_id)
         row = select(*(jobs.c.name, jobs.c.state, jobs.c.demand, jobs.c.priority, jobs.c.queued_at))
         waits = connection.execute(row.where(jobs.c.id == job_id)).one_or_none()
@@ -45,7 +45,7 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
         priorities = {row.id: row.priority for row in connection.execute(query)}
         overtook = {each.job_id for each in leaving if each.overtook(waits.queued_at)}
         for victim in leaving:
-            # The round has compared everything else that determines the order of the queue.
+            # The round has compared all other values that determine the order of the queue.
             most = waits.priority - 1
             if victim.job_id in overtook:
                 most = min(victim.priority, waits.priority)

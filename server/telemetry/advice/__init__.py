@@ -1,1 +1,1 @@
-"""Advice: what slows a job, by its own records (docs/advice.md)."""
+"""Advice: findings, from the records of a job, on what slows the job (docs/advice.md)."""

@@ -1,6 +1,6 @@
-"""Input and common parts of the rules of advice.
+"""Input of the advice rules, and the values that the rules share.
 
-Gains are upper bounds: they assume that all of the lost time is saved.
+Gains are upper bounds because they assume that a remedy saves all of the lost time.
 """
 
 from __future__ import annotations
@@ -12,77 +12,77 @@ from trainyard.protocol.goodput import JOB_CATEGORIES, SLOT_CATEGORIES, TimeCate
 from trainyard.spec.job import JobSpec
 
 LEAST_SHARE = 0.03
-"""Share of the time below which a finding is noise."""
+"""Share of the time on slots below which a finding is noise."""
 ON_SLOTS = frozenset(JOB_CATEGORIES) & frozenset(SLOT_CATEGORIES)
-"""Categories of the time on slots."""
+"""Job categories that count as time on slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecentSteps:
-    """Means over the recent steps of an attempt; seconds of a step."""
+    """Means over the recent steps of an attempt, in seconds per step unless a field differs."""
 
     attempt: int
     """Number of the attempt."""
     steps: int
-    """Steps that the means cover."""
+    """Number of steps that the means cover."""
     step: float
-    """A step, with its wait for data."""
+    """Duration of a step, including its wait for data."""
     data: float
-    """Waiting for data on the rank that waits longest."""
+    """Wait for data per step, on the rank that waits longest."""
     own: float | None = None
-    """Median over ranks of the time outside collectives; None with one rank."""
+    """Median over ranks of the time outside collectives; None for a single rank."""
     own_most: float | None = None
-    """Longest time outside collectives of all ranks."""
+    """Longest time outside collectives of any rank."""
     wait: float | None = None
-    """Median over ranks of the time in collectives."""
+    """Median over ranks of the time in collectives; None for a single rank."""
     peak_share: float | None = None
-    """Peak share of the device's memory; None if peak or memory is unknown."""
+    """Peak memory use as a share of the device's memory; None if either value is unknown."""
     recompiled: float = 0.0
-    """Seconds of compilation in all of these steps, without the start's."""
+    """Seconds of compilation summed over these steps, without the compilation at the start."""
     collected: float = 0.0
-    """Seconds of garbage collection in all of these steps."""
+    """Seconds of garbage collection summed over these steps."""
     allocation_retries: float = 0.0
-    """Times that the allocator emptied its cache to find memory, in all of these steps."""
+    """Times that the allocator emptied its cache to find memory, summed over these steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank that is now slower than its peers."""
+    """A rank that is currently slower than its peers."""
 
     rank: int
     node: str
     slot: int
     waits_for_data: bool
-    """Whether most of its excess time is waiting for data."""
+    """Whether the rank spends most of its excess time on waiting for data."""
     share: float
-    """Share of each step that it costs the job."""
+    """Share of each step that the slow rank costs the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestSaves:
-    """A replay of the job's records with the best interval between two saves."""
+    """Outcome of a replay of the job's records with the best save interval."""
 
     interval_steps: int
     productive_gain: float
-    """Goodput with it, as a multiple of the recorded one, minus 1."""
+    """Goodput with the best save interval, divided by the recorded goodput, minus 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the records of a job show."""
+    """Observations of a job, made from its records."""
 
     spec: JobSpec
     spent: Mapping[TimeCategory, int]
-    """Milliseconds by category, of the whole job."""
+    """Milliseconds by category, for the whole job."""
     recent: RecentSteps | None
     slow_ranks: Sequence[SlowRank]
-    """The present stragglers, the costliest first."""
+    """Current stragglers, the costliest first."""
     best_saves: BestSaves | None
-    """None if no other interval is better, or the job cannot be replayed."""
+    """None if no other interval is better, or if the job cannot be replayed."""
 
     @property
     def on_slots(self) -> int:
-        """Time on slots in milliseconds."""
+        """The job's time on slots, in milliseconds."""
         return sum(time for category, time in self.spent.items() if category in ON_SLOTS)
 
     def share(self, category: TimeCategory) -> float:
@@ -91,5 +91,5 @@ class Observed:
 
 
 def gain_of(share: float) -> float:
-    """Return the gain in speed without a share of the time, at most ninefold."""
+    """Return the gain in speed if a share of the time is saved; the maximum gain is 9."""
     return 1 / (1 - min(share, 0.9)) - 1

@@ -16,5 +16,5 @@ router = APIRouter(tags=["goodput"], dependencies=[person])
 
 @router.get("/jobs/{job_id}/advice", response_model=AdviceView, summary="What slows a job")
 def read_advice(context: ServerContext, job_id: JobId) -> Response:
-    """Return findings on what slows a job, each with evidence, a remedy and its gain."""
+    """Return findings on what slows a job, each with its evidence, remedy and gain."""
     return reply(advice(context, job_id))

@@ -1,6 +1,6 @@
-"""The rules of advice: a pure function from observations of a job to findings.
+"""All advice rules as one pure function from observations of a job to findings.
 
-Each rule names one remedy, and has a least share of time below which it finds nothing.
+Each rule names one remedy, and finds nothing below its minimum share of time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from trainyard.protocol.goodput import AdviceFinding
 
 
 def findings_of(observed: Observed) -> tuple[AdviceFinding, ...]:
-    """Return what slows a job, the largest share first."""
+    """Return the findings on what slows a job, the largest share first."""
     found = (finding for rule in (*STEP_RULES, *SLOT_RULES) for finding in rule(observed))
     return tuple(sorted(found, key=lambda each: -each.share))

@@ -1,4 +1,4 @@
-"""Observes a job in its records: its ledger, the recent steps of its ranks, a replay of saves."""
+"""Observes a job from its ledger, the recent steps of its ranks, and a replay of its saves."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from trainyard.protocol.goodput import AdviceView
 from trainyard.protocol.rest.metrics_and_logs import StragglerView
 
 RECENT = 1_000
-"""Most steps in the means of recent steps."""
+"""Maximum number of recent steps that the means cover."""
 WARM_STEPS = 20
-"""First steps of an attempt; compilation in them belongs to its start."""
+"""Number of first steps of an attempt; compilation during them belongs to the start-up."""
 OWN, OWN_MOST, WAIT = (
     "ranks/own_seconds_median",
     "ranks/own_seconds_max",
@@ -37,7 +37,7 @@ READ = (STEP, DATA, COMPILE, OWN, OWN_MOST, WAIT, GC, PEAK, RETRIES)
 
 
 def advice(context: Context, job_id: str) -> AdviceView:
-    """Return what slows a job.
+    """Return the advice for a job.
 
     Raises:
         NotFoundError: no job has this id.
@@ -79,15 +79,15 @@ def _slow_rank(straggler: StragglerView) -> SlowRank:
 
 
 def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
-    """Return the means of the newest attempt with recorded steps; None without one."""
+    """Return the means of the newest attempt with recorded steps; None if no attempt has any."""
     trained = [one for one in records.recorded if one.number in records.trainings]
     if not trained:
         return None
     newest = max(trained, key=lambda one: one.number)
     last = records.trainings[newest.number].last_step
-    # Without the first step, which allocates and compiles.
+    # Leave out the first step because it allocates and compiles.
     first = max(newest.start_step + 2, last - RECENT + 1)
-    # Without points stored after the ledger was read.
+    # Leave out points that were stored after the ledger was read.
     values = _values(connection, newest, first=first, last=last)
     seconds = _mean(values, STEP)
     if not seconds:  # a step without a duration has no shares
@@ -112,7 +112,7 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
 def _values(
     connection: Connection, one: RecordedSteps, *, first: int, last: int
 ) -> Mapping[str, Values]:
-    """Return the points of advice's series in these steps, by name."""
+    """Return, by name, the points of the series that advice reads, limited to these steps."""
     series = metric_series.c
     query = select(series.id, series.name).where(
         series.attempt_id == one.attempt_id, series.name.in_(READ)
@@ -123,7 +123,7 @@ def _values(
 
 
 def _mean(values: Mapping[str, Values], name: str) -> float | None:
-    """Return the mean of the durations of a series; None without a valid one."""
+    """Return the mean of the valid durations of a series; None if it has no valid duration."""
     if name not in values:
         return None
     numbers = values[name][1]
@@ -132,7 +132,7 @@ def _mean(values: Mapping[str, Values], name: str) -> float | None:
 
 
 def _last(values: Mapping[str, Values], name: str) -> float | None:
-    """Return the last valid amount of a series; None without one."""
+    """Return the last valid amount of a series; None if it has no valid amount."""
     if name not in values:
         return None
     numbers = values[name][1]
@@ -141,13 +141,13 @@ def _last(values: Mapping[str, Values], name: str) -> float | None:
 
 
 def _share(peak: float | None, memory: int | None) -> float | None:
-    """Return a peak in GiB as a share of the memory in bytes; None if it is impossible."""
+    """Return a peak in GiB as a share of memory in bytes; None if the share is impossible."""
     share = peak * 2**30 / memory if peak and memory else None
     return share if share is not None and share <= 1 else None
 
 
 def _sum_from(values: Values | None, step: int) -> float:
-    """Return the sum of the durations of a series after a step."""
+    """Return the sum of the durations of a series in the steps after `step`."""
     if values is None:
         return 0.0
     steps, seconds = values
@@ -156,13 +156,13 @@ def _sum_from(values: Values | None, step: int) -> float:
 
 
 def _growth(counts: Floats) -> float:
-    """Return the growth of a counter; a restarted process counts from 0."""
+    """Return the growth of a counter that starts again at 0 in a restarted process."""
     steps = np.diff(counts[(counts >= 0) & (counts < MAX_SUMMED)])
     return float(steps[steps > 0].sum())
 
 
 def _smallest_memory(connection: Connection, attempt_id: str) -> int | None:
-    """Return the memory of an attempt's smallest device in bytes; None if some are unknown."""
+    """Return the memory of an attempt's smallest device in bytes; None if any is unknown."""
     query = (
         select(nodes.c.hardware)
         .join(attempt_nodes, attempt_nodes.c.node == nodes.c.name)
@@ -173,7 +173,7 @@ def _smallest_memory(connection: Connection, attempt_id: str) -> int | None:
 
 
 def _best_saves(context: Context, job_id: str) -> BestSaves | None:
-    """Return the best interval between two saves; None if it gains nothing."""
+    """Return the best save interval; None if no interval is better than the recorded one."""
     replayed = save_interval_what_if(context, job_id, 0)
     if replayed.best is None or replayed.best_interval_steps is None:
         return None

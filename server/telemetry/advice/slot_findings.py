@@ -1,4 +1,4 @@
-"""The rules of advice on the time on slots: saves, lost steps, compilation, validation, start."""
+"""Advice rules on the time on slots: saves, lost steps, compilation, validation, start-up."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from server.telemetry.advice.advice_input import LEAST_SHARE, BestSaves, Observe
 from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance, TimeCategory
 
 LEAST_VALIDATION = 0.10
-"""Least share of validation, which a person chose."""
+"""Minimum share of validation for a finding, high because a person chose the validation."""
 LEAST_STARTUP = 0.20
-"""Least share of start-up; a short job mostly consists of it."""
+"""Minimum share of start-up for a finding, high because start-up dominates short jobs."""
 
 
 def _saves(observed: Observed) -> Iterator[AdviceFinding]:
@@ -67,7 +67,7 @@ def _compilation(observed: Observed) -> Iterator[AdviceFinding]:
         evidence=(_of_ledger(observed, TimeCategory.COMPILATION),),
         field="compile.enabled",
         remedy="Set compile.enabled to false for short jobs; each attempt compiles anew.",
-        # Steps without a compiler are slower; these records do not show by how much.
+        # Steps without a compiler are slower; these records do not show how much slower.
         gain=None,
     )
 

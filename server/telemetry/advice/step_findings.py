@@ -1,4 +1,4 @@
-"""The rules of advice on recent steps: waits, slow ranks, recompilation, garbage, memory."""
+"""Advice rules on recent steps: waits, slow ranks, recompilation, garbage, memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from server.telemetry.advice.advice_input import LEAST_SHARE, Observed, gain_of
 from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance
 
 LEAST_COLLECTIVES = 0.25
-"""Least share of a step in collectives: every layout has some."""
+"""Minimum share of a step in collectives for a finding; every layout has some collectives."""
 COLLECTED_SHARE = 0.01
-"""Share of a step in collections after the remedy: too little for another finding."""
+"""Share of a step that garbage collection takes after the remedy; too small for a finding."""
 FREE_MEMORY = 0.5
-"""Peak share of the device's memory below which twice the micro-batch fits: activations at most
-double."""
+"""Peak share of the device's memory below which a micro-batch of twice the size fits, because
+activations at most double."""
 
 
 def _data_wait(observed: Observed) -> Iterator[AdviceFinding]:
@@ -53,7 +53,7 @@ def _collectives(observed: Observed) -> Iterator[AdviceFinding]:
     recent = observed.recent
     if recent is None or recent.own is None or recent.wait is None or recent.own_most is None:
         return
-    # The wait common to all ranks: the wait for a slow rank is another finding.
+    # Only the wait that all ranks share, because the wait for a slow rank is another finding.
     waited = max(recent.wait - (recent.own_most - recent.own), 0.0)
     share = min(waited / recent.step, 1.0) if recent.step > 0 else 0.0
     if share < LEAST_COLLECTIVES:
@@ -133,7 +133,7 @@ def _garbage_collection(observed: Observed) -> Iterator[AdviceFinding]:
     share = min(recent.collected / (recent.step * recent.steps), 1.0)
     if share < LEAST_SHARE:
         return
-    # A collection mostly scans live objects, so a longer pause does not make it slower.
+    # A collection mostly scans live objects, so collecting less often does not make it slower.
     fewer = ceil(share / COLLECTED_SHARE)
     if program is not None:
         field, remedy = None, "Let the script collect less often, on all ranks after the same step."

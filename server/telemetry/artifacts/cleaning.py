@@ -1,7 +1,7 @@
-"""Deletes unreferenced contents of artifacts, a bounded part in each transaction.
+"""Deletes unreferenced contents of artifacts, a limited number of blocks per transaction.
 
-A content is released first: it then belongs to no job, and counts for no quota. The deletion of a
-job releases its contents by the foreign key.
+An artifact's content is first released. A released content belongs to no job and counts towards no
+quota. Deleting a job releases its contents through the foreign key.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from trainyard.protocol.states import AttemptNodeState
 
 UPLOAD = timedelta(hours=1)
 """Time without a new block after which an incomplete upload is released. It is also the time after
-the end of an attempt from which no report names a content any more."""
+the end of an attempt from which no report of the attempt can name a stored content."""
 KEPT = timedelta(days=1)
-"""Time after which a content without an artifact is released."""
+"""Time after which stored content is released if no artifact uses it."""
 BLOCKS_AT_ONCE = 8
-"""Blocks that a transaction deletes; other writers of SQLite wait meanwhile."""
+"""Blocks that one transaction deletes; other writers to SQLite wait during the transaction."""
 CONTENTS_AT_ONCE = 500
 TRANSACTIONS = 16
-"""Most transactions of one round."""
+"""Maximum number of transactions in one round."""
 MAX_CONSIDERED = 1000
-"""Contents that a round checks."""
+"""Maximum number of contents that one round checks."""
 
 
 class ContentCleaner:
-    """Checks the contents of all jobs in turn, a part in each round."""
+    """Checks the contents of all jobs in turn, a limited number in each round."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -64,7 +64,7 @@ class ContentCleaner:
 
 
 def is_over(now: datetime) -> ColumnElement[bool]:
-    """Return the condition of contents that no report or upload can still use."""
+    """Return the SQL condition for contents that no report or upload can use any longer."""
     contents = artifact_contents.c
     named = exists().where(artifacts.c.content_id == contents.id)
     may_report = exists().where(
@@ -78,13 +78,13 @@ def is_over(now: datetime) -> ColumnElement[bool]:
 
 
 def release(connection: Connection, condition: ColumnElement[bool]) -> int:
-    """Detach contents from their jobs, to be deleted later; return their number."""
+    """Detach contents from their jobs so that they are deleted later; return their number."""
     released = update(artifact_contents).where(condition).values(job_id=None)
     return connection.execute(released).rowcount
 
 
 def delete_released(context: Context) -> bool:
-    """Delete at most `BLOCKS_AT_ONCE` released blocks; return whether there were any."""
+    """Delete up to `BLOCKS_AT_ONCE` released blocks; return whether there was one to delete."""
     contents = artifact_contents.c
     query = select(contents.id, contents.stored).where(contents.job_id.is_(None))
     query = query.order_by(contents.id).limit(CONTENTS_AT_ONCE)
@@ -109,7 +109,7 @@ def _delete_whole(connection: Connection, ids: Collection[str]) -> None:
 
 
 def _shorten(connection: Connection, content_id: str, stored: int) -> None:
-    """Delete the last blocks of a content."""
+    """Delete the last blocks of a released content."""
     kept = -(-stored // BLOCK_BYTES) - BLOCKS_AT_ONCE
     blocks = artifact_blocks.c
     last = (blocks.content_id == content_id) & (blocks.number >= kept)

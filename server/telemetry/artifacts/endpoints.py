@@ -32,7 +32,7 @@ SAFE_HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Content never changes under its id; only the person's browser caches it.
+    # The content of an id never changes. Only the person's browser caches it.
     "Cache-Control": "private, max-age=31536000, immutable",
 }
 
@@ -94,7 +94,7 @@ def get_artifacts(
     summary="Content of an image or a file",
 )
 def get_content(context: ServerContext, job_id: JobId, artifact_id: ArtifactId) -> Response:
-    """Return the bytes; an image has its type, any other content is a download."""
+    """Return the content; an image has its media type, and any other file is a download."""
     found = read_artifact(context, job_id, artifact_id)
     assert found.content_id is not None
     headers = {
@@ -120,7 +120,7 @@ async def upload_block(
     offset: Offset,
     size: Size,
 ) -> Response:
-    """Store a block of at most 1 MiB once; the answer names where to continue."""
+    """Store a block of at most 1 MiB once; the response gives the offset to continue at."""
     block = bytearray()
     async for part in request.stream():
         block += part
@@ -133,7 +133,7 @@ async def upload_block(
 
 
 def _disposition(name: str, *, shown: bool) -> str:
-    """Return the header with the file's name in plain ASCII, and the real name encoded."""
+    """Return the header with the file's name in plain ASCII, and with its encoded real name."""
     last = name.rpartition("/")[2]
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", last)
     kind = "inline" if shown else "attachment"

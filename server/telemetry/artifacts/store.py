@@ -1,4 +1,4 @@
-"""Artifacts of jobs: stores those of reports, lists them, and returns them by id."""
+"""Stores the artifacts in reports, lists a job's artifacts, and returns an artifact by id."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from trainyard.run.artifacts.artifact_records import (
 from trainyard.run.record_base import to_plain
 
 MAX_ARTIFACTS = 20_000
-"""Most artifacts of a job."""
+"""Maximum number of artifacts per job."""
 OCTETS = "application/octet-stream"
 GROUPS: Mapping[str, ArtifactGroup] = {IMAGE: "image", HISTOGRAM: "histogram"}
 
 
 @dataclass(frozen=True, slots=True)
 class ListedArtifact(TypedRow):
-    """The fields of an artifact that lists show."""
+    """An artifact with the fields that lists show."""
 
     table: ClassVar[Table] = artifacts
     id: str
@@ -54,11 +54,11 @@ class ListedArtifact(TypedRow):
 
     @property
     def media_type(self) -> str | None:
-        """Type of the content."""
+        """Media type of the content."""
         return None if self.content_id is None else self.image_type or OCTETS
 
     def view(self) -> ArtifactView:
-        """Return the view of the API."""
+        """Return the artifact as a view of the API."""
         shape = None if self.histogram is None else HistogramView(**self.histogram)
         values = self.values_for(ArtifactView) | {"histogram": shape}
         return ArtifactView(**values)
@@ -66,12 +66,12 @@ class ListedArtifact(TypedRow):
 
 @dataclass(frozen=True)
 class StoredArtifacts:
-    """The outcome of a report's artifacts."""
+    """The stored and the dropped artifacts of one report."""
 
     notices: tuple[ArtifactsStored, ...]
-    """Stored artifacts by group; groups without any are omitted."""
+    """Number of stored artifacts by group; groups without any are omitted."""
     dropped: tuple[OutputDropped, ...]
-    """Artifacts dropped by the supervisor or the server, in order."""
+    """Artifacts that the supervisor or the server dropped, in order."""
 
 
 _LISTED = ListedArtifact.select().outerjoin(
@@ -82,9 +82,9 @@ _LISTED = ListedArtifact.select().outerjoin(
 def store_artifacts(
     context: Context, connection: Connection, *, share: ReportedShare, lines: Sequence[ArtifactLine]
 ) -> StoredArtifacts:
-    """Store a supervisor's artifacts if the server has their content.
+    """Store a supervisor's artifacts if the server has the artifacts' content.
 
-    An image with content of another type becomes a file.
+    An image becomes a file if its content is no image.
     """
     mine = artifacts.c.job_id == share.job_id
     number = connection.scalar(select(func.count()).select_from(artifacts).where(mine)) or 0
@@ -123,7 +123,7 @@ def store_artifacts(
             }
         )
     if rows:
-        # Sorted, as ids of one millisecond must be in the order of logging.
+        # Sorted because ids from the same millisecond must be in the order of logging.
         ids = sorted(context.new_id() for _ in rows)
         rows = [{"id": each, **row} for each, row in zip(ids, rows, strict=True)]
         connection.execute(insert(artifacts), rows)
@@ -145,16 +145,16 @@ def list_artifacts(
     """Return artifacts of a job, the newest first.
 
     Args:
-        context: the server's surroundings.
-        job_id: the job.
+        context: the server's context.
+        job_id: id of the job.
         kind: only artifacts of this kind.
         without: kinds to leave out.
         name: only this name, and names below it as a folder.
         after: last id of the previous page.
-        limit: most rows.
+        limit: maximum number of artifacts.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: no job has this id.
     """
     query = _LISTED.where(artifacts.c.job_id == job_id)
     if kind is not None:
@@ -176,7 +176,7 @@ def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArti
     """Return an artifact with content.
 
     Raises:
-        NotFoundError: the job has no artifact of this id, or it is a histogram.
+        NotFoundError: the job has no artifact with this id, or the artifact is a histogram.
     """
     mine = artifacts.c.job_id == job_id, artifacts.c.id == artifact_id
     with context.database.read() as connection:
@@ -192,10 +192,10 @@ def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArti
 def _contents(
     connection: Connection, job_id: str, lines: Sequence[ArtifactLine]
 ) -> dict[str, tuple[str, str | None]]:
-    """Return id and image type by digest; contents that the server does not have are omitted."""
+    """Return content id and image type by digest; contents missing on the server are omitted."""
     digests = sorted({line.digest for line in lines if line.digest is not None})
     found: dict[str, tuple[str, str | None]] = {}
-    for some in batches(digests, 500):  # SQLite has a limit of parameters
+    for some in batches(digests, 500):  # SQLite limits the number of parameters
         query = select(
             artifact_contents.c.digest, artifact_contents.c.id, artifact_contents.c.media_type
         ).where(
@@ -203,6 +203,6 @@ def _contents(
             artifact_contents.c.complete,
             artifact_contents.c.digest.in_(some),
         )
-        locked = query.with_for_update(read=True, key_share=True)  # prevents a release meanwhile
+        locked = query.with_for_update(read=True, key_share=True)  # prevents a release
         found |= {row.digest: (row.id, row.media_type) for row in connection.execute(locked)}
     return found

@@ -22,7 +22,7 @@ from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.artifacts.images import SNIFFED_BYTES, media_type
 
 MAX_CONTENTS = 20_000
-"""Most contents of a job."""
+"""Maximum number of artifact contents per job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,22 @@ class Content(TypedRow):
 def store_block(
     context: Context, share: ReportedShare, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Store a block of a content unless it is stored; the reply names where to continue.
+    """Store a block of an artifact's content unless it is stored; return where to continue.
 
-    Each job has its own contents: it cannot get another job's content by its digest. If all blocks
-    are stored, a repeat of any block completes the content: the server may have stopped before.
+    Each job has its own contents, so it cannot get another job's content by a digest. If all blocks
+    are stored, repeating any block completes the content, because the server may have stopped
+    before.
 
     Args:
-        context: the server's surroundings.
-        share: the share for which the token was accepted.
+        context: the server's context.
+        share: the share that the request's token authenticates.
         digest: SHA-256 of the whole content.
-        offset: where the block begins.
-        size: bytes of the whole content.
-        block: `BLOCK_BYTES`, or the rest of the content.
+        offset: offset of the block in the content.
+        size: size of the whole content, in bytes.
+        block: `BLOCK_BYTES` bytes, or the rest of the content.
 
     Raises:
-        ConflictError: the share has ended or is lost: no report can name its artifacts any more.
+        ConflictError: the share has ended or is lost, so no report can name its artifacts.
         InvalidRequestError: offset, size and block do not match.
         NotFoundError: the job has been deleted.
     """
@@ -76,7 +77,7 @@ def store_block(
         if found.size != size:
             raise InvalidRequestError.at("query/size", f"size={size} is not {found.size} as before")
         if found.complete:
-            _touch(context, connection, found.id)  # a report names it soon
+            _touch(context, connection, found.id)  # keep it until a report names it
             return UploadReply(stored=size)
         stored = _grow(context, connection, found=found, offset=offset, block=block)
         if stored < size:
@@ -94,7 +95,7 @@ def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
 def _begin(
     context: Context, connection: Connection, *, job_id: str, digest: str, size: int
 ) -> DropReason | None:
-    """Insert a content without bytes unless it exists; return the reason if there is no room.
+    """Insert an empty content unless it exists; return the reason if a limit forbids it.
 
     Raises:
         NotFoundError: the job has been deleted.
@@ -144,7 +145,7 @@ def _grow(
         mine, artifact_contents.c.stored == offset, ~artifact_contents.c.complete
     )
     values = {"stored": stored, "touched_at": context.now()}
-    if not connection.execute(grown.values(values)).rowcount:  # another upload was faster
+    if not connection.execute(grown.values(values)).rowcount:  # a concurrent upload was faster
         return 0
     row = {"content_id": found.id, "number": offset // BLOCK_BYTES, "content": block}
     connection.execute(insert(artifact_blocks).values(row))
@@ -152,7 +153,7 @@ def _grow(
 
 
 def _complete(context: Context, content_id: str, *, digest: str, size: int) -> UploadReply:
-    """Check the digest of all blocks; complete the content, or release it if it differs."""
+    """Check the digest of all blocks, then complete the content; release it on a mismatch."""
     sha256, first = hashlib.sha256(), b""
     for block in context.database.blocks(artifact_blocks, content_id):
         first = first or block[:SNIFFED_BYTES]
@@ -164,5 +165,5 @@ def _complete(context: Context, content_id: str, *, digest: str, size: int) -> U
             return UploadReply(stored=0, refused="unreadable")
         whole = {"complete": True, "media_type": media_type(first)}
         if not connection.execute(update(artifact_contents).where(mine).values(whole)).rowcount:
-            return UploadReply(stored=0)  # it was deleted meanwhile
+            return UploadReply(stored=0)  # the content was deleted meanwhile
     return UploadReply(stored=size)

@@ -1,1 +1,1 @@
-"""Calibrates predictions of step time and memory with finished runs."""
+"""Calibrates predictions of step time and memory with the records of finished runs."""

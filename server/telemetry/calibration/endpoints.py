@@ -1,4 +1,4 @@
-"""`/calibrations`: how far predictions of step time and memory are off, by kind of hardware."""
+"""`/calibrations`: errors of predicted step time and memory, by kind of hardware."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ router = APIRouter(tags=["jobs"], dependencies=[person])
     "/calibrations", response_model=CalibrationsView, summary="Accuracy of predicted step times"
 )
 def calibrations(context: ServerContext) -> Response:
-    """Return the calibration of each kind of hardware, with the errors of predictions."""
+    """Return the calibration of each kind of hardware, with the errors of the predictions."""
     with context.database.read() as connection:
         return reply(CalibrationsView(calibrations=read_calibrations(connection)))

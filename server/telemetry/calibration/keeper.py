@@ -1,4 +1,4 @@
-"""Measures ended attempts from their records, and calibrates predictions with them."""
+"""Measures ended attempts from their records, and calibrates predictions with the results."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from trainyard.spec.layout import Layout
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
-"""Series with the peak memory of the fullest rank, by device."""
+"""Series with the peak memory of the rank that uses most, by device."""
 LEAST_POINTS = 10
-"""Fewest logged steps, without the first, for an attempt's median to count."""
+"""Minimum number of logged steps, without the first, for an attempt's median to count."""
 LEAST_SECONDS = 1e-6
-"""Shortest valid step: real steps are longer, and a fit works with logarithms."""
+"""Minimum valid step time; real steps are longer, and a fit uses logarithms."""
 MAX_STEPS = 20_000
-"""Most steps of an attempt that are read: the last ones."""
+"""Maximum number of steps read per attempt; only its last steps are read."""
 AFTER_END = timedelta(seconds=30)
 """Time after the end of an attempt during which its last records may still arrive."""
 AT_ONCE = 10
-"""Attempts that one call measures, each in some milliseconds. A fit for each kind of hardware takes
-0.2 s. Placements wait meanwhile."""
+"""Maximum number of attempts that one call measures, in a few milliseconds per attempt. A fit takes
+0.2 s for each kind of hardware. Placements wait while a call runs."""
 FAILED_PAUSE = timedelta(days=1)
 
 
@@ -53,9 +53,9 @@ class _Place:
 
     node: NodeKind
     available: int
-    """Memory of a slot in bytes; 0 when unknown."""
+    """Memory of a slot in bytes; 0 if unknown."""
     most: float
-    """Most memory of a rank in bytes: that of its GPU, or of the host."""
+    """Maximum memory of a rank in bytes, which is the memory of its GPU or of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _EndedAttempt(TypedRow):
 
 
 class CalibrationKeeper:
-    """Calibrates with attempts in the order in which they ended."""
+    """Calibrates predictions with the ended attempts, in the order of their ends."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -80,7 +80,7 @@ class CalibrationKeeper:
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> None:
-        """Measure the next attempts."""
+        """Measure the next ended attempts."""
         now = self._context.now()
         with self._context.database.read() as connection:
             if self._after is None:
@@ -98,9 +98,10 @@ class CalibrationKeeper:
             self._after = due[-1].ended_at, due[-1].id
 
     def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, EndedRun] | None:
-        """Return the hardware of an attempt, and its measured run.
+        """Return the hardware and the measured run of an attempt.
 
-        None with too few steps, or if a job's code or a person could have written the records.
+        Return None if the attempt has too few steps, or if a job's code or a person may have
+        written the records.
         """
         if row.tainted:
             return None
@@ -114,7 +115,7 @@ class CalibrationKeeper:
                 row.failure is not None and row.failure.reason == FailureReason.OUT_OF_MEMORY
             )
             run = (
-                # Its peak is the available memory, not the needed memory.
+                # Out of memory, the peak shows the available memory, not the required memory.
                 _run(spec, row.layout, place.node, out_of_memory=True)
                 if out_of_memory
                 else measured_run(
@@ -140,17 +141,17 @@ def measured_run(
     values: Mapping[str, Values],
     most_bytes: float,
 ) -> MeasuredRun | None:
-    """Measure an attempt by its records; None with too few steps.
+    """Measure an attempt from its records; return None if it has too few steps.
 
-    Ranks write the records, so impossible values are left out: a single one would decide for every
-    job whether it fits.
+    Ranks write the records, so impossible values are left out. A single impossible value would
+    decide, for every job, whether the job fits.
 
     Args:
         spec: the effective spec.
         layout: layout of the attempt.
-        node: kind of its nodes.
-        values: points of its series `perf/step_seconds`, `perf/data_seconds` and of its peak.
-        most_bytes: most memory that a rank can have.
+        node: kind of the attempt's nodes.
+        values: points of `perf/step_seconds`, `perf/data_seconds` and the series of peak memory.
+        most_bytes: maximum memory of a rank, in bytes.
     """
     steps, seconds = values.get(STEP, _NONE)
     counted = (seconds > 0) & (seconds < MAX_SUMMED)
@@ -182,7 +183,7 @@ _NONE: tuple[Any, Floats] = (np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 def _newest(connection: Connection, now: datetime) -> tuple[datetime, str]:
-    """Return the end and id of the last measured attempt."""
+    """Return end time and id of the attempt measured last."""
     row = connection.execute(
         select(measured_runs.c.ended_at, measured_runs.c.attempt_id)
         .order_by(measured_runs.c.ended_at.desc(), measured_runs.c.attempt_id.desc())
@@ -195,8 +196,8 @@ def _due(
     connection: Connection, after: tuple[datetime, str], until: datetime
 ) -> Sequence[_EndedAttempt]:
     columns = attempts.c
-    # With this condition the index of end times yields just the new ones. With conditions joined
-    # by OR, or one on the state, a database reads every attempt that ever ended.
+    # This condition makes the index of end times yield only the new attempts. With conditions
+    # joined by OR, or with one on the state, a database reads every attempt that ever ended.
     later = tuple_(columns.ended_at, columns.id) > tuple_(*after)
     query = (
         _EndedAttempt.select()
@@ -208,7 +209,7 @@ def _due(
 
 
 def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
-    """Return the submitter of an attempt's job, and the node of its rank 0."""
+    """Return the submitter of the attempt's job, and the node of its rank 0."""
     query = (
         select(func.coalesce(jobs.c.token_id, jobs.c.created_by), attempt_nodes.c.node)
         .select_from(attempts)
@@ -223,7 +224,7 @@ def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
 
 
 def _place(connection: Connection, attempt_id: str) -> _Place | None:
-    """Return the nodes of an attempt; None if they are of several kinds."""
+    """Return the nodes of an attempt; None if the nodes are of several kinds."""
     query = (
         select(nodes.c.hardware, attempt_nodes.c.slots)
         .join(attempt_nodes, attempt_nodes.c.node == nodes.c.name)

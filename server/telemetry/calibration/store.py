@@ -1,6 +1,6 @@
-"""Measured runs and their fitted coefficients, by kind of hardware.
+"""Stores measured runs and the coefficients fitted to them, by kind of hardware.
 
-Both outlive the jobs. A row written by a later version counts as absent.
+Runs and coefficients outlive the jobs. A row written by a later version counts as absent.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from trainyard.protocol.goodput import HardwareCalibration
 from trainyard.protocol.worker_messages import Hardware
 
 MAX_RUNS = 120
-"""Most runs of a kind of hardware, the newest ones; a fit of all takes 0.2 s."""
+"""Maximum number of runs per kind of hardware, the newest ones; a fit of all takes 0.2 s."""
 MAX_OF = {"job_id": MAX_RUNS // 10, "submitter": MAX_RUNS // 2, "node": MAX_RUNS // 2}
-"""Most runs of one job, and of one person or node once others have runs. A fit follows the majority
-of its runs: no single job, person or node may decide the predictions for the others."""
+"""Maximum number of runs from one job, person or node. Each limit applies only if there are
+runs from several jobs, persons or nodes. A fit follows the majority of its runs, so no single job,
+person or node may decide the predictions for all others."""
 
 
 @dataclass(frozen=True)
 class HardwareKind:
-    """A kind of slots, by device and its name."""
+    """A kind of slots: the device and its name."""
 
     device: Literal["cpu", "cuda"]
     device_name: str
 
     @classmethod
     def of(cls, hardware: Hardware) -> HardwareKind:
-        """Return the kind of a node's slots."""
+        """Return the kind of hardware of a node's slots."""
         return cls(hardware.device, hardware.device_name)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun(TypedRow):
-    """A kept run with its job, submitter and node; None in rows of older versions."""
+    """A stored run with its job, submitter and node, which are None in rows of older versions."""
 
     table: ClassVar[Table] = measured_runs
     attempt_id: str
@@ -57,32 +58,32 @@ class StoredRun(TypedRow):
 
 @dataclass(frozen=True)
 class EndedRun:
-    """An ended attempt, and its measured run."""
+    """An ended attempt and its measured run."""
 
     attempt_id: str
     ended_at: datetime
     job_id: str
     submitter: str
-    """Submitter of the job: the id of the token."""
+    """Submitter of the job: the id of the submitter's token, or a name if there is none."""
     node: str
-    """Node of its rank 0."""
+    """Node of the attempt's rank 0."""
     run: MeasuredRun
 
 
 def learn(context: Context, kind: HardwareKind, ended: Sequence[EndedRun]) -> None:
-    """Store runs, delete the oldest ones, and fit the coefficients once for all of them.
+    """Store runs, delete the oldest runs, and fit the coefficients once to all kept runs.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         kind: the hardware of the runs.
-        ended: the runs; one that is stored already changes nothing.
+        ended: the runs; a run that is stored already changes nothing.
     """
     key = {"device": kind.device, "device_name": kind.device_name}
     with context.database.write() as connection:
         known = _store_runs(connection, key, ended)
     if known is None:
         return
-    # Between two transactions: every other writer of SQLite would wait for a fit.
+    # Between two transactions, because every other writer to SQLite would wait for a fit.
     fitted = calibrate(prior_rates(kind.device, kind.device_name), known)
     values = [{**key, "fitted": fitted, "fitted_at": context.now()}]
     with context.database.write() as connection:
@@ -92,7 +93,7 @@ def learn(context: Context, kind: HardwareKind, ended: Sequence[EndedRun]) -> No
 def _store_runs(
     connection: Connection, key: Mapping[str, str], ended: Sequence[EndedRun]
 ) -> list[MeasuredRun] | None:
-    """Store runs of a kind of hardware, and return all kept ones; None if no run is new."""
+    """Store runs of a kind of hardware and return all kept runs; None if no run is new."""
     rows = [
         {**key, **{field.name: getattr(each, field.name) for field in fields(each)}}
         for each in ended
@@ -114,7 +115,7 @@ def _store_runs(
 
 
 def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
-    """Return the rows to keep, the newest first: few of one job, person or node."""
+    """Return the rows to keep, the newest first, with a limit per job, person and node."""
     kept: list[StoredRun] = []
     counts: Counter[tuple[str, str]] = Counter()
     of_all = {name: {getattr(each, name) for each in newest} - {None} for name in MAX_OF}
@@ -130,7 +131,7 @@ def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
 
 
 def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]:
-    """Return the calibration of each kind of hardware, the one with the most runs first."""
+    """Return the calibration of each kind of hardware, the largest number of runs first."""
     found = [
         HardwareCalibration(device=row.device, fitted_at=row.fitted_at, calibration=fitted)
         for row in connection.execute(select(*calibrations.c))

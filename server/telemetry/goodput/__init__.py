@@ -1,1 +1,1 @@
-"""The goodput ledger: the time of a job by category."""
+"""The goodput ledger: the wall time of a job by category."""

@@ -1,4 +1,4 @@
-"""Records the capacity of nodes: a row for each change that the scheduler notices."""
+"""Records the capacity of nodes: one row for each change that the scheduler notices."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class _Change(TypedRow):
 
     @property
     def offer(self) -> tuple[int, bool, bool, int]:
-        """The node's capacity since the change, for comparison."""
+        """The node's capacity since the change, for comparison with the next change."""
         return self.slots, self.online, self.takes_jobs, self.withheld
 
     @property
     def capacity(self) -> CapacityChange:
-        """The change in the form that `slot_time` takes."""
+        """The change as the argument of the functions in `slot_time`."""
         use = TimeCategory.IDLE if self.takes_jobs else TimeCategory.DRAINED
         return CapacityChange(
             self.node,
@@ -46,14 +46,14 @@ class _Change(TypedRow):
 
 
 class CapacityKeeper:
-    """Records changes of capacity during one scheduler epoch."""
+    """Records changes to the capacity of nodes during one scheduler epoch."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._known: dict[str, _Change] | None = None
 
     def run(self) -> None:
-        """Store the changes since the last run; a new node counts from its registration."""
+        """Store the changes since the last run; the first change of a node is its registration."""
         now = self._context.now()
         with self._context.database.read() as connection:
             known = _newest(connection) if self._known is None else self._known
@@ -71,7 +71,7 @@ class CapacityKeeper:
         changed = []
         for row in rows:
             last = known.get(row.name)
-            # A change comes after the previous one even if the clock was set back in between.
+            # A change comes after the previous change even if the clock was set back in between.
             since = row.registered_at if last is None else max(now, last.since + MILLISECOND)
             change = _Change(
                 row.name,
@@ -92,7 +92,7 @@ class CapacityKeeper:
 def read_capacity(
     connection: Connection, *, since: datetime, until: datetime
 ) -> list[CapacityChange]:
-    """Return the changes between two times, and each node's last change before them."""
+    """Return the changes between two times, and each node's last change before the first time."""
     change = capacity_changes.c
     before = (
         select(change.node, func.max(change.since).label("since"))

@@ -1,4 +1,4 @@
-"""The slot-time of the cluster by category and day, of held and of free slots."""
+"""The slot-time of the cluster's held and free slots, by category and day."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ from trainyard.run.failures import FailureReason
 logger = logging.getLogger(__name__)
 
 KEPT = timedelta(minutes=1)
-"""Age up to which an answer serves every request for the same days."""
+"""Maximum age of a result that serves every request for the same days."""
 SCRAPED = timedelta(minutes=5)
-"""Age from which a scrape starts the next computation."""
+"""Minimum age of a result at which a scrape starts the next computation."""
 SERVED = timedelta(minutes=10)
-"""Age up to which an answer is served while the next one is computed."""
+"""Maximum age of a result that is served while the next one is computed."""
 MAX_KEPT = 16
-"""Most answers, and most failures, that one process keeps."""
+"""Maximum number of results, and of failures, that one process keeps."""
 USUAL_DAYS = 30
-"""Days of an answer without a requested first day."""
+"""Number of days in a response to a request without a first day."""
 READ_AT_ONCE = 50
-"""Jobs in one transaction that reads ledgers; it takes about a tenth of a second."""
+"""Jobs per transaction that reads ledgers; a transaction takes about 0.1 s."""
 MAX_LOSING = 10
-"""Most jobs with lost steps in an answer."""
+"""Maximum number of jobs with lost steps in a response."""
 
 
 _Asked = tuple[date, date, str | None]
-"""First and last day, and the project."""
+"""First day, last day and project."""
 _Answer = Future[ClusterGoodputView]
 _Ended = tuple[datetime, _Answer]
-"""When a computation ended, and its answer."""
+"""End time of a computation, and its result."""
 
 
 @dataclass(slots=True)
 class _Snapshot:
-    """The common data of answers for different days and projects."""
+    """The data that results for different days and projects share."""
 
     now: datetime
-    """The common present time of the answers; ledgers are read later, so they cover it."""
+    """Present time of all results; ledgers are read later, so they cover this time."""
     read_at: datetime
-    """When its first answer was finished."""
+    """Time at which the first result was finished."""
     ledgers: dict[str, Ledger | None] = field(default_factory=dict)
     """Ledgers of unsettled jobs by id; None for a deleted job."""
 
@@ -76,9 +76,10 @@ class _Snapshot:
 class ClusterLedger:
     """The slot-time of the cluster, computed at most once a minute for the same days.
 
-    A computation reads the records of every job that has not ended. So only one thread computes:
-    answers within a minute share these ledgers, requests for the same days share one future, and a
-    waiting request needs no thread. A request waits only if the last answer is older than `SERVED`.
+    A computation reads the records of every job that has not ended. Therefore only one thread
+    computes, results within a minute share these ledgers, and requests for the same days share one
+    future. A waiting request needs no thread. It waits only if the last result is older than
+    `SERVED`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -91,10 +92,10 @@ class ClusterLedger:
         self._snapshot: _Snapshot | None = None  # used only by the thread
 
     def view(self, first: date, last: date, project: str | None = None) -> _Answer:
-        """Return the slot-time from the start of one day to the end of another, or to now.
+        """Return the slot-time from the start of `first` to the end of `last`, or to now.
 
-        With a project, return the slot-time that its jobs held. The future raises the database's
-        errors; a failed computation is repeated `KEPT` after its end.
+        With a project, return the slot-time that the project's jobs held. The future raises the
+        database's errors. A failed computation is repeated once `KEPT` has passed since its end.
         """
         asked, now = (first, last, project), self._context.now()
         with self._lock:
@@ -104,10 +105,11 @@ class ClusterLedger:
             return running or self._failed[asked][1]
 
     def newest(self, days: int) -> ClusterGoodputView | None:
-        """Return the newest answer for so many days up to now without waiting.
+        """Return the newest result for this number of days up to now, without waiting.
 
-        None if every answer is older than `SERVED`. The next computation starts when today's answer
-        is `SCRAPED` old; until it ends, the newest answer may be from before midnight.
+        Return None if every result is older than `SERVED`. The next computation starts when today's
+        result has reached the age `SCRAPED`. Until it ends, the newest result may be from before
+        midnight.
         """
         now = self._context.now()
         today = now.date()
@@ -122,11 +124,11 @@ class ClusterLedger:
         return None
 
     def close(self) -> None:
-        """End the thread: await its current computation and cancel the others."""
+        """Stop the thread: await its current computation and cancel the queued ones."""
         self._thread.shutdown(cancel_futures=True)
 
     def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
-        """Return the running computation, started if necessary; None during the pause after one."""
+        """Return the running computation, started if due; None if the last ended within `pause`."""
         ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
         if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):
             self._running[asked] = self._thread.submit(self._answer, asked)
@@ -137,7 +139,7 @@ class ClusterLedger:
             view = self._computed(asked)
         except Exception as error:
             logger.exception("the slot-time of %s to %s (project %s) cannot be computed", *asked)
-            # The failure is kept, and the frames of its traceback would keep a snapshot alive.
+            # Clear the frames: the failure is kept, and its traceback would keep a snapshot alive.
             clear_frames(error.__traceback__)
             self._end(asked, self._failed)
             raise
@@ -145,11 +147,11 @@ class ClusterLedger:
         return view
 
     def _end(self, asked: _Asked, answers: dict[_Asked, _Ended]) -> None:
-        """Move a finished computation to the answers, or to the failures."""
-        # Ages count from the end, or a computation longer than `KEPT` would serve no request.
+        """Move a finished computation to the results or to the failures."""
+        # Ages count from the end; otherwise a computation longer than `KEPT` serves no request.
         now = self._context.now()
         with self._lock:
-            answers.pop(asked, None)  # so that the newest answer becomes the last one
+            answers.pop(asked, None)  # so that the newest result becomes the last one
             for each in (self._kept, self._failed):
                 for old in each.keys() - _within(SERVED, each, now).keys():
                     del each[old]
@@ -160,7 +162,7 @@ class ClusterLedger:
     def _computed(self, asked: _Asked) -> ClusterGoodputView:
         now, snapshot = self._context.now(), self._snapshot
         usable = snapshot is not None and _is_within(KEPT, snapshot.read_at, now)
-        # For a day that started after the snapshot's present time, an answer would be empty.
+        # A snapshot taken before the requested last day started has no data for that day.
         if snapshot is None or not usable or snapshot.now.date() < asked[1]:
             snapshot = _Snapshot(now, now)
         view = _compute(self._context, asked, snapshot)
@@ -171,7 +173,7 @@ class ClusterLedger:
 
 
 def _is_within(age: timedelta, finished_at: datetime, now: datetime) -> bool:
-    # A clock that is set back must not extend the life of an answer.
+    # If the clock is set back, a result must not live longer.
     return timedelta() <= now - finished_at < age
 
 
@@ -245,16 +247,17 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
 def _add_ledgers(
     context: Context, ledgers: dict[str, Ledger | None], held: Iterable[HeldShare]
 ) -> None:
-    """Add the ledgers of the jobs with unsettled shares.
+    """Add the ledgers of the jobs that have unsettled shares.
 
-    Each transaction reads some of them: one for all jobs would be open for seconds.
+    Each transaction reads some of the ledgers, because a transaction for all ledgers would stay
+    open for seconds.
     """
     unsettled = {each.job_id for each in held if not each.is_settled}
     left = sorted(unsettled - ledgers.keys())
     for some in batches(left, READ_AT_ONCE):
         with context.database.read() as connection:
             records = read_records(context, connection, some)
-        # None for a job that was deleted before it was settled.
+        # None if the job was deleted before it was settled.
         ledgers |= {id_: records[id_].ledger if id_ in records else None for id_ in some}
 
 
@@ -285,17 +288,17 @@ def _losing_jobs(
 
 
 def _most_frequent(reasons: Counter[str | None]) -> FailureReason | None:
-    # Another version may have stored a reason that this one does not know.
+    # Another version may have stored a reason that this version does not know.
     known = (each for each in FailureReason if reasons[each])
     return max(known, key=lambda each: reasons[each], default=None)
 
 
 def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[float, float]:
-    """Return the seconds of all attempts and the days of their nodes between two times."""
+    """Return the seconds of all attempts, and their node-days, between two times."""
     attempt_times: dict[tuple[str, int], int] = {}
     of_nodes = 0
     for share in held:
-        if share.job_state is None:  # its attempts are deleted, and with them its failures
+        if share.job_state is None:  # its attempts and their failures are deleted
             continue
         own, key = share.held, (share.job_id, share.attempt)
         time_held = max(min(own.until, end) - max(own.since, start), 0)
@@ -320,9 +323,9 @@ def _failures(context: Context, *, since: datetime, until: datetime, project: st
 
 
 def _failed(connection: Connection) -> Subquery:
-    """Return the attempts that failed and were not preempted, with their reasons.
+    """Return a query for the attempts that failed without preemption, with their reasons.
 
-    The database reads the reasons: a failure may have a traceback of 20,000 characters.
+    The database extracts the reasons, because a failure may have a traceback of 20,000 characters.
     """
     attempt = attempts.c
     reason = text_of(connection, attempt.failure, "reason")
@@ -330,7 +333,7 @@ def _failed(connection: Connection) -> Subquery:
         select(attempt.job_id, attempt.ended_at, reason.label("reason"))
         .where(
             attempt.outcome == AttemptOutcome.FAILED,
-            attempt.cause != AttemptCause.IMPORT,  # it held no slots here
+            attempt.cause != AttemptCause.IMPORT,  # an imported attempt held no slots here
             reason.is_distinct_from(FailureReason.PREEMPTED.value),
         )
         .subquery()
@@ -338,7 +341,7 @@ def _failed(connection: Connection) -> Subquery:
 
 
 def _present(spent: Spent) -> tuple[SlotTime, ...]:
-    """Return the categories with time."""
+    """Return the categories with a time above 0."""
     return _times(spent, (each for each in SLOT_CATEGORIES if spent[each]))
 
 

@@ -1,4 +1,4 @@
-"""`/goodput` and `/jobs/{id}/goodput`: the time of slots and of jobs by category; what-ifs."""
+"""`/goodput` and `/jobs/{id}/goodput`: time of slots and jobs by category, and what-ifs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from trainyard.protocol.goodput import ClusterGoodputView, GoodputView, SaveInte
 router = APIRouter(tags=["goodput"], dependencies=[person])
 
 EARLIEST = date(2020, 1, 1)
-"""The earliest legal last day: before the first release."""
+"""Earliest valid last day, which is before the first release."""
 MAX_DAYS = 92
-"""Most days of one answer."""
+"""Maximum number of days in one response."""
 
 Interval = Annotated[
     int, Query(ge=0, le=10**9, description="Steps between two saves; 0 for no saves.")
@@ -33,7 +33,7 @@ Interval = Annotated[
 
 @router.get("/jobs/{job_id}/goodput", response_model=GoodputView, summary="The goodput of a job")
 def goodput(context: ServerContext, job_id: JobId) -> Response:
-    """Return the wall time of a job by category; the categories sum to it to the millisecond."""
+    """Return the wall time of a job by category; the categories sum to the exact wall time."""
     return reply(goodput_view(context, job_id))
 
 
@@ -74,7 +74,7 @@ async def cluster_goodput(
     last: Last = None,
     project: Project = None,
 ) -> Response:
-    """Return slots x time by category; the categories sum to it to the millisecond."""
+    """Return slot-time (slots x milliseconds) by category; the sum is exact."""
     today = context.now().date()
     last = last or today
     if not EARLIEST <= last <= today:
@@ -85,5 +85,5 @@ async def cluster_goodput(
             "query/from", f"{first} to {last} are not 1 to {MAX_DAYS} days"
         )
     answer = asyncio.wrap_future(ledger.view(first, last, project))
-    # Shielded: a cancelled request must not cancel the answer for the others that share it.
+    # Shielded because other requests share the computation; cancelling one must not cancel it.
     return reply(await asyncio.shield(answer))

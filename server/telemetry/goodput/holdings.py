@@ -1,4 +1,4 @@
-"""Holdings of shares: recorded when they end, categorised when the job has ended."""
+"""The holdings of shares, recorded when a share ends and categorised when the job has ended."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 SETTLED_AFTER = timedelta(minutes=10)
 """Time after the end of a job during which its last records may still arrive."""
 SETTLED_AT_ONCE = 20
-"""Jobs that one call settles, each in some milliseconds; placements wait meanwhile."""
+"""Maximum number of jobs that one call settles, in a few milliseconds per job. Placements wait
+while a call runs."""
 FAILED_PAUSE = timedelta(hours=1)
-"""Pause after which a job that could not be settled is tried again."""
+"""Pause before another attempt to settle a job that could not be settled."""
 _ENDED = sorted(state.value for state in TERMINAL_JOB_STATES)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldShare(TypedRow):
-    """Slots of a node that a share held, or holds."""
+    """The slots of a node that a share held or still holds."""
 
     table: ClassVar[Table] = holdings
     job_id: str
@@ -48,20 +49,20 @@ class HeldShare(TypedRow):
     spare: bool
     spent: dict[str, dict[str, int]] | None
     job_state: Annotated[JobState | None, jobs.c.state]
-    """Null once the job is deleted."""
+    """None once the job is deleted."""
 
     @property
     def held(self) -> Held:
-        """The slots and the time, in milliseconds."""
+        """The held slots and the time in milliseconds."""
         return Held(self.node, self.slots, milliseconds(self.since), milliseconds(self.until))
 
     @property
     def is_settled(self) -> bool:
-        """Whether the stored categories are final."""
+        """Whether the stored categories of the share are final."""
         return self.spent is not None and self.job_state in (None, *TERMINAL_JOB_STATES)
 
     def stored(self) -> Mapping[int, Mapping[str, int]]:
-        """Return the stored categories by day."""
+        """Return the stored slot-time by day and category."""
         return {int(day): spent for day, spent in (self.spent or {}).items()}
 
 
@@ -73,14 +74,14 @@ def read_holdings(
     now: datetime,
     project: str | None = None,
 ) -> list[HeldShare]:
-    """Return the holdings between two times; running shares hold until now.
+    """Return the holdings between two times; running shares count until now.
 
     Args:
-        connection: a transaction.
+        connection: an open transaction.
         since: start of the period.
         until: end of the period.
         now: the present time.
-        project: only shares of this project; by default of every project.
+        project: project of the shares; by default all projects.
     """
     ended = (
         HeldShare.select()
@@ -123,8 +124,8 @@ def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: 
 
     Args:
         holding: the share.
-        ledger: the ledger of its job; None for a deleted job. The time of a deleted and unsettled
-            job is `other`.
+        ledger: the ledger of the share's job; None for a deleted job. If a job was deleted before
+          it was settled, its time has the category `other`.
         start: start of the period.
         end: end of the period.
     """
@@ -136,10 +137,10 @@ def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: 
 
 
 class Settler:
-    """Settles jobs: stores their categories `SETTLED_AFTER` their end.
+    """Settles jobs: stores their categories once `SETTLED_AFTER` has passed since their end.
 
-    From then on the slot-time of the job is read from one row for each share. A resume makes the
-    job unsettled, and its next end settles it again.
+    After that, the slot-time of the job is read from one row per share. A resume makes the job
+    unsettled, and the job is settled again after its next end.
     """
 
     def __init__(self, context: Context) -> None:
@@ -147,7 +148,7 @@ class Settler:
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> None:
-        """Settle some jobs."""
+        """Settle the next jobs."""
         now = self._context.now()
         without = self._isolation.left_out()
         with self._context.database.read() as connection:
@@ -158,14 +159,14 @@ class Settler:
 
 
 def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[str]:
-    """Return the query of the ids of the jobs to settle next.
+    """Return a query for the ids of the next jobs to settle.
 
     Args:
         now: the present time.
         without: ids of jobs to leave out.
     """
     ended_at = (
-        # A subquery, because SQLite would start a join with all ended jobs.
+        # A subquery, because SQLite would start a join at all ended jobs.
         select(jobs.c.ended_at)
         .where(jobs.c.id == holdings.c.job_id, jobs.c.state.in_(_ENDED))
         .scalar_subquery()

@@ -1,7 +1,8 @@
-"""Computes the ledger as a pure function of events and sums: each millisecond has one category.
+"""Computes the ledger of a job, a pure function of events and sums.
 
-The sum is exact by construction: a walk over the events assigns the time between two of them, and
-a measured time is taken only from the unassigned rest of its interval.
+Each millisecond has one category, and the sum is exact by construction. A walk over the events
+assigns the time between two events, and a measured time is taken only from the unassigned rest of
+its interval.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ Part = tuple[TimeCategory, int]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A stretch of time over which its categories are spread evenly."""
+    """A period over which the time of each category is spread evenly."""
 
     start: int
     """Unix time in milliseconds."""
     end: int
     """Unix time in milliseconds."""
     parts: tuple[Part, ...]
-    """Its categories; their times sum to its length."""
+    """Categories of the interval; their times sum to its length."""
     attempt: int | None = None
-    """Number of the running attempt; None while the job waits."""
+    """Number of the running attempt; None while the job waits for one."""
 
     def within(self, start: int, end: int) -> Iterator[Part]:
-        """Yield the categories of the stretch from `start` to `end`; they sum to its length."""
+        """Yield the categories between `start` and `end`; they sum to the length of that part."""
         first, last = max(start, self.start), min(end, self.end)
         if last <= first:
             return
@@ -41,7 +42,7 @@ class Interval:
         before = passed = 0
         for category, time in self.parts:
             before += time
-            # Differences of rounded sums, not rounded times, so that the total stays exact.
+            # Differences of rounded sums instead of rounded times, so that the total stays exact.
             part = before * length // whole - passed
             passed += part
             if part:
@@ -57,11 +58,11 @@ class Mark:
     attempt: int | None = None
     node: str | None = None
     not_before: int | None = None
-    """Earliest launch of a requeued job."""
+    """Earliest launch time of a requeued job."""
     outcome: AttemptOutcome | None = None
-    """How the attempt ended."""
+    """Outcome of the attempt."""
     preempted: bool = False
-    """Whether it was preempted, which is not a failure."""
+    """Whether the attempt was preempted, which is not a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +70,29 @@ class Training:
     """The recorded steps of an attempt; times in milliseconds, by the clock of global rank 0."""
 
     began: int
-    """Unix time of the start of its first step."""
+    """Unix time at which its first step started."""
     recorded: int
-    """Unix time of the end of its last recorded step."""
+    """Unix time at which its last recorded step ended."""
     productive: int
-    """Kept steps, without compilation and without waiting for data."""
+    """Time of kept steps, without compilation and without waiting for data."""
     lost: int
-    """Lost steps, with all of their time."""
+    """Time of lost steps, including compilation and waiting for data."""
     compilation: int
-    """Compilation during kept steps."""
+    """Compilation time during kept steps."""
     data_wait: int
-    """Waiting for data during kept steps."""
+    """Time spent on waiting for data during kept steps."""
     save_stall: int
-    """Time for which saves held up training."""
+    """Time for which saves held up training after the first step."""
     validation: int
-    """Validation."""
+    """Time of validation."""
     last_step: int = 0
-    """The last recorded step."""
+    """Number of the last recorded step."""
     compiled: int = 0
-    """Compilation during all steps, kept or lost; the attempt's pace excludes it."""
+    """Compilation time during all steps, kept or lost; the attempt's pace excludes it."""
 
     @property
     def measured(self) -> tuple[tuple[TimeCategory, int], ...]:
-        """The measured times, in the order of subtraction from the interval."""
+        """The measured times, in the order in which they are taken from the interval."""
         return (
             (TimeCategory.PRODUCTIVE, self.productive),
             (TimeCategory.LOST, self.lost),
@@ -105,32 +106,32 @@ class Training:
     def length(self) -> int:
         """Time from `began` to `recorded`, at least the sum of the measured times.
 
-        A clock that was set back shortens the difference, even below 0.
+        A clock that was set back shortens the difference, which may even be negative.
         """
         return max(self.recorded - self.began, sum(time for _, time in self.measured))
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The time of a job."""
+    """The wall time of a job by category."""
 
     intervals: tuple[Interval, ...]
     """Intervals in order of time, without gaps or overlaps."""
     spent: Spent
     scheduled: int
-    """Milliseconds of all attempts, from placement to end."""
+    """Total milliseconds of all attempts, each from its placement to its end."""
     failures: int
-    """Attempts that failed and were not preempted."""
+    """Number of attempts that failed and were not preempted."""
 
 
 @dataclass(slots=True)
 class _OpenAttempt:
-    """The attempt at the walk's position."""
+    """The attempt that is running at the walk's position."""
 
     number: int | None
     placed: int
     leaves_at: int | None = None
-    """When it was first ordered to end."""
+    """Time of the first order to end the attempt."""
     cancelled_at: int | None = None
     stop_agreed: bool = False
     silent_nodes: set[str | None] = field(default_factory=set)
@@ -151,7 +152,7 @@ class _OpenAttempt:
         self.silent_nodes.add(node)
 
     def silent_within(self, start: int, end: int) -> int:
-        """Return the milliseconds of `start..end` with a silent node."""
+        """Return the milliseconds between `start` and `end` in which any node was silent."""
         spans = list(self.silences)
         if self.silent_nodes:
             spans.append((self.silent_since, end))
@@ -169,13 +170,13 @@ def ledger_of(
     """Return the ledger of the time from `start` to `end`, Unix times in milliseconds.
 
     Args:
-        marks: the events of a job in storage order. An event with a time before its predecessor's
-            (a clock was set back) counts as simultaneous with it.
-        trainings: recorded steps by number of the attempt.
-        start: the submission of the job.
-        end: its end, or now; a time before `start` counts as `start`.
-        untimed: numbers of the attempts that reported steps without any times: the end of their
-            start-up is unknown.
+        marks: the events of a job in storage order. If a clock was set back, an event with a time
+          before its predecessor's counts as simultaneous with the predecessor.
+        trainings: recorded steps by attempt number.
+        start: the submission time of the job.
+        end: the end time of the job, or now; a time before `start` counts as `start`.
+        untimed: numbers of the attempts that reported steps without times, so that the end of their
+          start-up is unknown.
     """
     walk = _Walk(start, max(start, end), trainings=trainings, untimed=untimed)
     for mark in marks:
@@ -197,7 +198,7 @@ class _Walk:
         self._placed_once = False
 
     def take(self, mark: Mark) -> None:
-        """Assign the time up to an event, and apply the event."""
+        """Assign the time up to an event, then apply the event."""
         at = min(max(mark.at, self._now), self._end)
         if self._open is None:
             self._wait_until(at)
@@ -237,8 +238,8 @@ class _Walk:
 
     def _waits(self, mark: Mark) -> None:
         if mark.kind == EventKind.JOB_ENDED:
-            # After an attempt, its outcome has set the category; a job that ends in the queue
-            # waits for a person from then on.
+            # After an attempt, the attempt's outcome has set the category. A job that ends in the
+            # queue waits for a person from then on.
             if self._between in (TimeCategory.QUEUED, TimeCategory.REQUEUED):
                 self._between = TimeCategory.PAUSED
             return
@@ -257,7 +258,7 @@ class _Walk:
             self._intervals.append(Interval(start, end, ((category, end - start),)))
 
     def _close(self, *, outcome: AttemptOutcome | None) -> None:
-        """Assign the time of the open attempt, which ends now."""
+        """Assign the time of the open attempt, which ends at the walk's position."""
         attempt, self._open = self._open, None
         if attempt is None:
             return
@@ -301,14 +302,14 @@ def _split(
 ) -> Iterator[_Stretch]:
     """Yield the time of an attempt from its placement to `end`, in order.
 
-    Without a recorded step, the time before the order to end has the category `before`.
+    If no step is recorded, the time before the order to end has the category `before`.
     """
     if training is None:
         leaves_at = end if attempt.leaves_at is None else attempt.leaves_at
         yield from _unrecorded(attempt, attempt.placed, end, leaves_at=leaves_at, before=before)
         return
-    # The trainer's clock may differ from the server's: shift the interval just far enough to lie
-    # within the attempt.
+    # The trainer's clock may differ from the server's, so shift the interval just far enough to
+    # lie within the attempt.
     length = min(training.length, end - attempt.placed)
     first = min(max(training.began, attempt.placed), end - length)
     yield attempt.placed, first, ((TimeCategory.STARTUP, first - attempt.placed),)
@@ -320,7 +321,7 @@ def _split(
     taken[TimeCategory.OTHER] = left
     lost = taken.pop(TimeCategory.LOST)
     yield first, last - lost, tuple(taken.items())
-    yield last - lost, last, ((TimeCategory.LOST, lost),)  # the steps after the last kept one
+    yield last - lost, last, ((TimeCategory.LOST, lost),)  # steps after the last kept step
     leaves_at = end if attempt.cancelled_at is None else max(attempt.cancelled_at, last)
     if attempt.stop_agreed or outcome == AttemptOutcome.SUCCEEDED:
         leaves_at = last
@@ -330,7 +331,7 @@ def _split(
 def _unrecorded(
     attempt: _OpenAttempt, start: int, end: int, *, leaves_at: int, before: TimeCategory
 ) -> Iterator[_Stretch]:
-    """Yield time without recorded steps, before and after the order to end, each with silences."""
+    """Yield time without steps, before and after the order to end, less any silence."""
     for first, last, category in (
         (start, leaves_at, before),
         (leaves_at, end, TimeCategory.ENDING),

@@ -1,4 +1,4 @@
-"""The ledger of a job, read from its events, attempts and metrics."""
+"""Reads the ledger of a job from the job's events, attempts and metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KINDS = (
     EventKind.ATTEMPT_ENDED,
     EventKind.JOB_ENDED,
 )
-"""Events that may start or end a category."""
+"""Kinds of events that may start or end a category."""
 
 EFFECTIVE = (
     TimeCategory.PRODUCTIVE,
@@ -52,14 +52,14 @@ EFFECTIVE = (
     TimeCategory.SAVE_STALL,
     TimeCategory.VALIDATION,
 )
-"""Productive runtime of the effective training time ratio."""
+"""Categories that count as productive runtime in the effective training time ratio (ETTR)."""
 UNAVAILABLE = (TimeCategory.PAUSED, TimeCategory.IDLE_AFTER_FAILURE)
-"""Time in which the job neither ran nor could be scheduled."""
+"""Categories of the time in which the job neither ran nor could be scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
 class _JobTimes(TypedRow):
-    """Submission and end of a job."""
+    """Submission time and end time of a job."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -81,24 +81,24 @@ def goodput_view(context: Context, job_id: str) -> GoodputView:
 
 @dataclass(frozen=True, slots=True)
 class JobRecords:
-    """The ledger of a job, and its sources."""
+    """The ledger of a job, and the data from which it is computed."""
 
     job_id: str
     since: datetime
-    """Submission."""
+    """Submission time of the job."""
     until: datetime
-    """End, or now."""
+    """End time of the job, or now."""
     recorded: Sequence[RecordedSteps]
-    """Its attempts, each with its last kept step."""
+    """Attempts of the job, each with its last kept step."""
     trainings: Mapping[int, Training]
-    """Recorded steps by number of the attempt."""
+    """Recorded steps by attempt number."""
     untimed: frozenset[int]
-    """Numbers of the attempts that reported steps without any times, as programs may."""
+    """Numbers of the attempts that reported steps without times, as a program may do."""
     ledger: Ledger
 
 
 def records_of(context: Context, connection: Connection, job_id: str) -> JobRecords:
-    """Return the ledger of a job and its sources.
+    """Return the ledger of a job and the data from which it is computed.
 
     Raises:
         NotFoundError: no job has this id.
@@ -114,7 +114,7 @@ def read_records(
 ) -> dict[str, JobRecords]:
     """Return ledgers by job id with a fixed number of queries; unknown jobs are omitted.
 
-    Each covers the time from submission to end, or to now.
+    Each ledger covers the time from the job's submission to its end, or to now.
     """
     rows = _JobTimes.all(connection, _JobTimes.select().where(jobs.c.id.in_(job_ids)))
     now = context.now()
@@ -168,7 +168,7 @@ def _view(records: JobRecords) -> GoodputView:
 
 
 def milliseconds(at: datetime) -> int:
-    """Return the Unix time in milliseconds."""
+    """Return a time as a Unix time in milliseconds."""
     return (at - EPOCH) // MILLISECOND
 
 
@@ -190,7 +190,7 @@ def _marks(connection: Connection, job_ids: Collection[str]) -> dict[str, list[M
 def _mark(
     at: int, kind: EventKind, *, attempt: int | None, node: str | None, data: dict[str, Any]
 ) -> Mark:
-    # The models of the data are not used: an event of another version may have other fields.
+    # Do not use the models of the data: an event of another version may have other fields.
     not_before, outcome = data.get("not_before"), data.get("outcome")
     failure = data.get("failure") or {}
     return Mark(
@@ -207,10 +207,10 @@ def _mark(
 def _recorded_steps(
     connection: Connection, job_ids: Collection[str]
 ) -> dict[str, list[RecordedSteps]]:
-    """Return the attempts by job id, each with its last kept step.
+    """Return the attempts of each job by job id, each attempt with its last kept step.
 
-    Steps along the lineage are kept. If the newest attempt ended early, its steps up to its newest
-    checkpoint are kept: no later attempt can start after it.
+    Steps along the lineage are kept. If the newest attempt ended early, only its steps up to its
+    newest checkpoint are kept, because no later attempt can start after that checkpoint.
     """
     by_job = attempts_of_jobs(connection, job_ids)
     newest = {job_id: max(keys) for job_id, keys in by_job.items() if keys}
@@ -230,9 +230,9 @@ def _recorded_steps(
 
 
 def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
-    """Return the numbers of the attempts with a reported step by job id; only for programs.
+    """Return, by job id, the numbers of the attempts that reported a step; programs only.
 
-    The built-in trainer records the time of each step, at the latest with the next logged one.
+    The built-in trainer records the time of each step, no later than at the next logged step.
     """
     attempt = attempts.c
     query = (
@@ -251,7 +251,7 @@ def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, froz
 
 
 def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:
-    """Return the newest saved step, if any, by attempt id; only attempts that ended early."""
+    """Return the newest saved step, if any, by attempt id, for attempts that ended early."""
     attempt = attempts.c
     saved = (
         select(func.max(checkpoints.c.step))

@@ -1,6 +1,7 @@
-"""Published estimates of reliability, as pure functions. All times of a call have one unit.
+"""Published estimates of reliability, as pure functions. All times of a call share one unit.
 
-The mean time to failure (MTTF) is that of a whole job: time of its attempts divided by failures.
+The mean time to failure (MTTF) is that of a whole job: the time of its attempts divided by
+the number of failures.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import numpy as np
 from trainyard.protocol.goodput import MeanTimeToFailure
 
 CONFIDENCE = 0.95
-"""Confidence of each bound of a mean time to failure; the two enclose 90 %."""
+"""Confidence of each bound of a mean time to failure; the two bounds enclose 90 %."""
 HALVINGS = 60
-"""Bisections in the search for a quantile: more digits than a float has."""
+"""Bisection steps in the search for a quantile; enough for more digits than a float has."""
 
 
 def mean_time_to_failure(seconds: float, failures: int) -> MeanTimeToFailure:
-    """Return the mean time to failure of attempts with this total time, with its bounds."""
+    """Return the mean time to failure and its bounds, from the total time of the attempts."""
     return MeanTimeToFailure(
         failures=failures,
         mttf_seconds=seconds / failures if failures else None,
@@ -28,21 +29,21 @@ def mean_time_to_failure(seconds: float, failures: int) -> MeanTimeToFailure:
 
 
 def mttf_lower(time: float, failures: int) -> float:
-    """Return the lower bound of the MTTF, with `CONFIDENCE`.
+    """Return the lower bound of the MTTF with the confidence `CONFIDENCE`.
 
-    Failures at a constant rate within a given time follow the Poisson distribution; the exact
-    bounds of its rate are quantiles of the Gamma distribution (Garwood 1936, "Fiducial limits for
-    the Poisson distribution"). Without a failure the bound is about a third of the time.
+    Failures at a constant rate within a given time follow the Poisson distribution. The exact
+    bounds of the rate are quantiles of the Gamma distribution (Garwood 1936, "Fiducial limits for
+    the Poisson distribution"). Without a failure, the bound is about one third of `time`.
 
     Args:
-        time: time during which the failures happened.
+        time: total time in which the failures were counted.
         failures: number of failures, 0 or more.
     """
     return time / _gamma_quantile(CONFIDENCE, failures + 1)
 
 
 def mttf_upper(time: float, failures: int) -> float | None:
-    """Return the upper bound of the MTTF, with `CONFIDENCE`; None without a failure."""
+    """Return the upper bound of the MTTF with `CONFIDENCE`; None without a failure."""
     return time / _gamma_quantile(1 - CONFIDENCE, failures) if failures else None
 
 
@@ -52,13 +53,13 @@ def expected_ettr(
     """Return the expected effective training time ratio (ETTR) of a long run, 0 to 1.
 
     Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"
-    (2024, arXiv 2410.21680): each failure costs a start-up u0 and half an interval dt between two
-    saves, and each save a stall w. Of the time in which the job is scheduled, the share
+    (2024, arXiv 2410.21680): each failure costs a start-up u0 and half of the interval dt between
+    two saves, and each save costs a stall w. Of the time in which the job is scheduled, the share
 
         (1 - r (u0 + dt / 2)) / (1 + w / dt)
 
-    is productive, where r = 1 / MTTF is the failure rate of all its nodes. Each failure also costs
-    a wait q for slots, in which the job could have run: a factor 1 / (1 + r q).
+    is productive, where r = 1 / MTTF is the failure rate of all nodes of the job. Each failure also
+    costs a wait q for slots, in which the job could have run; the wait adds a factor 1 / (1 + r q).
 
     Args:
         mttf: mean time to failure of the job, more than 0.

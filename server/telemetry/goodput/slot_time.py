@@ -1,4 +1,4 @@
-"""Slot-time of held and of free slots by category and day, as pure functions.
+"""Slot-time of held and free slots, by category and day, as pure functions.
 
 Times are Unix times in milliseconds, days are numbers of UTC days since 1970, and slot-time is
 slots times milliseconds. All sums are exact integers.
@@ -17,14 +17,14 @@ DAY = 86_400_000
 """Milliseconds of a day."""
 
 Spent = Counter[str]
-"""Slot-time by category: a `TimeCategory` or its stored name."""
+"""Slot-time by category; the key is a `TimeCategory` or the stored name of one."""
 ByDay = dict[int, Spent]
 """Slot-time by day and category."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Slots of a node that a share held."""
+    """The slots of a node that a share held."""
 
     node: str
     slots: int
@@ -34,18 +34,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class CapacityChange:
-    """The capacity of a node from a moment on."""
+    """The capacity of a node from the time `since` on."""
 
     node: str
     since: int
     slots: int
     use: TimeCategory
-    """Category of its free slots."""
+    """Category of the node's free slots."""
     withheld: int = 0
-    """Number of withheld slots among them, if the node takes jobs."""
+    """Number of withheld slots among the free ones, if the node takes jobs."""
 
     def unheld(self, held: int) -> Iterator[tuple[TimeCategory, int]]:
-        """Yield the free slots by category, when shares hold `held` slots of the node."""
+        """Yield the free slots by category while shares hold `held` slots of the node."""
         free = max(self.slots - held, 0)
         withheld = min(self.withheld, free) if self.use == TimeCategory.IDLE else 0
         if withheld:
@@ -55,7 +55,7 @@ class CapacityChange:
 
 
 def days(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each day between two times, with start and end of its part."""
+    """Yield each day between two times, with start and end of its part in the period."""
     at = start
     while at < end:
         day = at // DAY
@@ -75,7 +75,7 @@ def spread(
     """Return the slot-time that a share held between two times, by day.
 
     Args:
-        intervals: the intervals of its attempt, in order.
+        intervals: the intervals of the share's attempt, in order.
         held: the share.
         start: start of the period.
         end: end of the period.
@@ -100,7 +100,7 @@ def unheld(
 ) -> ByDay:
     """Return the slot-time of free slots by day.
 
-    A node that offers fewer slots than shares hold on it has no free slots.
+    While shares hold more slots than a node offers, the node has no free slots.
     """
     changes: dict[str, list[CapacityChange]] = defaultdict(list)
     for change in capacity:
@@ -143,7 +143,7 @@ def _add_node(
 
 
 def total(found: Mapping[int, Spent]) -> Spent:
-    """Return the sum of all days."""
+    """Return the slot-time by category, summed over all days."""
     summed: Spent = Counter()
     for spent in found.values():
         summed.update(spent)

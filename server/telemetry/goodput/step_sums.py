@@ -1,9 +1,9 @@
-"""Sums the metrics of attempts for the ledger, separately over kept and lost steps.
+"""Sums the metrics of attempts for the ledger, with separate sums for kept and lost steps.
 
-Series with a point at each logged step are summed from the stored sums of their chunks: four
-numbers of a chunk are read. A chunk is decoded only if the last kept step cuts it, if it has no
-sum, or if it contains steps before the attempt. An older version wrote chunks without a sum:
-`store_step_sums` adds it once.
+Series with a point at each logged step are summed from the stored sums of their chunks, so only
+four numbers per chunk are read. A chunk is decoded only if the last kept step lies inside it, if it
+has no sum, or if it contains steps before the attempt. An older version wrote chunks without a
+sum; `store_step_sums` adds the sum once.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from server.telemetry.metrics.store import read_tails
 from server.telemetry.metrics.time_axis import last_number_of, number_at
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
-"""Means over the steps since the previous point; one point at each logged step."""
+"""Series of means over the steps since the previous point, with a point at each logged step."""
 COMPILE, SAVE, VALIDATION = "compile/seconds", "checkpoint/stall_seconds", "validation/seconds"
-"""Durations; a point at each step with a compilation, a save or a validation."""
+"""Series of durations, with a point at each step with a compilation, a save or a validation."""
 DENSE, SPARSE = (STEP, DATA), (COMPILE, SAVE, VALIDATION)
 ATTEMPTS_AT_ONCE = 1_000
-"""Attempts in one query, each with up to three series; SQLite allows 32,766 parameters."""
+"""Attempts per query, each with up to three series; SQLite allows 32,766 parameters."""
 SUMMED_AT_ONCE = 200
-"""Chunks without a sum in one batch; up to 24 KB each."""
+"""Chunks without a sum that one batch decodes, up to 24 KB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """The steps of an attempt; the job kept those up to `until`."""
+    """The steps of an attempt; steps up to `until` are kept."""
 
     attempt_id: str
     number: int
@@ -54,23 +54,23 @@ class RecordedSteps:
 
 @dataclass(frozen=True, slots=True)
 class StepSum:
-    """A series of means summed over steps."""
+    """The sums of a series of means, over kept and lost steps."""
 
     kept: float = 0.0
     """Sum over the kept steps."""
     lost: float = 0.0
     """Sum over the lost steps."""
     began: float = 0.0
-    """Unix time, seconds, of the start of the first point's steps."""
+    """Unix time in seconds at which the steps of the first point started."""
     recorded: float = 0.0
-    """Unix time of the last point."""
+    """Unix time of the last point, in seconds."""
     last_step: int = 0
-    """Step of the last point."""
+    """Step number of the last point."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk(TypedRow):
-    """A chunk of a series without its points."""
+    """A chunk of a series, read without the chunk's points."""
 
     table: ClassVar[Table] = metric_chunks
     series_id: int
@@ -78,20 +78,20 @@ class _Chunk(TypedRow):
     last_step: int
     step_sum: float | None
     first_number: Annotated[bytes, number_at(metric_chunks.c.numbers, 1).label("first_number")]
-    """Its first value, 8 bytes."""
+    """First value of the chunk, 8 bytes."""
     first_time: Annotated[bytes, number_at(metric_chunks.c.times, 1).label("first_time")]
-    """Time of its first point, 8 bytes."""
+    """Time of the chunk's first point, 8 bytes."""
     last_time: Annotated[bytes, last_number_of(metric_chunks.c.times).label("last_time")]
-    """Time of its last point, 8 bytes."""
+    """Time of the chunk's last point, 8 bytes."""
 
 
 def read_trainings(
     connection: Connection, recorded: Sequence[RecordedSteps]
 ) -> dict[str, Training]:
-    """Return the recorded time by attempt id; attempts without steps are omitted.
+    """Return recorded training times by attempt id; attempts without steps are omitted.
 
-    The number of queries is fixed for `ATTEMPTS_AT_ONCE` attempts. They read the chunks of two
-    series of each attempt, and its live points.
+    The number of queries is fixed for every `ATTEMPTS_AT_ONCE` attempts. The queries read the
+    chunks of two series per attempt, and its live points.
     """
     trainings: dict[str, Training] = {}
     for some in batches(recorded, ATTEMPTS_AT_ONCE):
@@ -100,10 +100,10 @@ def read_trainings(
 
 
 def store_step_sums(context: Context, job_id: str) -> None:
-    """Store the sums of a job's chunks that an older version wrote without one.
+    """Store the missing sums of the chunks that an older version wrote for a job.
 
-    Each batch is decoded and stored in its own transactions, which bounds memory and the duration
-    of locks. After a failure, the next call sums the rest.
+    Each batch is decoded and stored in its own transactions, which limits memory and the duration
+    of locks. After a failure, the next call sums the remaining chunks.
     """
     chunks = metric_chunks.c
     query = (
@@ -185,7 +185,7 @@ def _training(
     kept = _milliseconds(step.kept)
     data_wait = min(_milliseconds(data.kept), kept)
     compilation = min(_milliseconds(compiled), kept - data_wait)
-    # The first step's record has the stall of the save before it, which belongs to start-up.
+    # The first step's record has the stall of the previous save, which belongs to start-up.
     stall = _total(sparse.get(SAVE), first=one.start_step + 2, last=NEVER)
     return Training(
         began=_milliseconds(step.began),
@@ -218,7 +218,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> dict[int, StepSum]:
-    tails = read_tails(connection, series, first=0, last=NEVER)  # before the chunks
+    tails = read_tails(connection, series, first=0, last=NEVER)  # read before the chunks
     rows = _chunks(connection, list(series))
     opened = decode(
         connection,
@@ -227,7 +227,7 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
             for key, own in rows.items()
             for row in own
             if row.step_sum is None
-            or row.first_step <= series[key].start_step  # by a rank that counts steps its own way
+            or row.first_step <= series[key].start_step  # a rank may count steps differently
             or row.first_step <= series[key].until < row.last_step
         },
     )
@@ -237,7 +237,7 @@ def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> d
         for row in rows.get(key, ()):
             if (key, row.first_step) in opened:
                 added.points(opened[key, row.first_step])
-            elif row.step_sum is not None:  # a chunk without a sum is decoded, if it still exists
+            elif row.step_sum is not None:  # chunk without a sum: decoded, if it still exists
                 added.chunk(row, row.step_sum)
         added.points(tails.get(key, Points.joined([])))
         total = added.total()
@@ -257,7 +257,7 @@ def _chunks(connection: Connection, series_ids: Sequence[int]) -> dict[int, list
 
 
 class _Adding:
-    """Adds up one series, part by part in rising order of the steps."""
+    """Adds up one series, part by part in ascending order of the steps."""
 
     def __init__(self, recorded: RecordedSteps) -> None:
         self.previous = recorded.start_step
@@ -267,7 +267,7 @@ class _Adding:
         self._recorded = 0.0
 
     def chunk(self, row: _Chunk, step_sum: float) -> None:
-        """Add the stored sum of a chunk, which lies on one side of the last kept step."""
+        """Add the stored sum of a chunk without the last kept step inside it."""
         first, began, recorded = struct.unpack(
             "<3d", row.first_number + row.first_time + row.last_time
         )
@@ -284,9 +284,9 @@ class _Adding:
         self.previous, self._recorded = row.last_step, recorded
 
     def points(self, points: Points) -> None:
-        """Add points, each for the steps since the previous one.
+        """Add points, each of which stands for the steps since the previous point.
 
-        Points before the attempt are left out, and live points that a chunk contains by now.
+        Points before the attempt are left out, and so are live points that are already in a chunk.
         """
         points = points[points.steps > self.previous]
         if not len(points):
@@ -305,7 +305,7 @@ class _Adding:
             self._began = time - (seconds * covered if 0 <= seconds < MAX_SUMMED else 0.0)
 
     def total(self) -> StepSum | None:
-        """Return the sum; None without a point after the attempt's start step."""
+        """Return the sum; None if no point follows the attempt's start step."""
         if self._began is None:
             return None
         return StepSum(self._kept, self._lost, self._began, self._recorded, self.previous)

@@ -1,4 +1,4 @@
-"""Predicts the effect of another save interval on a job, by a replay of its records."""
+"""Predicts the effect of another save interval on a job by replaying the job's records."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
 
 SAVE_TIME = "checkpoint/save_seconds"
-"""From the start of a save to its commit; one point for each save, as in `SAVE`."""
+"""Series of the times from the start of a save to its commit, with a point for each save."""
 
 
 WAITS = (TimeCategory.QUEUED, TimeCategory.REQUEUED, TimeCategory.BACKOFF)
-"""Time that an attempt waits for its placement."""
+"""Categories of the time in which a job waits for a placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(TypedRow):
-    """The fields of an attempt that a replay reads."""
+    """An attempt with the fields that a replay reads."""
 
     table: ClassVar[Table] = attempts
     number: int
@@ -57,7 +57,7 @@ class _Attempt(TypedRow):
         .correlate(attempts)
         .scalar_subquery(),
     ]
-    """When its newest checkpoint was written."""
+    """Time at which the attempt's newest checkpoint was written."""
     job_state: Annotated[JobState, jobs.c.state]
     progress: Annotated[Progress, jobs.c.progress]
 
@@ -192,19 +192,19 @@ def _outcome(replayed: Replayed, productive: float, expected: float | None) -> I
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """Costs of failures and saves, as the published estimates define them; milliseconds."""
+    """Costs of failures and saves in milliseconds, as the published estimates define them."""
 
     mttf: float
     startup: float
-    """From the placement to the first step, and compilation."""
+    """Time from the placement to the first step, plus compilation."""
     queue: float
-    """Wait for slots before an attempt."""
+    """Mean wait for slots before an attempt."""
     stall: float
     step: float
 
     @classmethod
     def of(cls, run: RecordedRun, records: JobRecords) -> _Losses | None:
-        """Return the costs of a job; None without a failure."""
+        """Return the costs of a job's failures and saves; None without a failure."""
         ledger = records.ledger
         if not ledger.failures:
             return None
@@ -219,7 +219,7 @@ class _Losses:
         )
 
     def expected_ettr(self, interval_steps: int) -> float | None:
-        """Return the ETTR of a long run with these saves; None without saves."""
+        """Return the expected ETTR of a long run with this save interval; None without saves."""
         if not interval_steps or not self.mttf:
             return None
         return expected_ettr(
@@ -239,10 +239,10 @@ class _Losses:
 
 
 def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tuple[float, float]:
-    """Return the mean stall of a save and its mean time to the commit, in milliseconds.
+    """Return the mean stall per save and the mean time to its commit, in milliseconds.
 
-    The save before an attempt's first step is part of the start-up (the record of that step has its
-    stall). Both are 0 if no other save is recorded.
+    The save before an attempt's first step belongs to the start-up (the record of that step has
+    its stall), so this save is left out. Both means are 0 if no other save is recorded.
     """
     series = metric_series.c
     starts = {one.attempt_id: one.start_step for one in recorded}

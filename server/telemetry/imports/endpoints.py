@@ -1,4 +1,4 @@
-"""`/imports`: runs of other tools."""
+"""`/imports`: imports of runs of other tools."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PointsBody = Annotated[ImportedPoints, Depends(JsonBody(ImportedPoints))]
 
 @router.post("", status_code=201, response_model=ImportView, summary="Import a run")
 def start(context: ServerContext, principal: Person, body: Body) -> Response:
-    """Store a run of another tool as an ended job; its points follow in other requests.
+    """Store a run of another tool as an ended job; later requests add the run's points.
 
-    A repeat with the same content, by its digest, returns the same job. The reply has the number of
-    stored points.
+    A repeated request with the same content digest returns the same job. The response has the
+    number of stored points.
     """
     view = store.start_import(context, body, actor=principal.actor)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{view.job_id}"})
@@ -33,5 +33,5 @@ def start(context: ServerContext, principal: Person, body: Body) -> Response:
 
 @router.post("/{job_id}/points", response_model=ImportView, summary="Add points to an import")
 def add(context: ServerContext, job_id: JobId, body: PointsBody) -> Response:
-    """Store the next points; stored points are ignored, and a gap is refused."""
+    """Store the next points; points already stored are ignored, and a gap is an error."""
     return reply(store.add_points(context, job_id, body))

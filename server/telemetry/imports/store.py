@@ -1,4 +1,4 @@
-"""Imported runs: jobs in a final state with one attempt; their points arrive in batches."""
+"""Stores imported runs as ended jobs with one attempt; their points arrive in batches."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.sections.program import ProgramSection
 
 LAYOUT = "imported"
-"""Layout of an imported job in lists."""
+"""Layout of an imported job, as lists show it."""
 UNKNOWN_COMMAND = "unknown"
-"""First word of a command that the tool did not record."""
+"""First word of the command if the tool did not record the command."""
 DESIRED = {JobState.STOPPED: DesiredState.STOP, JobState.CANCELLED: DesiredState.CANCEL}
 
 
 def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> ImportView:
-    """Store a run without its points, or return the import with the same content.
+    """Store a run without its points, or return the existing import of the same content.
 
     Args:
-        context: the server's surroundings.
-        request: the run.
-        actor: who imports it.
+        context: the server's context.
+        request: the run to import.
+        actor: the person who imports the run.
 
     Raises:
-        InvalidRequestError: its project does not exist.
+        InvalidRequestError: the run's project does not exist.
     """
     with context.database.write() as connection:
         lock_digest(context, connection, request.run.digest)
@@ -97,7 +97,7 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
     Raises:
         NotFoundError: the job does not exist or is not an import.
         ConflictError: earlier points are missing.
-        InvalidRequestError: more points than a request, or the run, may have.
+        InvalidRequestError: more points than the limit per request, or than the run has.
     """
     given = sum(len(series.points) for series in batch.series)
     if given > MAX_BATCH_POINTS:
@@ -135,7 +135,8 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
 
 
 def _spec(request: ImportRequest) -> JobSpec:
-    # As a program, because only command and arguments are known; comparisons read them.
+    # Stored as a program, because only the command and its arguments are known. Comparisons of
+    # jobs read both.
     program = ProgramSection(
         command=request.command or (UNKNOWN_COMMAND,), arguments=request.arguments
     )
@@ -152,7 +153,7 @@ def _job(
 ) -> dict[str, object]:
     now, run = context.now(), request.run
     began, ended = _times(request)
-    # The job gets the run's state only with the last points: before, it is incomplete.
+    # The job gets the run's state with the last points, because it is incomplete before.
     state = JobState.STOPPED if run.points else JobState(request.state)
     loss = None if request.loss is None else float(request.loss)
     return {
@@ -223,9 +224,9 @@ def _incomplete(run: ImportedRun, received: int) -> str:
 
 
 def _complete(connection: Connection, job_id: str) -> dict[str, object]:
-    """Return a job's fields for its last points: state, end and reason of its attempt.
+    """Return the job's fields after the last points: state, desired state and reason.
 
-    The attempt has the run's end from its creation.
+    The end time is set when the import starts.
     """
     query = select(imports.c.reason, attempts.c.outcome).join(
         attempts, attempts.c.job_id == imports.c.job_id

@@ -1,1 +1,1 @@
-"""Ingestion of reports: each is parsed, stored once and passed to its subscribers."""
+"""Ingestion of reports: each report is parsed, stored once and sent to its subscribers."""

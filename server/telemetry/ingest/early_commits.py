@@ -1,8 +1,8 @@
-"""Holds a program's commit back until the server has the earlier metrics of all of its ranks.
+"""Holds back a program's commit until the server has the earlier metrics of all its ranks.
 
-Each node reports its own ranks. The node of global rank 0 reports the commit, after the metrics of
-its ranks; metrics of other nodes may arrive later. At the end of a checkpoint block each rank adds
-a record of the step, so that its progress shows whether its metrics have arrived.
+Each node reports its own ranks. The node of global rank 0 reports the commit after the metrics of
+its ranks, but the metrics of other nodes may arrive later. At the end of a checkpoint block, each
+rank records the step, so its progress shows whether its metrics have arrived.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from trainyard.protocol.states import AttemptNodeState
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 LONGEST_HOLD = timedelta(seconds=30)
-"""Age from which a commit is accepted anyway: a node may be silent, or its library older."""
+"""Maximum age of a commit that is held back; an older commit is accepted because a node may be
+silent or may use an older library."""
 
 
 def hold_early_commits(incoming: IncomingReport) -> None:
-    """Leave out a commit that precedes metrics of another node, and all events after it."""
+    """Leave out a commit that precedes metrics of another node, and all events after the commit."""
     commits = [
         (index, event)
         for index, event in enumerate(incoming.content.events)
@@ -34,7 +35,7 @@ def hold_early_commits(incoming: IncomingReport) -> None:
     now = incoming.context.now()
     for index, commit in commits:
         has_all = ranks >= commit.world_size and step >= commit.step
-        # A clock that is ahead holds nothing.
+        # If the trainer's clock is ahead of the server's, nothing is held back.
         if not has_all and timedelta() <= now - commit.created_at < LONGEST_HOLD:
             incoming.content.hold_events(index)
             return

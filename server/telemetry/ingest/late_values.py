@@ -1,6 +1,6 @@
-"""Moves values of an attempt's start step to the earlier attempt that took this step.
+"""Moves values of an attempt's start step to the earlier attempt that trained this step.
 
-A trainer that stops leaves out the validation of its last step; its resume makes up for it.
+A trainer that stops leaves out the validation of its last step; the resumed attempt runs it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from trainyard.run.records import MetricRecord
 def move_late_values(
     incoming: IncomingReport, metrics: MutableMapping[str, list[MetricRecord]]
 ) -> None:
-    """Move values of the start step to the attempt of the lineage that took it.
+    """Move values of the start step to the attempt of the lineage that trained the step.
 
-    A series that has the step already keeps its value: `store_metrics` stores a step once. The
-    digest stays with the attempt that recorded it.
+    If a series already has a value for the step, that value stays, because `store_metrics` stores a
+    step once. The data digest stays with the attempt that recorded it.
 
     Args:
-        incoming: a report of an attempt.
+        incoming: the report of an attempt.
         metrics: new records by attempt id, in the order of steps.
     """
     share = incoming.share
@@ -34,7 +34,7 @@ def move_late_values(
     segments = lineage_of(keys, share.number).segments
     step = share.start_step
     owner = next((s.attempt_id for s in segments if s.after < step <= s.until), None)
-    if owner is None or owner == share.attempt_id:  # a fork: another job took the step
+    if owner is None or owner == share.attempt_id:  # a fork: another job trained the step
         return
     metrics.setdefault(owner, []).extend(replace(each, data_digest=None) for each in late)
     metrics[share.attempt_id] = [

@@ -1,4 +1,4 @@
-"""Parses lines of metrics files: records of a step and, in event files, restarts."""
+"""Parses the lines of metrics files: records of a step, and restarts in event files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trainyard.run.metric_names import is_storable
 from trainyard.run.records import MetricRecord, SeriesRestart
 
 NAMES = b'"names":'
-"""Bytes in every line of a restart."""
+"""Bytes that every line of a restart contains."""
 
 
 def metric_line(text: bytes) -> MetricRecord:
-    """Read a line of `metrics.jsonl`.
+    """Parse a line of `metrics.jsonl`.
 
     Raises:
-        ValueError: the line is not a record, or the store cannot keep its number or name.
+        ValueError: the line is not a record, or the store cannot keep its numbers or names.
     """
     metrics = parse_record(MetricRecord, text)
     check_moment(metrics.step, metrics.time)
@@ -31,14 +31,14 @@ def metric_line(text: bytes) -> MetricRecord:
 
 
 def event_file_line(text: bytes) -> MetricRecord:
-    """Read a line of `event_files.jsonl`, which may be a restart.
+    """Parse a line of `event_files.jsonl`, which may be a restart.
 
     Raises:
-        ValueError: the line is not a record, or the store cannot keep its number or name.
+        ValueError: the line is not a record, or the store cannot keep its numbers or names.
     """
     try:
         restart = parse_record(SeriesRestart, text) if NAMES in text else None
-    except ValidationError:  # a name of a metric may look like the field
+    except ValidationError:  # the name of a metric may contain `NAMES`
         restart = None
     if restart is None:
         return metric_line(text)
@@ -48,7 +48,7 @@ def event_file_line(text: bytes) -> MetricRecord:
     return restart
 
 
-@lru_cache(maxsize=4096)  # every line of a run holds the same names
+@lru_cache(maxsize=4096)  # every line of a run has the same names
 def _check_name(name: str) -> None:
     if not is_storable(name):
         raise ValueError(f"{name[:120]!r} is not the name of a metric")

@@ -1,11 +1,12 @@
 """Unpacks the chunks of a report, cuts off stored bytes and parses the rest into records.
 
 The cause of an unreadable line decides the outcome. A chunk that is damaged or ends within a line
-can be sent again: the report is refused (422). A complete but invalid line stays invalid, and must
-not block the spool for ever. Alone in its chunk, it is skipped, acknowledged and recorded by an
-event. In a chunk with other lines, it causes a refusal that names its first byte: a sender and a
-server of different versions then lose single lines, not thousands. In the file of one process of a
-program (`metrics:<process>`) and in that of artifacts, an invalid line is always skipped.
+can be sent again, so the report is rejected (422). A complete but invalid line stays invalid and
+must not block the spool forever. If the invalid line is alone in its chunk, it is skipped,
+acknowledged and recorded by an event. If its chunk has other lines, the report is rejected with an
+error that names the line's first byte; a sender and a server of different versions then lose single
+lines instead of thousands. An invalid line in the file of one process of a program
+(`metrics:<process>`) or in the file of artifacts is always skipped.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ from trainyard.run.records import (
 Record = TypeVar("Record")
 
 MAX_CONTENT_BYTES = 4 * MAX_CHUNK_BYTES
-"""Limit of the total bytes of a report's chunks."""
+"""Maximum total size of a report's chunks, in bytes."""
 MAX_OFFSET = 2**62
 METRICS = frozenset({"metrics", EVENT_FILES})
-"""Files of metrics."""
+"""Names of the files with metrics."""
 EVENT_LINES, RESTART_LINES = 500, 5
-"""Limits of one report: lines of `events.jsonl`, and restarts in event files. The sender continues
-after them. A restart reads and writes the tails of up to 500 series."""
+"""Maximum number of lines of `events.jsonl`, and of restarts in event files, per report. The sender
+sends the rest in the next reports. A restart reads and writes the tails of up to 500 series."""
 Comparison = StragglerFound | StragglerGone | RankTimes
 """Results of the trainer's comparison of its ranks."""
 TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed | Comparison
@@ -76,7 +77,7 @@ TRAINER_EVENTS: Mapping[RunEventKind, type[TrainerEvent]] = {
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """The answer of the training loop to a request."""
+    """The training loop's answer to a request."""
 
     request_id: str
     answer: RequestAnswer
@@ -88,49 +89,49 @@ RunEvent = Manifest | ProgramManifest | SaveSettled | SaveFailed | AnsweredReque
 
 @dataclass(frozen=True)
 class UnpackedChunk:
-    """Some bytes of one file."""
+    """The unpacked bytes of a chunk, which is a part of one file."""
 
     pointer: str
-    """JSON pointer to the chunk of the report."""
+    """JSON pointer to the chunk within the report."""
     file: str
     start: int
     content: bytes
 
     @property
     def end(self) -> int:
-        """Offset after the last byte."""
+        """Offset in the file after the last byte of the chunk."""
         return self.start + len(self.content)
 
 
 @dataclass(frozen=True)
 class SkippedLine:
-    """An unreadable line."""
+    """A line that could not be read, with the error."""
 
     file: str
     offset: int
-    """Its first byte."""
+    """Offset of the first byte of the line."""
     error: str
 
 
 @dataclass
 class ReportContent:
-    """New content of one report, by kind."""
+    """The new content of one report, by kind."""
 
     chunks: list[UnpackedChunk]
-    """The acknowledged bytes."""
+    """Chunks with the bytes to acknowledge."""
     metrics: list[MetricRecord] = field(default_factory=list)
     of_ranks: list[tuple[int, MetricRecord]] = field(default_factory=list)
-    """Rank and record, of a program with several processes."""
+    """Ranks with their records, for a program with several processes."""
     events: list[RunEvent] = field(default_factory=list)
     event_offsets: list[int] = field(default_factory=list)
-    """First byte of the line of each event."""
+    """For each event, the offset of the first byte of its line."""
     artifacts: list[ArtifactLine] = field(default_factory=list)
     output: list[tuple[int, bytes]] = field(default_factory=list)
-    """Global rank and bytes."""
+    """Global ranks with the bytes of their output."""
     skipped: list[SkippedLine] = field(default_factory=list)
 
     def hold_events(self, first: int) -> None:
-        """Leave out an event and all later ones, unacknowledged: the sender repeats them."""
+        """Drop an event and all later ones without acknowledgement, so the sender repeats them."""
         offset = self.event_offsets[first]
         del self.events[first:], self.event_offsets[first:]
         self.chunks = [
@@ -143,13 +144,13 @@ class ReportContent:
 
 
 def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
-    """Return the bytes of a report's chunks.
+    """Return the unpacked bytes of a report's chunks.
 
     Raises:
         InvalidRequestError: a chunk is not zlib in base64, its size is not `end - start` bytes, or
             the report exceeds `MAX_CONTENT_BYTES`.
     """
-    # Check all sizes before inflating any: a chunk of negative size would hide others.
+    # Check all sizes before inflating any chunk: a negative size would lower the sum.
     total = sum(_size(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks))
     if total > MAX_CONTENT_BYTES:
         raise InvalidRequestError.at(
@@ -166,7 +167,7 @@ def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> Repor
         share: the reporting share, with the acknowledged offset of each file.
 
     Raises:
-        InvalidRequestError: another node reports one of the files, or a line cannot be read.
+        InvalidRequestError: another node must report one of the files, or a line cannot be read.
     """
     for chunk in chunks:
         _check_file(chunk, share)
@@ -195,7 +196,7 @@ def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> Repor
 
 
 def artifact_line(text: bytes) -> ArtifactLine:
-    """Read a line of `artifacts.jsonl`.
+    """Parse a line of `artifacts.jsonl`.
 
     Raises:
         ValueError: the line is not an artifact, or the store cannot keep its number or name.
@@ -208,7 +209,7 @@ def artifact_line(text: bytes) -> ArtifactLine:
 
 
 def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
-    """Read a line of `events.jsonl` of this attempt.
+    """Parse a line of `events.jsonl` of this attempt.
 
     Raises:
         ValueError: the line is not an event, or announces a commit of another attempt.
@@ -230,7 +231,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
             raise ValueError(f"request_id {request_id[:40]!r} is not an id")
         return AnsweredRequest(request_id, check_record(RequestAnswer, data))
     data = {**line.data, "step": line.step, "time": line.time}
-    # A newer trainer may add fields.
+    # A newer trainer may add fields, so unknown fields are ignored.
     return TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore")
 
 
@@ -262,7 +263,7 @@ def _unpack(pointer: str, chunk: Chunk) -> UnpackedChunk:
 
 
 def _inflated(packed: bytes, *, limit: int) -> bytes:
-    """Return at most `limit` decompressed bytes, whatever the size of a decompression bomb."""
+    """Return at most `limit` decompressed bytes, as a guard against decompression bombs."""
     stream = zlib.decompressobj()
     content = stream.decompress(packed, limit)
     if len(content) < limit and not stream.eof:
@@ -273,7 +274,7 @@ def _inflated(packed: bytes, *, limit: int) -> bytes:
 
 
 def _check_file(chunk: UnpackedChunk, share: ReportedShare) -> None:
-    if chunk.file == ARTIFACTS:  # each node has its own
+    if chunk.file == ARTIFACTS:  # each node has its own file
         return
     if chunk.file in {*METRICS, "events"}:
         if share.node_rank == 0:
@@ -297,7 +298,7 @@ def _rank(file: str) -> int:
 
 
 def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
-    """Cut a chunk after `EVENT_LINES` events: each is a row, and some change a catalog."""
+    """Cut a chunk after `EVENT_LINES` events; an event adds a row and may change a catalog."""
     if chunk.file == EVENT_FILES:
         return _to_restart(chunk)
     if chunk.file != "events" or chunk.content.count(b"\n") <= EVENT_LINES:
@@ -319,7 +320,7 @@ def _to_restart(chunk: UnpackedChunk) -> UnpackedChunk:
 
 
 def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[UnpackedChunk]:
-    """Return the new bytes in order; overlaps are cut, and bytes after a gap are left out."""
+    """Return the new bytes in order; stored bytes are cut off, bytes after a gap left out."""
     reached = dict(offsets)
     new = []
     for chunk in chunks:
@@ -337,17 +338,17 @@ def _parse_lines(
     *,
     refuses: bool = True,
 ) -> dict[int, Record]:
-    """Return the records of a chunk by their first byte; add unreadable lines to `skipped`.
+    """Return records by the offset of their first byte; add unreadable lines to `skipped`.
 
     Args:
-        chunk: whole lines.
-        parse: raises ValueError for an invalid line.
+        chunk: whole lines of a file.
+        parse: function that parses a line, and raises ValueError if it is invalid.
         skipped: receives the unreadable lines.
-        refuses: whether an invalid line among others refuses the report. A process of a program
-            may write a million of them, and each refusal costs two reports.
+        refuses: whether one invalid line among others rejects the report. False for processes of a
+          program, which may write a million invalid lines, while each rejection costs two reports.
 
     Raises:
-        InvalidRequestError: the chunk ends within a line, or one of several lines is invalid.
+        InvalidRequestError: the chunk ends within a line, or `refuses` applies to an invalid line.
     """
     if not chunk.content.endswith(b"\n"):
         raise InvalidRequestError.at(

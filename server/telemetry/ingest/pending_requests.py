@@ -1,4 +1,4 @@
-"""Unanswered requests to trainers, for the replies to reports."""
+"""Reads the unanswered requests to trainers, which replies to reports contain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pending_requests(
 ) -> dict[str, tuple[PendingRequest, ...]]:
     """Return the unanswered requests by attempt id, the oldest first.
 
-    Only the node of global rank 0 can pass them on.
+    Only replies to the node of global rank 0 contain requests, because only it can pass them on.
     """
     shares = [each.share for each in reports]
     mine = [each.attempt_id for each in shares if each.node_rank == 0 and each.has_requests]

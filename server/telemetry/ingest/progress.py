@@ -1,4 +1,4 @@
-"""Advances a job's progress by its metrics, and checks the first step of a resumed attempt."""
+"""Advances a job's progress from its metrics, and checks a resumed attempt's first step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainyard.run.records import Heartbeat, MetricRecord
 STEP_SECONDS = "perf/step_seconds"
 PER_DEVICE = "perf/tokens_per_second_per_device"
 PACE_STEPS = 20
-"""Logged steps over which the pace is averaged."""
+"""Number of logged steps over which the pace is averaged."""
 
 
 _STORE_PROGRESS = (
@@ -35,10 +35,10 @@ _STORE_STEP = (
 
 
 def advance_progress(reports: Sequence[IncomingReport]) -> None:
-    """Advance jobs' progress by heartbeat and metrics, and notify live charts.
+    """Advance the progress of jobs from heartbeats and metrics, and notify live charts.
 
-    Global rank 0's node reports both. The heartbeat may be some steps ahead of the records or
-    behind them, and is at 0 before a trainer has loaded its checkpoint.
+    The node of global rank 0 reports both. The step in the heartbeat may be slightly ahead of the
+    records or behind them, and is 0 before a trainer has loaded its checkpoint.
     """
     mine = [
         each
@@ -70,7 +70,7 @@ def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progres
     share, records, heartbeat = incoming.share, incoming.content.metrics, incoming.report.heartbeat
     reached = [record.step for record in records]
     if heartbeat is not None:
-        # Metrics beyond it are left out as well: the pace would come from steps never done.
+        # Later metrics are left out too, because the pace would count steps that never ran.
         last = share.progress.last_legal_step
         reached.append(heartbeat.step if last is None else min(heartbeat.step, last))
     step = max([share.last_step, *reached])
@@ -84,7 +84,7 @@ def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progres
 
 
 def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
-    """Return the values of the newest step with any, merged from all of its records."""
+    """Return the values of the newest step that has any, merged from all of its records."""
     valued = [record for record in records if record.values]
     last = max((record.step for record in valued), default=None)
     return {
@@ -96,13 +96,13 @@ def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
 
 
 def _seen(incoming: IncomingReport, progress: Progress, heartbeat: Heartbeat) -> dict[str, Any]:
-    """Return the fields of the progress that a heartbeat gives."""
+    """Return the progress fields that come from a heartbeat."""
     seen: dict[str, Any] = {
         "phase": heartbeat.phase,
         "heartbeat_at": incoming.context.now(),
         "answers": heartbeat.answers,
     }
-    # The spec's number of steps is a limit: no report changes it.
+    # If the spec limits the number of steps, no report changes the number.
     if heartbeat.steps is not None and progress.last_legal_step is None:
         seen |= {"steps": heartbeat.steps, "steps_reported": True}
     return seen
@@ -118,10 +118,10 @@ def advanced(
     """Return the progress after these records.
 
     Args:
-        progress: the progress before, but with the step that is reached now.
+        progress: the previous progress, with the step that is reached now.
         records: at least one record.
-        world_size: ranks of the attempt.
-        step_seconds: durations of the last steps.
+        world_size: number of ranks of the attempt.
+        step_seconds: durations of the last steps, in seconds.
     """
     values = _newest(records)
     durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
@@ -148,7 +148,7 @@ def _throughput(per_device: float, world_size: int) -> float | None:
 def _recent_step_seconds(
     connection: Connection, reports: Sequence[IncomingReport]
 ) -> dict[str, list[float]]:
-    """Return the last steps' durations by attempt; the store completes those of short reports."""
+    """Return durations of the last steps by attempt id, completed from the store if too few."""
     given = {
         each.share.attempt_id: [
             record.values[STEP_SECONDS]
@@ -163,10 +163,10 @@ def _recent_step_seconds(
 
 
 def check_continuity(incoming: IncomingReport) -> None:
-    """Check the first step of a resumed attempt, once it is stored."""
+    """Check the first step of a resumed attempt once the step is stored."""
     if not incoming.begins_resume:
         return
-    # One of several processes does not log the whole step.
+    # A record of one of several processes does not cover the whole step.
     alone = (record for record in incoming.step_records if record.ranks == 1)
     records = [*alone, *incoming.folded]
     share = incoming.share

@@ -1,4 +1,4 @@
-"""Stores reports: content, acknowledged offsets and consequences, in one transaction."""
+"""Stores reports with their content, acknowledged offsets and effects in one transaction."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ from trainyard.run.records import MetricRecord, SeriesRestart
 logger = logging.getLogger(__name__)
 
 SHARED_BYTES = 16 * 1024
-"""Content up to which a report may share a transaction. A larger one would delay the others, and
-its lines cost more than statements of its own."""
+"""Maximum content of a report that may share a transaction, in bytes. A larger report would delay
+the other reports, and its lines cost more than separate statements for the report."""
 
 
 @dataclass(frozen=True)
 class SentReport:
-    """A report and its share, for which its token was accepted."""
+    """A report and its share, which the report's token authenticates."""
 
     share: ReportedShare
     report: Report
 
     @property
     def may_share(self) -> bool:
-        """Whether it may be in a group: small, with only steps, output and a lease."""
+        """Whether the report may be in a group: small, with only steps, output and a lease."""
         report = self.report
         rare = report.exit or report.answers or report.unusable or report.provenance or report.facts
         if rare or sum(each.end - each.start for each in report.chunks) > SHARED_BYTES:
@@ -77,22 +77,22 @@ class SentReport:
 
 
 Answer = ReportReply | RefusalError | None
-"""Reply or refusal; None for a report that needs a transaction of its own."""
+"""Reply or error; None for a report that needs its own transaction."""
 
 
 def store_report(context: Context, share: ReportedShare, report: Report) -> ReportReply:
-    """Store a supervisor's report exactly once, and return orders and stored offsets.
+    """Store a supervisor's report exactly once; return orders and stored offsets.
 
     Args:
-        context: the server's surroundings.
-        share: the share for which the report's token was accepted.
+        context: the server's context.
+        share: the share that the report's token authenticates.
         report: the report.
 
     Raises:
-        UnauthenticatedError: the token is not that of this attempt on this node.
+        UnauthenticatedError: the token belongs to another attempt or another node.
         ConflictError: another supervisor reports for the share.
-        InvalidRequestError: a chunk is damaged, a line cannot be read (the rule:
-            `server.telemetry.ingest.parse`), or the database refuses a value; nothing is stored.
+        InvalidRequestError: a chunk is damaged, a line cannot be read (see
+          `server.telemetry.ingest.parse`), or the database rejects a value; nothing is stored.
     """
     answer = _store_one(context, SentReport(share, report), waits=True)
     if isinstance(answer, RefusalError):
@@ -102,17 +102,18 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
 
 
 def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Answer]:
-    """Store reports of different jobs in one transaction, with as many statements as for one.
+    """Store reports of different jobs in one transaction.
 
-    A job locked by another transaction is not waited for, because that would delay the others.
+    The number of statements is the same as for one report. A job that another transaction has
+    locked is skipped, because a wait would delay all reports.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         sent: reports that may share a transaction.
 
     Returns:
-        The reply to each, or the refusal that `store_report` would raise, or None: nothing of this
-        report is stored, and it must be stored alone.
+        For each report: the reply; or the error that `store_report` would raise; or None if
+        nothing of the report was stored, so that it must be stored alone.
     """
     if len(sent) == 1:
         return [_store_one(context, sent[0], waits=False)]
@@ -126,7 +127,7 @@ def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
     except (StatementError, OverflowError) as error:
         if isinstance(error, DBAPIError) and not isinstance(error, DataError):
             raise
-        # The sender takes a 500 for an outage, and would repeat the same report for ever.
+        # For a 500, the sender would assume an outage and repeat the same report forever.
         attempt_id = sent.share.attempt_id
         logger.exception("the database refuses a value in a report of attempt %s", attempt_id)
         reason = str(getattr(error, "orig", error)).partition("\n")[0]
@@ -135,14 +136,14 @@ def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
 
 
 def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list[Answer]:
-    """Store each report whole or not at all; without `waits`, skip those that might have to wait.
+    """Store each report whole or not at all; without `waits`, skip reports of locked jobs.
 
-    Stored bytes are ignored, and bytes after a gap are not stored: the reply names the offset at
+    Stored bytes are ignored, and bytes after a gap are not stored; the reply gives the offset at
     which to continue. Content, offsets, catalog, progress and events are stored atomically. After
-    the end of the share, its token is good only for output (`_take_output`).
+    the end of the share, its token is only valid for output (`_take_output`).
     """
-    # Lines are parsed before the write transaction begins: it holds the jobs' locks, and on SQLite
-    # every writer waits for it.
+    # Parse lines before the write transaction starts, because the transaction holds the jobs'
+    # locks, and on SQLite every writer waits for it.
     answers: list[Answer] = []
     parsed: dict[int, _Parsed] = {}
     for place, each in enumerate(sent):
@@ -176,7 +177,7 @@ def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list
 
 @dataclass(frozen=True)
 class _Parsed:
-    """A report with its unpacked chunks, and their new content when its token was accepted."""
+    """A report with its unpacked chunks, and the content that is new since the token check."""
 
     sent: SentReport
     chunks: Sequence[UnpackedChunk]
@@ -199,23 +200,23 @@ def _incoming(
     parsed: _Parsed,
     shares: Mapping[ShareKey, ReportedShare],
 ) -> IncomingReport:
-    """Return a report with its share re-read under the lock of the job."""
+    """Return a report with its share, read again under the job's lock."""
     accepted, report, content = parsed.sent.share, parsed.sent.report, parsed.content
-    # The token may have been accepted with an earlier report, or have been revoked since.
+    # The token may have been accepted with an earlier report, or revoked since then.
     share = accepted_or_refused(context, shares.get(accepted.key))
     if isinstance(share, RefusalError):
         raise share
     check_identity(share, report.identity)
-    if share.acknowledged != accepted.acknowledged:  # a copy of this report came in between
+    if share.acknowledged != accepted.acknowledged:  # a copy of this report was stored meanwhile
         content = parse_chunks(parsed.chunks, share)
     return IncomingReport(context, connection, share, report, content)
 
 
 def _apply(reports: Sequence[IncomingReport]) -> list[ReportReply]:
-    """Store the new content and its consequences; return the replies."""
+    """Store the new content and its effects; return the replies."""
     first = reports[0]
     if first.share.node_state == AttemptNodeState.ENDED or first.share.lost_at is not None:
-        return [_take_output(first)]  # alone
+        return [_take_output(first)]  # such a report is alone in its group
     for incoming in reports:
         _leave_out_later_steps(incoming)
         _fold_ranks(incoming)
@@ -245,7 +246,7 @@ def _acknowledged(incoming: IncomingReport) -> dict[str, int]:
 
 
 def _leave_out_later_steps(incoming: IncomingReport) -> None:
-    """Drop metrics beyond the last step; their bytes are acknowledged, so no report fails."""
+    """Drop metrics beyond the last step, but acknowledge their bytes so that no report fails."""
     content, last_step = incoming.content, incoming.share.progress.last_legal_step
     if last_step is None:  # a program without steps in its spec
         return
@@ -259,7 +260,7 @@ def _leave_out_later_steps(incoming: IncomingReport) -> None:
 
 
 def _fold_ranks(incoming: IncomingReport) -> None:
-    """Stage the metrics of a program's ranks, and fill the report's `folded`."""
+    """Stage the metrics of a program's ranks, and store the folded steps in `folded`."""
     connection, share, now = incoming.connection, incoming.share, incoming.context.now()
     incoming.folded = rank_steps.fold(
         connection, share.attempt_id, incoming.content.of_ranks, now=now
@@ -279,13 +280,13 @@ def _fold_ranks(incoming: IncomingReport) -> None:
 
 
 def _store_content(reports: Sequence[IncomingReport]) -> None:
-    """Store metrics, artifacts and output, and note the outcome in each report."""
+    """Store metrics, artifacts and output, and record the results in each report."""
     connection = reports[0].connection
     metrics: dict[str, list[MetricRecord]] = {}
     output: dict[LogKey, bytes] = {}
     for incoming in reports:
         attempt_id, content = incoming.share.attempt_id, incoming.content
-        # One of several processes cannot give the digest of the whole step.
+        # The digest of one of several processes does not cover the whole step.
         alone = (
             replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
         )
@@ -310,7 +311,7 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
 def _store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store metrics by attempt, and take back points at each restart.
+    """Store metrics by attempt, and delete points at each restart.
 
     Returns:
         Names above `MAX_SERIES` by attempt id; attempts without any are omitted.
@@ -329,7 +330,7 @@ def _store_metrics(
 
 
 def _close_logs(incoming: IncomingReport) -> None:
-    """Store the last, unfinished line of each log at the exit of the node's ranks."""
+    """Store the unfinished last lines of each log when the node's ranks have exited."""
     if incoming.report.exit is not None:
         incoming.logs += close_output(
             incoming.connection,
@@ -340,7 +341,7 @@ def _close_logs(incoming: IncomingReport) -> None:
 
 
 def _end_share(incoming: IncomingReport) -> None:
-    """End the share at its supervisor's last report; the last share ends the attempt."""
+    """End the share at its supervisor's last report; the last share also ends the attempt."""
     exit_record, share = incoming.report.exit, incoming.share
     if exit_record is None:
         return
@@ -350,7 +351,7 @@ def _end_share(incoming: IncomingReport) -> None:
             reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
         )
     if failure is not None:
-        # Ignore the sender's own value: no node may blame another for a failure.
+        # Ignore the sender's value, because no node may blame another for a failure.
         failure = replace(failure, node=share.node)
     end_nodes(
         incoming.context,
@@ -363,10 +364,10 @@ def _end_share(incoming: IncomingReport) -> None:
 
 
 def _take_output(incoming: IncomingReport) -> ReportReply:
-    """Store the output of an ended or lost share, drop the rest of the report, and order its end.
+    """Store output of an ended or lost share, drop the rest, and order the share to end.
 
-    Dropped bytes are acknowledged, so that the supervisor proceeds to its exit, which ends a lost
-    share. Until then its reports renew the lease, so that the node does not count as silent.
+    The dropped bytes are acknowledged so that the supervisor proceeds to its exit, which ends a
+    lost share. Until then, its reports renew the lease so that the node does not count as silent.
     """
     connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content

@@ -1,4 +1,4 @@
-"""One report in the transaction that stores it: its share, its new content, its events."""
+"""A report within the transaction that stores it: its share, new content and events."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from trainyard.run.records import MetricRecord, SeriesRestart
 
 @dataclass
 class IncomingReport:
-    """A report in the form that subscribers receive."""
+    """A report as subscribers receive it."""
 
     context: Context
     connection: Connection
-    """The transaction, which holds the job's lock."""
+    """The open transaction, which holds the job's lock."""
     share: ReportedShare
     report: Report
     content: ReportContent
-    """The new part of the report."""
+    """New content of the report."""
     folded: list[MetricRecord] = field(default_factory=list)
-    """Metrics of the steps that all ranks of a program have completed by now."""
+    """Metrics of the steps that all ranks of a program have now completed."""
     logs: list[Stored] = field(default_factory=list)
-    """Output added to the logs of ranks."""
+    """Output that the report added to the logs of ranks."""
     artifacts: StoredArtifacts | None = None
-    """Outcome of the report's artifacts."""
+    """Stored and dropped artifacts of the report; None if it has no artifacts."""
     dropped: list[MetricsDropped] = field(default_factory=list)
-    """Metrics beyond the limits."""
+    """Metrics that were left out because of a limit."""
     notices: list[tuple[Subject, EventData]] = field(default_factory=list)
-    """Notices to store; a later one with the same key replaces an earlier one."""
+    """Notices to store; a later notice with the same key replaces an earlier one."""
 
     @property
     def node_subject(self) -> Subject:
-        """Subject of an event of this node's share."""
+        """Subject for events of this node's share."""
         return self.share.subject.on(self.share.node)
 
     @property
     def acknowledged(self) -> dict[str, int]:
-        """Stored bytes of each file after this report."""
+        """Number of stored bytes of each file after this report."""
         ends = {chunk.file: chunk.end for chunk in self.content.chunks}
         return self.share.acknowledged | ends
 
@@ -66,14 +66,14 @@ class IncomingReport:
         append_event(self.context, self.connection, new)
 
     def notify(self, data: EventData, *, subject: Subject | None = None) -> None:
-        """Queue a notice of the attempt, or of another subject, to be stored with the group's."""
+        """Queue a notice of the attempt, or of another subject; the group stores all notices."""
         self.notices.append((subject or self.share.subject, data))
 
     @property
     def may_share(self) -> bool:
-        """Whether it may share a transaction with other jobs: it changes no state, adds no event.
+        """Whether the report may share a transaction: it changes no state and adds no event.
 
-        State changes and events lock nodes and the order of events, and others wait for these.
+        State changes and events lock nodes and the order of events, and other transactions wait.
         """
         share = self.share
         return (
@@ -87,12 +87,12 @@ class IncomingReport:
 
     @property
     def step_records(self) -> list[MetricRecord]:
-        """New metrics without restarts, which belong to no step."""
+        """New metrics without restarts, because a restart belongs to no step."""
         return [each for each in self.content.metrics if not isinstance(each, SeriesRestart)]
 
     @property
     def begins_resume(self) -> bool:
-        """Whether it may hold the first step after a loaded checkpoint."""
+        """Whether the report may contain the first step after a loaded checkpoint."""
         share, metrics = self.share, [*self.step_records, *self.folded]
         if share.parent_checkpoint_id is None or not metrics:
             return False

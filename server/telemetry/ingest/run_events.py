@@ -1,4 +1,4 @@
-"""Applies the events of a run: catalogs commits, stores answers, appends other events."""
+"""Applies the events of a run: catalogs commits, stores answers, and appends other events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trainyard.run.records import RequestAnswer
 
 
 def apply_run_events(incoming: IncomingReport) -> None:
-    """Apply the events of `events.jsonl` in the order in which they were written."""
+    """Apply the events of `events.jsonl` in the order in which the trainer wrote them."""
     context, connection = incoming.context, incoming.connection
     content = incoming.content.events
     attempt_id = incoming.share.attempt_id
@@ -73,7 +73,7 @@ def apply_run_events(incoming: IncomingReport) -> None:
 def _apply_comparison(
     incoming: IncomingReport, event: Comparison, places: Sequence[tuple[str, int]]
 ) -> None:
-    """Store the result of a comparison of ranks; a rank without a known slot is dropped."""
+    """Store the result of a comparison of ranks; drop a rank without a known slot."""
     context, connection = incoming.context, incoming.connection
     attempt_id = incoming.share.attempt_id
     if isinstance(event, RankTimes):
@@ -94,7 +94,7 @@ def _apply_comparison(
 
 
 def store_answers(incoming: IncomingReport) -> None:
-    """Store the answers that the supervisor read from the run directory."""
+    """Store the answers to requests that the supervisor read from the run directory."""
     for request_id, answer in incoming.report.answers.items():
         _store_answer(incoming, request_id, answer)
 

@@ -1,4 +1,4 @@
-"""Subscribers of reports: each applies one consequence to a whole group, in its transaction."""
+"""Subscribers to reports: each applies one effect to a group of reports, in one transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
 
 MAX_SKIPPED = 100
-"""Most events on unreadable lines of one attempt: a program can write any number of them."""
+"""Maximum number of events for unreadable lines per attempt; a program can write any number of
+unreadable lines."""
 DROPPED_BECAUSE: Mapping[DropReason, str] = {
     "disk_full": "because the disk of the node is about to be full",
     "queue_full": "because the script's process logged them faster than it could write them",
@@ -36,21 +37,21 @@ Subscriber = Callable[[Sequence[IncomingReport]], None]
 
 
 def withhold_unusable_slots(incoming: IncomingReport) -> None:
-    """Withhold slots if a launch found their devices unusable."""
+    """Withhold the slots with devices that a launch found unusable."""
     share, unusable = incoming.share, incoming.report.unusable
     if unusable:
         withhold_slots(incoming.connection, share.node, slots=share.slots, unusable=unusable)
 
 
 def record_network_check(incoming: IncomingReport) -> None:
-    """Record the network of the attempt's nodes as checked, once its ranks train."""
+    """Record the network between the attempt's nodes as checked once its ranks train."""
     share = incoming.share
     if share.starts_training(incoming.report.heartbeat):
         record_check(incoming.connection, share.attempt_id, incoming.context.now())
 
 
 def forget_network_check(incoming: IncomingReport) -> None:
-    """Forget the network check of the attempt's nodes after a hang, so that it is repeated."""
+    """Forget the network check of the attempt's nodes after a hang, to repeat the check."""
     exit_record = incoming.report.exit
     failure = None if exit_record is None else exit_record.failure
     if failure is not None and failure.reason == FailureReason.HANG:
@@ -58,9 +59,9 @@ def forget_network_check(incoming: IncomingReport) -> None:
 
 
 def renew_leases(reports: Sequence[IncomingReport]) -> None:
-    """Renew the leases of shares with their offsets; a first step moves its attempt to `running`.
+    """Renew leases and store offsets; a first step changes the attempt's state to `running`.
 
-    One statement stores both: the row of a share is written once a report.
+    One statement stores both, so a share's row is written once per report.
     """
     context, connection = reports[0].context, reports[0].connection
     record_heartbeats(context, connection, [heard(incoming) for incoming in reports])
@@ -73,7 +74,7 @@ def heard(incoming: IncomingReport) -> HeardShare:
 
 
 def keep_provenance(incoming: IncomingReport) -> None:
-    """Keep the first reported provenance of global rank 0's node."""
+    """Keep the first provenance that the node of global rank 0 reports."""
     provenance, share = incoming.report.provenance, incoming.share
     if provenance is not None and share.node_rank == 0:
         incoming.connection.execute(
@@ -84,7 +85,7 @@ def keep_provenance(incoming: IncomingReport) -> None:
 
 
 def keep_facts(incoming: IncomingReport) -> None:
-    """Replace the facts of the job by those of its script on global rank 0's node."""
+    """Replace the facts of the job by the ones that its script logs on global rank 0's node."""
     facts, share = incoming.report.facts, incoming.share
     if facts is not None and share.node_rank == 0:
         report_facts(incoming.connection, share.job_id, facts)
@@ -93,7 +94,7 @@ def keep_facts(incoming: IncomingReport) -> None:
 
 
 def append_skipped_lines(incoming: IncomingReport) -> None:
-    """Append an event for each unreadable line, up to `MAX_SKIPPED` of an attempt."""
+    """Append an event for each unreadable line, up to `MAX_SKIPPED` per attempt."""
     if not incoming.content.skipped:
         return
     share = incoming.share
@@ -113,7 +114,7 @@ def append_skipped_lines(incoming: IncomingReport) -> None:
 
 
 def append_dropped_metrics(incoming: IncomingReport) -> None:
-    """Append the event that metrics beyond a limit are left out, once for attempt and limit."""
+    """Append an event for metrics beyond a limit, once per attempt and limit."""
     if not incoming.dropped:
         return
     share = incoming.share
@@ -137,7 +138,7 @@ def append_dropped_metrics(incoming: IncomingReport) -> None:
 
 
 def append_dropped_output(incoming: IncomingReport) -> None:
-    """Append the event that artifacts or logs are left out, once for attempt and reason."""
+    """Append an event for omitted artifacts or logs, once per attempt and reason."""
     stored, share = incoming.artifacts, incoming.share
     if stored is None:
         return
@@ -166,7 +167,7 @@ def append_dropped_output(incoming: IncomingReport) -> None:
 
 
 def notify_logs(incoming: IncomingReport) -> None:
-    """Notify live views of new log lines, once for each rank."""
+    """Notify live views of new log lines, with one notice per rank."""
     for stored in {stored.rank: stored for stored in incoming.logs}.values():
         incoming.notify(
             LogStored(rank=stored.rank, lines=stored.lines), subject=incoming.node_subject
@@ -181,7 +182,7 @@ def store_notices(reports: Sequence[IncomingReport]) -> None:
 
 
 def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
-    """Make a subscriber of a rare consequence: apply it to one report after the other."""
+    """Return a subscriber for a rare effect: it applies the effect to one report at a time."""
 
     def subscriber(reports: Sequence[IncomingReport]) -> None:
         for incoming in reports:
@@ -190,10 +191,11 @@ def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
     return subscriber
 
 
-# A subscriber that raises undoes the whole group. Nodes are locked before the first event, as by
-# heartbeats, or the two would deadlock. All nodes of an attempt are locked in the order of their
-# names, before the reporting node, which may not be the first of them. Then the lease: the first
-# report of a step moves the attempt to `running` before the events of that step are appended.
+# A subscriber that raises an error rolls back the whole group. Nodes are locked before the first
+# event, as for heartbeats; otherwise the two would deadlock. All nodes of an attempt are locked in
+# the order of their names, before the reporting node, which may not be the first. The lease comes
+# next: the first report of a step changes the attempt's state to `running` before the events of
+# that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
     _each(record_network_check),
     _each(forget_network_check),

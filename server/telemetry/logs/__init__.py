@@ -1,1 +1,1 @@
-"""Logs of ranks: stored in blocks, read and searched by line."""
+"""Logs of ranks, stored in blocks, and read and searched by line."""

@@ -1,4 +1,4 @@
-"""Lines of a rank's output in compressed blocks: pack, find errors."""
+"""Packs lines of a rank's output into compressed blocks, and finds errors in lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BLOCK_BYTES = 64 * 1024
-"""Size to which a block grows, so that only the last is smaller; a page unpacks whole blocks."""
+"""Minimum size of every block except the last, in bytes; a page unpacks whole blocks."""
 
 ERROR = re.compile(
     r"Traceback \(most recent call last\)|Error:|Exception:|CUDA error|NCCL error"
@@ -26,22 +26,23 @@ PARTS_OF_ERRORS = (
     "Fatal",
     "SIG",
 )
-"""Every match of `ERROR` contains one of them; a search for all takes a tenth of its time."""
+"""Parts of error lines: every match of `ERROR` contains one of these strings. A search for all of
+the strings takes 10 % of the time of a search for `ERROR`."""
 
 
 @dataclass(frozen=True)
 class PackedBlock:
-    """Whole lines in a row."""
+    """A block of consecutive whole lines."""
 
     first_line: int
     lines: int
     size: int
-    """Bytes before compression."""
+    """Size before compression, in bytes."""
     content: bytes
 
     @classmethod
     def of(cls, first_line: int, lines: Sequence[str]) -> PackedBlock:
-        """Pack lines."""
+        """Pack lines into a block; `first_line` is the number of the first line."""
         text = "".join(f"{line}\n" for line in lines).encode()
         # Each report unpacks and packs the last block again until it is full.
         level = 6 if len(text) >= BLOCK_BYTES else 1
@@ -54,7 +55,7 @@ def unpack_lines(content: bytes) -> list[str]:
 
 
 def blocks_of(first_line: int, lines: Sequence[str]) -> list[PackedBlock]:
-    """Cut lines into blocks; `first_line` is the number of the first line."""
+    """Pack lines into blocks; `first_line` is the number of the first line."""
     blocks = []
     start = size = 0
     for index, line in enumerate(lines, start=1):
@@ -68,7 +69,7 @@ def blocks_of(first_line: int, lines: Sequence[str]) -> list[PackedBlock]:
 
 
 def first_error(lines: Sequence[str]) -> int | None:
-    """Return the index of the first line that looks like an error."""
+    """Return the index of the first line that looks like an error; None without one."""
     text = "\n".join(lines)
     if not any(part in text for part in PARTS_OF_ERRORS):
         return None

@@ -1,4 +1,4 @@
-"""`/jobs/{id}/logs`: lines of a rank's log, by number or by text."""
+"""`/jobs/{id}/logs`: lines of a rank's log, selected by number or by text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def get_logs(
     ] = None,
     limit: Limit = 500,
 ) -> Response:
-    """Return lines by number, of the newest attempt by default."""
+    """Return lines of a rank's log by number, by default of the newest attempt."""
     return reply(
         logs.page(context, job_id, attempt=attempt, rank=rank, from_line=first_line, limit=limit)
     )
@@ -64,7 +64,7 @@ def search_logs(
     first_line: Annotated[int, Query(ge=0, le=MAX_LINE, description="First line to search.")] = 0,
     limit: Limit = 200,
 ) -> Response:
-    """Search a part of the log; `next_line` is where the next search continues."""
+    """Search a part of the log; the next search continues at `next_line`."""
     return reply(
         logs.search(
             context, job_id, text, attempt=attempt, rank=rank, from_line=first_line, limit=limit

@@ -1,4 +1,4 @@
-"""Logs of ranks, read by line number and searched."""
+"""Reads logs of ranks by line number, and searches them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from trainyard.outside.terminal_rows import last_rows
 from trainyard.protocol.rest.metrics_and_logs import LogLine, LogMatches, LogPage
 
 MAX_LINES = 5000
-"""Most lines of one page, and most matches of one search."""
+"""Maximum number of lines in one page, and of matches in one search."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""Most text of one page: with long lines it holds fewer lines."""
+"""Maximum size of the text in one page, in bytes; a page of long lines has fewer lines."""
 PAGE_BLOCKS = 64
-"""Most blocks that one page unpacks: 4 MiB of text."""
+"""Maximum number of blocks that one page unpacks, which is 4 MiB of text."""
 SEARCHED_BLOCKS = 128
-"""Blocks that one search unpacks, at least 8 MiB of text; the answer names the next line."""
+"""Maximum number of blocks that one search unpacks, at least 8 MiB of text. The response gives the
+line to continue at."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogBlock(TypedRow):
-    """Some lines of a log, compressed."""
+    """A compressed block of lines of a log."""
 
     table: ClassVar[Table] = log_blocks
     first_line: int
@@ -51,17 +52,17 @@ def page(
     """Return up to `limit` lines of one rank's log.
 
     Args:
-        context: the server's surroundings.
-        job_id: the job.
-        attempt: number of the attempt; by default the newest.
+        context: the server's context.
+        job_id: id of the job.
+        attempt: number of the attempt; by default the newest attempt.
         rank: global rank.
-        from_line: first line; a negative one counts from the end. Without it the page holds the
-            last `limit` lines.
-        limit: most lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
+        from_line: number of the first line; a negative number counts from the end. By default, the
+          page has the last `limit` lines.
+        limit: maximum number of lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
 
     Raises:
-        NotFoundError: there is no such job or attempt.
-        InvalidRequestError: the rank has no log, but other ranks of the attempt have.
+        NotFoundError: no such job or attempt exists.
+        InvalidRequestError: the rank has no log, but other ranks of the attempt have logs.
     """
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
@@ -106,12 +107,12 @@ def search(
     from_line: int = 0,
     limit: int = 200,
 ) -> LogMatches:
-    """Return lines that contain `text`, ignoring case, from line `from_line` on.
+    """Return lines that contain `text`, ignoring case, starting at line `from_line`.
 
-    One call searches `SEARCHED_BLOCKS` blocks; `next_line` is where to continue.
+    One call searches at most `SEARCHED_BLOCKS` blocks; the next call continues at `next_line`.
 
     Raises:
-        NotFoundError: there is no such job or attempt.
+        NotFoundError: no such job or attempt exists.
     """
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
@@ -129,7 +130,7 @@ def search(
 
 
 def _open_line(row: RankLog | None) -> str | None:
-    """Return the current text of the last line, if it may still change."""
+    """Return the current text of the last line if the line may still change."""
     rows = last_rows((row and row.partial) or b"")
     return rows[-1] if rows else None
 
@@ -164,7 +165,7 @@ def _first_stored(connection: Connection, attempt_id: str, *, rank: int, total: 
 def _lines(
     connection: Connection, attempt_id: str, *, rank: int, start: int, limit: int, backwards: bool
 ) -> list[LogLine]:
-    """Return lines from `start` on; if too many, the first ones, or the last if `backwards`."""
+    """Return up to `limit` lines from `start` on; a cut drops the first ones if `backwards`."""
     columns = log_blocks.c
     order = columns.first_line.desc() if backwards else columns.first_line
     rows = connection.execute(

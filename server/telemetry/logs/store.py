@@ -1,4 +1,4 @@
-"""Logs of ranks: stored in blocks within a quota."""
+"""Stores logs of ranks in blocks, within a quota."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from server.telemetry.logs.blocks import (
 from trainyard.outside.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512
-"""Most blocks that one report deletes; they hold more than a report brings."""
+"""Maximum number of blocks that one report deletes; they hold more than one report adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankLog(TypedRow):
-    """The log of one rank, without its blocks."""
+    """The log of one rank, without the blocks that contain its lines."""
 
     table: ClassVar[Table] = logs
     attempt_id: str
@@ -46,24 +46,25 @@ class RankLog(TypedRow):
     dropped_bytes: int
     first_error_line: int | None
     partial: bytes | None
-    """State of the unfinished lines."""
+    """State of the lines that the rank has not finished."""
     partial_size: int
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One report's addition to a rank's log."""
+    """A log to which a report added output."""
 
     attempt_id: str
     rank: int
     lines: int
-    """Complete lines so far."""
+    """Number of complete lines after the report."""
 
 
 LogKey = tuple[str, int]
-"""Attempt and global rank."""
+"""Attempt id and global rank."""
 
-# Statements of every report with output are built once, as in `server.jobs.attempts.reports`.
+# Statements that every report with output uses are built once, as in
+# `server.jobs.attempts.reports`.
 _KEYS: BindParameter[Sequence[LogKey]] = bindparam("keys", expanding=True)
 _LOGS = RankLog.select().where(tuple_(logs.c.attempt_id, logs.c.rank).in_(_KEYS))
 _MY_LOG = and_(logs.c.attempt_id == bindparam("of_attempt"), logs.c.rank == bindparam("of_rank"))
@@ -108,7 +109,7 @@ class _Growth:
     row: RankLog
     lines: Sequence[str]
     partial: bytes
-    """State of the unfinished lines."""
+    """State of the lines that the rank has not finished."""
 
     @property
     def key(self) -> LogKey:
@@ -124,7 +125,7 @@ def store_output(
 ) -> list[Stored]:
     """Append output to logs; a log above `quota` bytes loses its oldest blocks.
 
-    The number of statements is that for one log.
+    The number of statements does not depend on the number of logs, except for logs above the quota.
     """
     if not output:
         return []
@@ -139,7 +140,7 @@ def store_output(
 def close_output(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
 ) -> list[Stored]:
-    """Store the unfinished lines of ended ranks: they can no longer change."""
+    """Store the unfinished lines of ended ranks, because the lines can no longer change."""
     query = RankLog.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
@@ -149,7 +150,7 @@ def close_output(
 
 
 def _rows(connection: Connection, keys: Sequence[LogKey]) -> dict[LogKey, RankLog]:
-    """Return the logs, created if missing."""
+    """Return the logs; create missing ones."""
     found = _read_rows(connection, keys)
     if missing := [key for key in keys if key not in found]:
         rows = [{"attempt_id": attempt_id, "rank": rank} for attempt_id, rank in missing]
@@ -187,7 +188,7 @@ def _append(connection: Connection, grown: Sequence[_Growth], *, quota: int) -> 
 
 
 def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey, int]:
-    """Store lines after the existing ones; return the added bytes by log."""
+    """Store lines after the existing ones; return the number of added bytes by log."""
     if not grown:
         return {}
     keys = [each.key for each in grown]
@@ -198,7 +199,7 @@ def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey
     for each in grown:
         first_line, replaced, lines = each.row.lines, 0, each.lines
         if (open_block := last.get(each.key)) is not None:
-            # The last block is not full: it is rewritten with the new lines.
+            # The last block is not full, so rewrite it with the new lines.
             first_line, replaced = open_block.first_line, open_block.size
             lines = [*unpack_lines(open_block.content), *lines]
         blocks = blocks_of(first_line, lines)
@@ -216,7 +217,7 @@ def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey
 
 
 def _drop_oldest(connection: Connection, row: RankLog, excess: int) -> int:
-    """Delete the oldest blocks that hold `excess` bytes, and return the number of bytes deleted."""
+    """Delete at least `excess` bytes of oldest blocks; return the number of deleted bytes."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
     oldest = connection.execute(

@@ -1,1 +1,1 @@
-"""Metrics: stored points, charts, comparisons and the continuity check."""
+"""Metrics: the stored points, charts, comparisons and the continuity check."""

@@ -1,4 +1,4 @@
-"""Charts: curves of a job in buckets, along its lineage and its abandoned branches."""
+"""Charts: a job's curves in buckets, along its lineage and along abandoned branches."""
 
 from __future__ import annotations
 
@@ -38,39 +38,40 @@ from server.telemetry.metrics.series import (
 from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
 
 MAX_POINTS = 10_000
-"""Most buckets of one curve."""
+"""Maximum number of buckets per curve."""
 MAX_NAMES = 50
-"""Most series of one chart."""
+"""Maximum number of series per chart."""
 MAX_BUCKETS = 20_000
-"""Most buckets of all curves together: with many curves each gets fewer."""
+"""Maximum number of buckets of all curves together; with many curves, each one gets fewer."""
 JOINED_AT_ONCE = 50
-"""Decoded chunks added to buckets together, 4 MB of spans: cheaper than one at a time."""
+"""Decoded chunks that are added to buckets in one call, with 4 MB of spans; this is cheaper than
+one call per chunk."""
 MAX_BRANCHES = 20
-"""Abandoned branches drawn, the newest ones; `attempt` shows any other."""
+"""Maximum number of abandoned branches in a chart, the newest ones; `attempt` selects any other."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of a chart before its points are known."""
+    """A curve of a chart before its points are read."""
 
     name: str
-    """Series."""
+    """Name of the series."""
     branch: str
-    """`lineage`, or `attempt-<n>`."""
+    """`lineage` or `attempt-<n>`."""
     segments: tuple[Segment, ...]
-    """Attempts and steps of the curve."""
+    """Attempts of the curve, each with its steps."""
 
 
 @dataclass
 class _StoredCurve:
-    """A curve with its stored series."""
+    """A curve with the stored series of its segments."""
 
     curve: Curve
     parts: list[tuple[Segment, Series]]
 
     @property
     def extent(self) -> tuple[int, int]:
-        """First and last step that may have a point."""
+        """First and last step of the curve that may have a point."""
         firsts, lasts = [], []
         for segment, series in self.parts:
             for steps, ends in (
@@ -95,22 +96,22 @@ def chart(
 ) -> MetricsView:
     """Return the curves of the series `names`, each in at most `max_points` buckets.
 
-    The first curve of a name follows the job's current lineage; each abandoned branch is a curve of
-    its own. With `attempt`, the only curve has that attempt's own steps. Minimum, maximum, last,
-    count and number of NaN and infinite points are exact for the steps that a bucket names.
+    The first curve of a name follows the job's current lineage. Each abandoned branch is a separate
+    curve. With `attempt`, the only curve has that attempt's own steps. Minimum, maximum, last
+    value, count, and the number of NaN and infinite points are exact for the steps of a bucket.
 
     Args:
-        context: the server's surroundings.
-        job_id: the job.
-        names: series; unknown ones have no curve.
-        max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
-        from_step: first step; by default the first of all.
-        to_step: last step; by default the last of all.
-        attempt: number of an attempt.
+        context: the server's context.
+        job_id: id of the job.
+        names: names of the series; unknown names have no curve.
+        max_points: buckets per curve, up to `MAX_POINTS`; fewer if there are many curves.
+        from_step: first step; by default the first recorded step.
+        to_step: last step; by default the last recorded step.
+        attempt: number of an attempt; by default the current lineage and its branches.
 
     Raises:
-        NotFoundError: there is no such job or attempt.
-        InvalidRequestError: too many names, or an illegal number of buckets.
+        NotFoundError: no such job or attempt exists.
+        InvalidRequestError: too many names, or an invalid number of buckets.
     """
     wanted = list(dict.fromkeys(names))
     check_size(wanted, max_points)
@@ -134,7 +135,7 @@ def attempt_keys(connection: Connection, job_id: str, attempt: int | None) -> di
     """Return the attempts of a job by number.
 
     Raises:
-        NotFoundError: there is no such job, or no `attempt` of it.
+        NotFoundError: the job, or the job's attempt with the number `attempt`, does not exist.
     """
     keys = attempts_of(connection, job_id)
     if not keys:
@@ -157,10 +158,10 @@ def _curves(
 
 
 def check_size(names: Sequence[str], max_points: int) -> None:
-    """Refuse a request for too many series or buckets.
+    """Raise an error if a request has too many series or buckets.
 
     Raises:
-        InvalidRequestError: too many names, or an illegal number of buckets.
+        InvalidRequestError: too many names, or an invalid number of buckets.
     """
     if len(names) > MAX_NAMES:
         raise InvalidRequestError.at("query/names", f"{len(names)} names; at most {MAX_NAMES}")
@@ -169,7 +170,7 @@ def check_size(names: Sequence[str], max_points: int) -> None:
 
 
 def series_names(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the series names by job id, including those of abandoned branches."""
+    """Return the series names by job id, including series that only abandoned branches have."""
     query = (
         select(attempts.c.job_id, metric_series.c.name)
         .join(attempts, attempts.c.id == metric_series.c.attempt_id)
@@ -184,7 +185,7 @@ def series_names(connection: Connection, job_ids: Sequence[str]) -> dict[str, li
 
 
 def last_step_of(connection: Connection, job_id: str) -> int:
-    """Return the greatest step of the newest attempt; 0 before the first one."""
+    """Return the last step of the newest attempt; 0 if the job has no attempt or step."""
     query = (
         select(attempts.c.last_step, attempts.c.start_step)
         .where(attempts.c.job_id == job_id)
@@ -198,7 +199,7 @@ def last_step_of(connection: Connection, job_id: str) -> int:
 def draw(
     connection: Connection, drawn: Sequence[Curve], *, first: int, last: int, limit: int
 ) -> list[CurveView]:
-    """Return the curves with points in the steps `first..last`, in up to `limit` buckets each."""
+    """Return the curves with points in the steps `first..last`, up to `limit` buckets each."""
     curves = _stored_curves(connection, drawn, first=first, last=last)
     split = [_to_decode(stored, limit) for stored in curves]
     keys = [
@@ -218,7 +219,7 @@ def draw(
 def _stored_curves(
     connection: Connection, drawn: Sequence[Curve], *, first: int, last: int
 ) -> list[_StoredCurve]:
-    """Return the curves with points in these steps."""
+    """Return the curves that have points in these steps."""
     ids = series_ids(connection, drawn)
     series = read_series(connection, list(ids.values()), first=first, last=last)
     stored_curves = []
@@ -238,7 +239,7 @@ def _stored_curves(
 
 
 def series_ids(connection: Connection, drawn: Sequence[Curve]) -> dict[tuple[str, str], int]:
-    """Return the series of some curves by attempt and name."""
+    """Return the series ids of some curves by attempt id and series name."""
     attempt_ids = {segment.attempt_id for curve in drawn for segment in curve.segments}
     columns = metric_series.c
     query = select(columns.attempt_id, columns.name, columns.id).where(
@@ -248,7 +249,7 @@ def series_ids(connection: Connection, drawn: Sequence[Curve]) -> dict[tuple[str
 
 
 def _to_decode(stored: _StoredCurve, limit: int) -> list[NDArray[np.bool_]]:
-    """Return the mask of the chunks to decode, by part: cut by a segment's end, or too wide."""
+    """Return the mask of chunks to decode, per part: cut by a segment's end, or too wide."""
     low, high = stored.extent
     return [
         (series.chunks.first <= segment.after)
@@ -268,10 +269,10 @@ def _spans(
     """Return a curve in up to `limit` buckets.
 
     Args:
-        stored: the curve.
-        split: mask of the chunks to decode, by part.
-        decoded: the points of these chunks, in their order.
-        limit: most buckets.
+        stored: the curve with its series.
+        split: mask of the chunks to decode, per part.
+        decoded: the points of the chunks to decode, in the order of the chunks.
+        limit: maximum number of buckets.
     """
     first, last = stored.extent
     buckets = Buckets(first=first, last=last, limit=limit)
@@ -309,5 +310,5 @@ def _view(curve: Curve, buckets: Spans) -> CurveView:
 
 
 def or_none(values: Floats) -> list[float | None]:
-    """Return the values for a view; non-finite ones become None."""
+    """Return the values for a view; NaN and infinite values become None."""
     return [value if math.isfinite(value) else None for value in values.tolist()]

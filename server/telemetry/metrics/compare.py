@@ -1,4 +1,4 @@
-"""Comparison of several jobs: the buckets of their charts, each with time and tokens."""
+"""Compares several jobs by the buckets of their charts, each with its time and tokens."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from trainyard.protocol.rest.metrics_and_logs import (
 from trainyard.protocol.states import JobState
 
 END = 1e15
-"""A place after the end of every axis."""
+"""A value beyond the end of every axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedJob(TypedRow):
-    """The fields of a job that a comparison shows."""
+    """A job with the fields that a comparison shows."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -63,21 +63,21 @@ def compare(
 ) -> ComparisonView:
     """Return the series `names` of several jobs along their current lineages.
 
-    Each curve has at most `max_points` buckets, as in a job's own charts; each bucket has the time
-    and the tokens of its last step. The number of queries for each job is fixed.
+    Each curve has at most `max_points` buckets, as in the charts of one job, and each bucket has
+    the time and the tokens of its last step. The number of queries per job is fixed.
 
     Args:
-        context: the server's surroundings.
-        job_ids: the jobs, `MAX_COMPARED` at most.
-        names: series; when empty, the answer only lists the series that exist.
-        max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
-        axis: unit of `low` and `high`.
+        context: the server's context.
+        job_ids: ids of the jobs, at most `MAX_COMPARED`.
+        names: names of the series; if empty, the result only lists the existing series.
+        max_points: buckets per curve, up to `MAX_POINTS`; fewer if there are many curves.
+        axis: axis that `low` and `high` refer to.
         low: start of the range to draw.
-        high: its end. On an axis other than steps, the buckets extend to the next steps.
+        high: end of the range. On other axes than steps, the range extends to the next known steps.
 
     Raises:
-        NotFoundError: some jobs do not exist; the error names all of them.
-        InvalidRequestError: no compared job has one of the names, there are too many jobs, names
+        NotFoundError: some jobs do not exist; the error lists all of them.
+        InvalidRequestError: no compared job has one of the series, there are too many jobs, names
             or points, or the range ends before its start.
     """
     wanted, drawn = compared_jobs(job_ids), list(dict.fromkeys(names))
@@ -118,7 +118,7 @@ def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJ
 
 
 def _check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Reject series that no job has; accept any name while no job has points."""
+    """Reject series that no job has, unless no job has points yet."""
     if known and (unknown := [name for name in names if name not in known]):
         raise InvalidRequestError.of(
             Problem(pointer="query/names", detail=_unknown(name, known)) for name in unknown

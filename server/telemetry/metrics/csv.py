@@ -23,21 +23,21 @@ DIGESTS_AT_ONCE = 20_000
 def csv_rows(
     context: Context, job_id: str, names: Sequence[str] = (), *, attempt: int | None = None
 ) -> Iterator[str]:
-    """Yield the header and all rows, many lines at a time.
+    """Yield the header and all rows, many rows per piece of text.
 
-    The rows follow the current lineage, or with `attempt` that attempt's own steps. The rows of an
-    attempt are ordered by name and step; rows named `data_digest` hold the digest of a step's
-    sequences and no time. No transaction is open between two pieces of text, so a slow reader
-    blocks nothing.
+    The rows follow the current lineage or, with `attempt`, that attempt's own steps. The rows of an
+    attempt are ordered by name and step. Rows with the name `data_digest` have the digest of a
+    step's sequences and no time. No transaction is open between two pieces of text, so a slow
+    reader blocks nothing.
 
     Args:
-        context: the server's surroundings.
-        job_id: the job.
-        names: series, `data_digest` among them; all when empty.
-        attempt: number of an attempt.
+        context: the server's context.
+        job_id: id of the job.
+        names: names of the series, which may include `data_digest`; if empty, all series.
+        attempt: number of an attempt; by default the current lineage.
 
     Raises:
-        NotFoundError: there is no such job or attempt (raised before the first row is read).
+        NotFoundError: no such job or attempt exists; the call itself raises it, not the iterator.
     """
     with context.database.read() as connection:
         keys = attempt_keys(connection, job_id, attempt)
@@ -77,14 +77,14 @@ def _digests(context: Context, segment: Segment) -> Iterator[str]:
 
 
 def _series(connection: Connection, segment: Segment) -> list[tuple[int, str]]:
-    """Return id and name of each series of an attempt, by name."""
+    """Return id and name of each series of an attempt, in the order of the names."""
     columns = metric_series.c
     query = select(columns.id, columns.name).where(columns.attempt_id == segment.attempt_id)
     return [(row.id, row.name) for row in connection.execute(query.order_by(columns.name))]
 
 
 def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Points]:
-    """Read a series a few chunks at a time, and its tail with the last ones."""
+    """Read a series a few chunks at a time, and read its tail together with the last chunks."""
     columns = metric_chunks.c
     query = (
         select(*(columns[name] for name in PACKED))
@@ -95,7 +95,7 @@ def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Poin
     after, more = segment.after, True
     while more:
         with context.database.read() as connection:
-            # The tail first: points compacted meanwhile then come twice, and are cut below.
+            # Read the tail first: points compacted meanwhile are read twice, and are cut below.
             tails = read_tails(connection, [series_id], first=after + 1, last=segment.until)
             rows = connection.execute(query.where(columns.last_step > after)).all()
         more = len(rows) == CHUNKS_AT_ONCE

@@ -1,4 +1,4 @@
-"""`/jobs/{id}/metrics` and `/metrics/compare`: charts of one job and of several."""
+"""`/jobs/{id}/metrics` and `/metrics/compare`: charts of one job and of several jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
 
 
 def _shown(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Return the examples of an answer in FastAPI's form."""
+    """Return the examples of a response in FastAPI's form."""
     examples = {name: {"value": value} for name, value in ANSWERS[model].items()}
     return {200: {"content": {JSON: {"examples": examples}}}}
 
@@ -64,7 +64,7 @@ def metrics(
     attempt: AttemptNumber = None,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Return buckets of series along the lineage; each abandoned branch is a curve of its own.
+    """Return buckets of series along the lineage; each abandoned branch is a separate curve.
 
     With `Accept: text/csv`, return all points along the lineage as
     `attempt,step,time,name,value`.
@@ -112,11 +112,12 @@ def compare_metrics(
     from_x: Place = 0.0,
     to_x: Place = END,
 ) -> Response:
-    """Return buckets of the same series of several jobs, each along its current lineage.
+    """Return buckets of the same series for several jobs, each along its current lineage.
 
     Each bucket also has the time and the tokens of its last step, so that curves can be overlaid by
-    steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job's own
-    count; seconds count from its first point. Buckets extend beyond both ends to the next steps.
+    steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job separately,
+    and seconds count from the job's first point. Buckets extend beyond both ends to the next known
+    steps.
     """
     view = compare(
         context,

@@ -1,4 +1,4 @@
-"""Values of a metric along a lineage, to find the best checkpoints of a job."""
+"""Values of a metric along a lineage, used to find the best checkpoints of a job."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from trainyard.protocol.states import AttemptState
 def measure(
     connection: Connection, lineage: Lineage, metric: str, steps: Collection[int]
 ) -> Measured:
-    """Return the values of a metric at these steps, each from the attempt that took the step.
+    """Return the values of a metric at these steps, each from the attempt that trained the step.
 
-    Metrics and commits are reported in different files, and metrics can arrive later. A step
-    without a value is pending until the metrics of its attempt reach it or the attempt has ended.
+    Metrics and commits are reported in different files, so metrics can arrive later. A step without
+    a value is pending until its attempt has stored metrics up to the step, or until the attempt has
+    ended.
     """
     owners = {
         step: segment.attempt_id
@@ -43,7 +44,7 @@ def measure(
 def _state_of(
     connection: Connection, attempt_ids: Collection[str], metric: str
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """Return the last step with stored metrics and the series of the metric, by attempt."""
+    """Return, by attempt id, the last step with stored metrics and the id of the series."""
     series = metric_series.c
     rows = connection.execute(
         select(attempts.c.id, attempts.c.state, func.max(series.last_step).label("last_step"))

@@ -1,4 +1,4 @@
-"""Points of one series as arrays; packs, unpacks and summarises chunks."""
+"""The points of one series as arrays: packs, unpacks and summarises chunks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK_POINTS = 1000
-"""Points of a chunk."""
+"""Number of points per chunk."""
 
 MAX_SUMMED = 1e12
-"""Values from which on sums leave them out, to avoid overflow: 30,000 years in seconds."""
+"""Value from which on sums leave a value out, to avoid overflow; 30,000 years in seconds."""
 
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 """Columns of `metric_chunks` from which the points of a chunk are unpacked."""
 
 _POINT = Struct("<qdd")
-"""A live point: step, time, value."""
+"""Format of a live point: step, time, value."""
 POINT_BYTES = _POINT.size
-"""Size of a point in a row of `metric_tails`."""
+"""Size of a point in a row of `metric_tails`, in bytes."""
 _POINT_TYPE = np.dtype([("step", "<i8"), ("time", "<f8"), ("value", "<f8")])
 
 Integers = NDArray[np.int64]
@@ -31,17 +31,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Points:
-    """Points in rising order of their steps; three arrays of one length."""
+    """Points in ascending order of their steps, as three arrays of the same length."""
 
     steps: Integers
     times: Floats
-    """Unix times, seconds."""
+    """Unix times in seconds."""
     values: Floats
-    """May hold NaN and infinity."""
+    """Values, which may be NaN or infinite."""
 
     @classmethod
     def of(cls, steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> Self:
-        """Return the points of three equally long sequences."""
+        """Return the points given as three sequences of the same length."""
         return cls(
             steps=np.fromiter(steps, dtype=np.int64),
             times=np.fromiter(times, dtype=np.float64),
@@ -50,7 +50,7 @@ class Points:
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """Return the points of several parts, one after the other."""
+        """Return the points of several parts, concatenated."""
         listed = list(parts) or [cls.of((), (), ())]
         return cls(
             steps=np.concatenate([part.steps for part in listed]),
@@ -70,41 +70,42 @@ class Points:
         return self.steps.tolist(), self.times.tolist(), self.values.tolist()
 
     def rising_after(self, step: int) -> Points:
-        """Return the points with a step above `step` and above all steps before them."""
+        """Return the points with a step above `step` and above the steps of all points before."""
         greatest = np.maximum.accumulate(np.concatenate(([step], self.steps)))[:-1]
         rising = self.steps > greatest
         return self if rising.all() else self[rising]
 
     def between(self, first: int, last: int) -> Points:
-        """Return the points of these steps, both ends included."""
+        """Return the points of the steps `first..last`, both included."""
         low, high = np.searchsorted(self.steps, (first, last + 1))
         return self[low:high]
 
     def step_sum(self) -> float:
-        """Return the sum of the values after the first, each times the steps it covers.
+        """Return the sum of all values except the first, each times the steps that it covers.
 
-        A point of a mean, such as `perf/step_seconds`, covers the steps since the previous point.
+        A point that is a mean, such as `perf/step_seconds`, covers the steps since the previous
+        point.
         """
         return float(summable(self.values[1:]) @ np.diff(self.steps))
 
 
 def summable(values: Floats) -> Floats:
-    """Return durations with zero for invalid ones: NaN, negative, `MAX_SUMMED` or more.
+    """Return durations with invalid ones replaced by 0: NaN, negative, or at least `MAX_SUMMED`.
 
-    A negative one would subtract from the others' time.
+    A negative duration would reduce the sum of the others.
     """
     return np.where((values >= 0) & (values < MAX_SUMMED), values, 0.0)
 
 
 def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:
-    """Cut points into rows of `metric_chunks` (without series); return the incomplete rest too."""
+    """Cut points into rows of `metric_chunks` without series id; return rows and remainder."""
     whole = len(points) - len(points) % CHUNK_POINTS
     starts = range(0, whole, CHUNK_POINTS)
     return [pack(points[start : start + CHUNK_POINTS]) for start in starts], points[whole:]
 
 
 def pack(points: Points) -> dict[str, Any]:
-    """Return points, at least one, as a row of `metric_chunks` without its series."""
+    """Return at least one point as a row of `metric_chunks` without series id."""
     steps, finite = points.steps, points.values[np.isfinite(points.values)]
     return {
         "first_step": int(steps[0]),
@@ -129,7 +130,7 @@ def unpack(
     times: bytes,
     numbers: bytes,
 ) -> Points:
-    """Return the points of a chunk from its columns `PACKED`."""
+    """Return the points of a chunk from the columns in `PACKED`."""
     if steps is not None:
         taken = np.frombuffer(steps, dtype="<i8")
     else:
@@ -139,7 +140,7 @@ def unpack(
 
 
 def pack_tail(steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> bytes:
-    """Return points of three equally long sequences as the bytes of a row of `metric_tails`."""
+    """Return points, given as equally long sequences, as bytes of a row of `metric_tails`."""
     return b"".join(map(_POINT.pack, steps, times, values))
 
 

@@ -1,10 +1,10 @@
-"""Stages the metrics of a program's ranks by step and folds them to minimum, mean and maximum.
+"""Stages the metrics of a program's ranks by step, and folds them to minimum, mean and maximum.
 
-A rank's records have rising steps, so a rank has completed a step once it logs a later one. When
-all ranks have completed a step, its values are folded: `loss` of several ranks becomes `loss/min`,
-`loss/mean` and `loss/max`. A step that some rank never completes is folded after a time, when too
-many wait, or at the end of the attempt; values that arrive later are left out. All of this happens
-in the transaction of the report, so that each value counts once.
+The steps in a rank's records ascend, so a rank has completed a step once it logs a later one. When
+all ranks have completed a step, its values are folded: `loss` from several ranks becomes
+`loss/min`, `loss/mean` and `loss/max`. A step that some rank never completes is folded after a
+timeout, when too many steps are staged, or at the end of the attempt; later values for the step are
+left out. All of this happens in the transaction of the report, so that each value counts once.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ from trainyard.run.record_base import to_plain
 from trainyard.run.records import MetricRecord
 
 WAITS = timedelta(seconds=120)
-"""Time after which a step is folded although some rank has not completed it."""
+"""Time after which a step is folded even if some rank has not completed the step."""
 MAX_STAGED = 10_000
-"""Most staged steps of an attempt; the earliest ones in excess are folded early."""
+"""Maximum number of staged steps per attempt; above it, the earliest steps are folded early."""
 MAX_NAMES = 700
-"""Most folded names of a step: each makes three series, and an attempt may have 2,000."""
+"""Maximum number of folded names per step. Each name makes three series, and an attempt may have
+2,000 series."""
 MAX_REWRITTEN = 200_000
-"""Most staged values that a report may rewrite; it brings fewer itself. A rank that logs one value
-for each of many wide steps would otherwise hold the database for minutes."""
+"""Maximum number of staged values that one report may rewrite; a report itself has fewer values.
+Otherwise, a rank that logs one value for each of many wide steps would block the database for
+minutes."""
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
-"""Most steps, and values of them, that one report folds; the next report continues."""
+"""Maximum number of steps, and of their values, that one report folds; the next report folds
+the rest."""
 STEPS_A_QUERY = 50
 ENDED_AT_ONCE = 20
-"""Ended attempts that one check folds."""
+"""Maximum number of ended attempts that one check folds."""
 OVER = 2**62
-"""The step that stands for an ended rank."""
+"""Step number that marks a rank as ended."""
 
 RankRecord = tuple[int, MetricRecord]
-"""A rank and its record."""
+"""A rank and one of its records."""
 
 _OF_ATTEMPT = rank_steps.c.attempt_id == bindparam("attempt_id")
 _STAGED = select(func.count()).select_from(rank_steps).where(_OF_ATTEMPT)
@@ -57,17 +60,17 @@ _REACHED = select(func.count(), func.min(rank_progress.c.step)).where(
 
 @dataclass
 class _Fold:
-    """The values of one step so far."""
+    """The values of one step from the ranks that have reported so far."""
 
     time: float = 0.0
     ranks: int = 1
-    """Number of ranks."""
+    """Number of ranks of the program."""
     values: dict[str, list[float]] = field(default_factory=dict)
-    """By name: count, minimum, sum, maximum."""
+    """By name: count, minimum, sum and maximum of the values."""
     digests: list[str] = field(default_factory=list)
-    """Digests of the ranks, or their sum."""
+    """Digests of the ranks, or the single merged digest."""
     digested: set[int] = field(default_factory=set)
-    """Ranks that gave a digest."""
+    """Ranks that reported a digest."""
 
     @classmethod
     def of_row(cls, data: Mapping[str, Any]) -> _Fold:
@@ -106,13 +109,13 @@ class _Fold:
                 self.values[name] = [1, value, value, value]
 
     def record(self, step: int) -> MetricRecord | None:
-        """Return the folded step; None if only a single rank logged values."""
+        """Return the folded step; None without a digest and without a name of several ranks."""
         values: dict[str, float] = {}
         for name, (count, least, total, most) in self.values.items():
             if count > 1:
                 values |= {f"{name}/min": least, f"{name}/mean": total / count, f"{name}/max": most}
         digest = None
-        if len(self.digested) == self.ranks:  # fewer ranks cover only some of the samples
+        if len(self.digested) == self.ranks:  # a digest of fewer ranks covers only some samples
             digest = merge_digests(self.digests)
         if not values and digest is None:
             return None
@@ -122,10 +125,10 @@ class _Fold:
 def fold(
     connection: Connection, attempt_id: str, given: Sequence[RankRecord], *, now: datetime
 ) -> list[MetricRecord]:
-    """Stage records of ranks; return the records to store now.
+    """Stage the records of ranks; return the records to store now.
 
-    First come a rank's own values, named `<metric>/rank-<number>`, which are not folded; then the
-    folds of completed steps in the order of steps.
+    A rank's own values, named `<metric>/rank-<number>`, are not folded and come first. The folded
+    values of completed steps follow, in the order of the steps.
     """
     if not given:
         return []
@@ -140,7 +143,7 @@ def fold(
 
 
 def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
-    """Return the number of ranks with records, and the step that all of them have reached."""
+    """Return the number of ranks with records, and the step that all these ranks have reached."""
     ranks, step = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
     return ranks, step or 0
 
@@ -148,7 +151,7 @@ def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
 def end_ranks(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
 ) -> list[MetricRecord]:
-    """Mark ranks as ended; if they are the last ones, return the first of the remaining folds."""
+    """Mark ranks as ended; if they are the last ones, return the first remaining folds."""
     mine = rank_progress.c.attempt_id == attempt_id
     if not last:
         ended = rank_progress.c.rank.in_(list(ranks))
@@ -161,7 +164,7 @@ def end_ranks(
 
 
 def fold_ended(context: Context) -> None:
-    """Fold the staged steps of attempts that ended without a last report, as with a lost node."""
+    """Fold the staged steps of attempts that ended without a last report (a lost node)."""
     left = (
         select(rank_steps.c.attempt_id)
         .distinct()
@@ -178,7 +181,7 @@ def fold_ended(context: Context) -> None:
 
 
 def _own(given: Iterable[RankRecord]) -> Iterator[RankRecord]:
-    """Yield the values that a rank logged under its own name; rank 0's are stored already."""
+    """Yield the values that ranks logged under their own names; rank 0's are stored already."""
     for rank, record in given:
         if rank > 0:
             yield rank, _part(record, f"/rank-{rank}", own=True)
@@ -202,7 +205,7 @@ def _part(record: MetricRecord, ending: str, *, own: bool) -> MetricRecord:
 def _stage(
     connection: Connection, attempt_id: str, steps: Mapping[int, list[RankRecord]], *, now: datetime
 ) -> None:
-    """Add records to the rows of their steps; leave out the rest after `MAX_REWRITTEN` values."""
+    """Add records to the rows of their steps; stop once `MAX_REWRITTEN` values are rewritten."""
     rewritten = 0
     for some in batches(sorted(steps), STEPS_A_QUERY):
         if rewritten > MAX_REWRITTEN:
@@ -223,7 +226,7 @@ def _stage(
 
 
 def _advance(connection: Connection, attempt_id: str, given: Iterable[RankRecord]) -> None:
-    """Store the last step of each rank."""
+    """Store the last step that each rank logged."""
     reached: dict[int, int] = {}
     for rank, record in given:
         reached[rank] = max(record.step, reached.get(rank, 0))
@@ -241,9 +244,9 @@ def _advance(connection: Connection, attempt_id: str, given: Iterable[RankRecord
 def _fold_due(
     connection: Connection, attempt_id: str, ranks: int, *, now: datetime
 ) -> list[MetricRecord]:
-    """Fold completed steps, steps that have waited too long, and those in excess of 10,000.
+    """Fold the steps that are complete, too old, or beyond the limit of 10,000 staged steps.
 
-    A folded step takes all earlier steps with it, so that the order of steps is kept.
+    All steps before a folded step are folded too, so that the order of steps is kept.
     """
     logging, slowest = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
     complete = slowest if logging >= ranks else 0
@@ -259,7 +262,7 @@ def _fold_due(
 def _take(
     connection: Connection, attempt_id: str, *, before: int, staged_before: datetime
 ) -> list[MetricRecord]:
-    """Remove the first due rows, and return their folds."""
+    """Remove the first due rows and return their folded records."""
     mine = rank_steps.c.attempt_id == attempt_id
     due = (rank_steps.c.step < before) | (rank_steps.c.staged_at < staged_before)
     query = (

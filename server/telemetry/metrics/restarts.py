@@ -1,4 +1,4 @@
-"""Applies restarts of an event file: a program takes back its points from a step on."""
+"""Applies restarts of an event file; a restart discards a program's points from a step on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from server.telemetry.metrics.points import PACKED, Points, pack_tail, unpack
 from server.telemetry.metrics.store import append_to_tails, grow_series, read_tails
 
 SERIES_AT_ONCE = 100
-"""Series read together: tail and cut chunk of each hold 3,000 points."""
+"""Series that are read together; tail and cut chunk of each have at most 3,000 points."""
 
 
 def take_back(connection: Connection, attempt_id: str, *, names: Sequence[str], step: int) -> None:
-    """Delete the points of some series of an attempt from a step on.
+    """Delete the points of some series of an attempt, starting at `step`.
 
     The transaction must meet the conditions of `store_metrics`.
     """
@@ -31,7 +31,7 @@ def take_back(connection: Connection, attempt_id: str, *, names: Sequence[str], 
 
 
 def _take_back(connection: Connection, series: Sequence[int], step: int) -> None:
-    """Keep the points before the step: whole chunks unchanged, the others as a row of the tail."""
+    """Keep the points before the step: whole chunks as they are, the others as a tail row."""
     tails = read_tails(connection, series, first=0, last=step - 1)
     cut = _cut_chunks(connection, series, step)
     connection.execute(delete(metric_tails).where(metric_tails.c.series_id.in_(series)))
@@ -56,7 +56,7 @@ def _take_back(connection: Connection, series: Sequence[int], step: int) -> None
 
 
 def _cut_chunks(connection: Connection, series: Sequence[int], step: int) -> dict[int, Points]:
-    """Return the points before the step of the chunks that contain it, by series."""
+    """Return the points before the step, by series, from the chunks that contain the step."""
     chunks = metric_chunks.c
     query = select(chunks.series_id, *(chunks[name] for name in PACKED)).where(
         chunks.series_id.in_(series), chunks.first_step < step, chunks.last_step >= step

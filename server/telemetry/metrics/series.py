@@ -1,6 +1,6 @@
 """Reads series for charts: summaries of chunks, live points, and buckets of both.
 
-Most chunks are read as summaries only. A chunk is decoded if the border of a bucket or the end of a
+Most chunks are read only as summaries. A chunk is decoded if the border of a bucket or the end of a
 segment cuts it. A bucket is an exact summary of the points of its steps, so it hides no NaN.
 """
 
@@ -35,48 +35,48 @@ from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, un
 from server.telemetry.metrics.store import read_tails
 
 WIDEST = 2
-"""Widest chunk that is kept whole, in bucket widths: it moves the borders next to it. A wider one
-must be decoded."""
+"""Maximum width of a chunk that is not decoded, in bucket widths. A chunk that is not decoded moves
+the borders next to it."""
 
 MERGED_AT = 60_000
-"""Spans beyond the limit at which they are merged into buckets; a span takes 64 bytes."""
+"""Number of spans beyond the limit at which spans are merged; a span takes 64 bytes."""
 DECODED_AT_ONCE = 100
-"""Chunks decoded together: their points take 2.4 MB."""
+"""Chunks that are decoded together; their points take 2.4 MB."""
 
 _ELEMENTS: Mapping[str, Callable[[Any], Any]] = {
     "postgresql": func.json_array_elements,
     "sqlite": func.json_each,
 }
-"""The SQL function that turns a list into rows, by dialect."""
+"""SQL functions that turn a list into rows, by dialect."""
 
 ChunkKey = tuple[int, int]
-"""Series and first step of a chunk."""
+"""Id of the series and first step of the chunk."""
 Values = tuple[Integers, Floats]
-"""Steps and values."""
+"""Steps and values of some points."""
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Summaries of disjoint spans of steps, in rising order: chunks, buckets or single points."""
+    """Summaries of disjoint spans of steps in ascending order: chunks, buckets or single points."""
 
     first: Integers
-    """First step of each."""
+    """First step of each span."""
     last: Integers
-    """Last step of each."""
+    """Last step of each span."""
     count: Integers
-    """Points of each."""
+    """Number of points in each span."""
     non_finite: Integers
-    """NaN and infinite points of each."""
+    """Number of NaN and infinite points in each span."""
     low: Floats
-    """Least finite value; NaN, like the next two, without any."""
+    """Smallest finite value of each span; NaN if the span has no finite value."""
     high: Floats
-    """Greatest finite value."""
+    """Largest finite value of each span; NaN if the span has no finite value."""
     last_value: Floats
-    """Last finite value."""
+    """Last finite value of each span; NaN if the span has no finite value."""
 
     @classmethod
     def of_points(cls, steps: Integers, values: Floats) -> Self:
-        """Return one span for each point."""
+        """Return one span per point."""
         finite = np.isfinite(values)
         shown = np.where(finite, values, np.nan)
         return cls(
@@ -91,7 +91,7 @@ class Spans:
 
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
-        """Return the spans of several parts in order of their steps."""
+        """Return the spans of several parts in the order of their steps."""
         empty = cls.of_points(np.empty(0, dtype=np.int64), np.empty(0))
         listed = [empty, *parts]
         order = np.argsort(np.concatenate([part.first for part in listed]), kind="stable")
@@ -108,22 +108,22 @@ class Spans:
 
 
 class Buckets:
-    """Merges the spans of a curve into at most `limit` buckets; fewer spans stay as they are.
+    """Merges the spans of a curve into at most `limit` buckets; leaves `limit` or fewer unchanged.
 
-    The steps are cut into `limit` equal cells, and a span belongs to the cell of its middle. So a
-    bucket is exact over the steps that it names, and its borders extend at most half a span beyond
-    its cell. Spans are merged from time to time, which bounds the memory of a curve.
+    The steps are cut into `limit` equal cells, and a span belongs to the cell that contains its
+    middle. So a bucket is exact over the steps that it covers, and it extends at most half a span
+    beyond its cell. Spans are merged from time to time, which limits the memory of a curve.
     """
 
     def __init__(self, *, first: int, last: int, limit: int) -> None:
         """Cut the steps `first..last` into `limit` cells."""
         self._first, self._last, self._limit = first, last, limit
-        self._parts: list[tuple[Integers, Spans]] = []  # cells of spans, and the spans
+        self._parts: list[tuple[Integers, Spans]] = []  # each span's cell, and the spans
         self._size = 0
         self._merged = False
 
     def add(self, spans: Spans) -> None:
-        """Add spans, in rising order of their steps."""
+        """Add spans, in ascending order of their steps."""
         middles = (spans.first + spans.last) // 2
         cells = (middles - self._first) * self._limit // (self._last - self._first + 1)
         self._parts.append((cells, spans))
@@ -164,16 +164,16 @@ def _last_finite(values: Floats, starts: NDArray[np.intp], ends: NDArray[np.intp
 
 @dataclass(frozen=True)
 class Series:
-    """Some steps of one series."""
+    """One series, limited to some steps."""
 
     id: int
     chunks: Spans
-    """Summaries of the chunks that overlap these steps."""
+    """Summaries of the chunks that overlap the steps."""
     tail: Points
-    """Live points, all after the last chunk."""
+    """Live points, all of them after the last chunk."""
 
     def between(self, first: int, last: int) -> Series:
-        """Return the chunks that overlap `first..last`, and the live points in it."""
+        """Return the chunks that overlap `first..last`, and the live points in that range."""
         overlaps = (self.chunks.last >= first) & (self.chunks.first <= last)
         return Series(self.id, self.chunks[overlaps], self.tail.between(first, last))
 
@@ -181,7 +181,7 @@ class Series:
 def read_series(
     connection: Connection, series_ids: Sequence[int], *, first: int, last: int
 ) -> dict[int, Series]:
-    """Return the steps `first..last` of several series with a fixed number of queries."""
+    """Return the steps `first..last` of several series, with a fixed number of queries."""
     points = read_tails(connection, series_ids, first=first, last=last)
     columns = metric_chunks.c
     query = (
@@ -208,14 +208,14 @@ def read_series(
     series = {}
     for key in chunks.keys() | points.keys():
         summaries, tail = chunks.get(key, none), points.get(key, empty)
-        # A point that was compacted between the two queries came twice.
+        # A point that was compacted between the two queries was read twice.
         end = int(summaries.last[-1]) if len(summaries) else -1
         series[key] = Series(key, summaries, tail[tail.steps > end])
     return series
 
 
 def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Points]:
-    """Return the points of these chunks."""
+    """Return the points of the given chunks by chunk."""
     if not (wanted := sorted(set(keys))):
         return {}
     rows = connection.execute(_chunks_of_keys(connection.dialect.name), {"keys": wanted})
@@ -223,7 +223,7 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, P
 
 
 def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator[Points]:
-    """Yield the points of each of these chunks, several chunks a query."""
+    """Yield the points of each of the given chunks, reading several chunks per query."""
     none = Points.joined([])
     for some in batches(keys, DECODED_AT_ONCE):
         found = decode(connection, some)
@@ -232,10 +232,10 @@ def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator
 
 @cache
 def _chunks_of_keys(dialect: str) -> Select[Any]:
-    """Return the query of the chunks listed in the parameter `keys`.
+    """Return the query for the chunks that the parameter `keys` lists.
 
-    It is a join, because SQLite reads the whole table for `(a, b) IN (...)`. The list is one
-    parameter, because a statement with parameters for each key is compiled for each number of keys.
+    It is a join because SQLite reads the whole table for `(a, b) IN (...)`. The list is a single
+    parameter because a statement with parameters for each key is compiled for each number of keys.
     """
     columns = metric_chunks.c
     listed = _ELEMENTS[dialect](bindparam("keys", type_=JSON)).table_valued(column("value", JSON))
@@ -254,7 +254,7 @@ def _chunks_of_keys(dialect: str) -> Select[Any]:
 def read_values(
     connection: Connection, series_ids: Sequence[int], *, first: int, last: int
 ) -> dict[int, Values]:
-    """Return every point of the steps `first..last` of several series."""
+    """Return every point of several series in the steps `first..last`, by series id."""
     series = read_series(connection, series_ids, first=first, last=last)
     keys = {(one.id, int(step)) for one in series.values() for step in one.chunks.first}
     decoded = decode(connection, keys)
@@ -269,7 +269,7 @@ def read_values(
 def values_at(
     connection: Connection, series_ids: Iterable[int], *, steps: Collection[int]
 ) -> dict[tuple[int, int], float]:
-    """Return the values of several series at exactly these steps, by series and step.
+    """Return the values of several series at exactly these steps, by series id and step.
 
     Only the chunks that contain one of the steps are decoded.
     """
@@ -295,7 +295,7 @@ def values_at(
 
 
 def must_be_decoded(chunks: Spans, *, first: int, last: int, limit: int) -> NDArray[np.bool_]:
-    """Return the mask of the chunks too wide to stay whole in `limit` buckets of `first..last`."""
+    """Return the mask of chunks that are too wide to stay whole in `limit` buckets."""
     return chunks.last - chunks.first + 1 > WIDEST * (last - first + 1) / limit
 
 

@@ -1,4 +1,4 @@
-"""The store of points: a tail of packed rows for live points, then chunks of a thousand."""
+"""Stores points: first as packed rows of a tail (live points), then as chunks of 1,000 points."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from server.telemetry.metrics.points import CHUNK_POINTS, Points, chunked, pack_
 from trainyard.run.records import MetricRecord
 
 TAIL_LIMIT = 2000
-"""Longest tail, in points; a longer one is compacted."""
+"""Maximum number of points in a tail; a longer tail is compacted."""
 COMPACTED_AT_ONCE = 100
-"""Series that one report compacts because of their tails; the others wait for the next report."""
+"""Maximum number of series that one report compacts because of long tails; the next reports compact
+the rest."""
 MAX_SERIES = 2000
-"""Metric names of one attempt; further ones are left out."""
+"""Maximum number of metric names per attempt; further names are left out."""
 
 
 _ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
@@ -56,7 +57,7 @@ _GROW_SERIES_BY_ARRAYS = (
     " FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS grown (series, newest, size)"
     " WHERE id = grown.series"
 )
-"""On PostgreSQL the update of all series is one message."""
+"""Statement for PostgreSQL that updates all series with one message."""
 _DELETE_TAILS = delete(metric_tails).where(
     metric_tails.c.series_id.in_(bindparam("series", expanding=True))
 )
@@ -69,19 +70,19 @@ _STORE_DIGESTS_BY_ARRAYS = (
 )
 
 SeriesKey = tuple[str, str]
-"""Attempt and name of a series."""
+"""Attempt id and name of a series."""
 Columns = tuple[list[int], list[float], list[float]]
 """Steps, Unix times and values of some points of a series."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Growth:
-    """Points to append to the tail of one series, in rising order of their steps."""
+    """Points to append to the tail of one series, in ascending order of their steps."""
 
     series: int
     """Id of the series."""
     tail: int
-    """Length of its tail before the append."""
+    """Number of points in the tail before the append."""
     columns: Columns
 
     def __len__(self) -> int:
@@ -89,21 +90,21 @@ class _Growth:
 
     @property
     def grown(self) -> int:
-        """Length of its tail after the append."""
+        """Number of points in the tail after the append."""
         return self.tail + len(self)
 
 
 def store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store metrics as points, and their digests, with as many statements as for one attempt.
+    """Store metrics as points, together with their digests.
 
-    A step is stored once for each series: a series ignores records up to its last step. (The
-    caller's offsets prevent duplicate records.)
+    The number of statements does not depend on the number of attempts. Each series stores a step
+    once and ignores records up to its last step. (The caller's offsets prevent duplicate records.)
 
     Args:
         connection: a transaction that holds the locks of the jobs, or during which no other one can
-            store metrics of the attempts: rows of a tail must not overlap.
+            store metrics of the attempts, because the rows of a tail must not overlap.
         metrics: new records by attempt id, in the order of steps.
 
     Returns:
@@ -117,9 +118,9 @@ def store_metrics(
 def store_points(
     connection: Connection, attempt_id: str, points: Mapping[str, Points]
 ) -> Sequence[str]:
-    """Store points of an attempt by name of their series; return the names above `MAX_SERIES`.
+    """Store points of an attempt by series name; return the names above `MAX_SERIES`.
 
-    The work is bounded by the points given and `COMPACTED_AT_ONCE` tails. The transaction must
+    The work is limited to the given points and `COMPACTED_AT_ONCE` tails. The transaction must
     meet the conditions of `store_metrics`.
     """
     columns = {(attempt_id, name): own.columns for name, own in points.items()}
@@ -157,7 +158,7 @@ def _store_columns(
 
 
 def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
-    """Store last step and tail size of series, given as (id, last step, tail size)."""
+    """Store last step and tail size of series, given as (series id, last step, tail size)."""
     if not sizes:
         return
     if connection.dialect.name == "postgresql":
@@ -171,10 +172,10 @@ def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -
 def read_tails(
     connection: Connection, series_ids: Iterable[int], *, first: int, last: int
 ) -> dict[int, Points]:
-    """Return the live points of these steps by series.
+    """Return the live points in the steps `first..last` by series id.
 
-    Read them before the chunks: a point that is compacted between the two queries then comes
-    twice, instead of not at all. The reader drops the tail's points up to the last chunk's end.
+    Read live points before chunks: a point that is compacted between the two queries is then read
+    twice instead of not at all. The reader drops the tail's points up to the last chunk's end.
     """
     query = (
         select(metric_tails.c.series_id, metric_tails.c.points)
@@ -198,7 +199,7 @@ def newest_values(
 ) -> dict[str, list[float]]:
     """Return the last live values of a series by attempt id, the newest first.
 
-    Just after a compaction they are few; attempts without any are omitted.
+    Just after a compaction there are few values. Attempts without any are omitted.
     """
     given = {"attempt_ids": attempt_ids, "name": name, "before": limit - 1}
     rows = connection.execute(_NEWEST_ROWS, given)
@@ -235,7 +236,7 @@ _NEWEST_ROWS = (
 
 
 def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey, Columns]:
-    """Return the points of each series."""
+    """Return the points of all records by series."""
     columns: dict[SeriesKey, Columns] = {}
     for attempt_id, records in metrics.items():
         own: dict[str, Columns] = {}
@@ -254,7 +255,7 @@ def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey,
 
 
 def _rising_after(step: int, columns: Columns) -> Columns:
-    """Return the points with a step above `step` and above all steps before them."""
+    """Return the points with a step above `step` and above the steps of all points before."""
     steps, times, values = columns
     kept = []
     for index, each in enumerate(steps):
@@ -269,7 +270,7 @@ def _rising_after(step: int, columns: Columns) -> Columns:
 def _series(
     connection: Connection, columns: Mapping[SeriesKey, Columns]
 ) -> tuple[dict[SeriesKey, tuple[int, int, int]], dict[str, list[str]]]:
-    """Return id, last step and tail size of series, created if missing, and surplus names."""
+    """Return id, last step and tail size of series, created if missing; and surplus names."""
     attempt_ids = list(dict.fromkeys(attempt_id for attempt_id, _ in columns))
     found = _read_series(connection, attempt_ids)
     missing = [key for key in columns if key not in found]
@@ -298,7 +299,7 @@ def _read_series(
 
 
 def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
-    """Split the series into those to compact now and those that only grow."""
+    """Split the series into the ones to compact now and the ones that only grow."""
     bulky: list[_Growth] = []
     small: list[_Growth] = []
     for growth in grown:
@@ -309,7 +310,7 @@ def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
 
 
 def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
-    """Move full chunks out of the tails; return the rest of each series, to be appended."""
+    """Move full chunks out of the tails; return the remaining points of each series to append."""
     if not grown:
         return []
     with_tail = [growth.series for growth in grown if growth.tail]
@@ -345,7 +346,7 @@ def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[Metric
 
 
 def append_to_tails(connection: Connection, points: Sequence[tuple[int, int, int, bytes]]) -> None:
-    """Add rows to tails: series, last and first step, packed points."""
+    """Add rows to tails; a row has series id, last step, first step and packed points."""
     if not points:
         return
     if connection.dialect.name == "sqlite":

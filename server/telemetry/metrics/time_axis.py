@@ -1,4 +1,4 @@
-"""Times of the steps of a lineage: when each step was taken, and after how many tokens."""
+"""Time axes of a lineage: the time of each step, and the tokens trained until the step."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from server.telemetry.metrics.series import decode
 from server.telemetry.metrics.store import read_tails
 
 TOKENS = "train/tokens"
-"""Series with time and tokens in its points; every record with values has it."""
+"""Series with time and tokens in its points; every record with values has this series."""
 LOSS = "train/loss"
 FLOAT_BYTES = 8
 
 Axis = Literal["step", "tokens", "seconds"]
-"""Unit of a curve's x-axis: steps, tokens trained on, or seconds since the job's first point."""
+"""Unit of a curve's x-axis: steps, trained tokens, or seconds since the job's first point."""
 
 
 Stretch = tuple[int, int] | None
-"""First and last step; None when empty."""
+"""First and last step of a range; None if the range is empty."""
 
 
 @dataclass(frozen=True)
 class _Closed:
-    """A chunk that is not decoded; only its first and last point are known."""
+    """A chunk that is not decoded, so that only its first and last point are known."""
 
     segment: Segment
     series_id: int
@@ -43,23 +43,23 @@ class _Closed:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Time and tokens along a lineage: exact where `refined`, else at live points and chunks' ends.
+    """Time and tokens along a lineage, known at live points and at the ends of chunks.
 
-    A million points then cost a thousand narrow rows; only chunks that contain the end of a bucket
-    are decoded.
+    `refined` decodes the chunks that contain the end of a bucket, so that the values there are
+    exact. A million points then cost one thousand narrow rows.
     """
 
     points: Points
-    """Known steps in rising order; the values are tokens, NaN where unknown."""
+    """Known steps in ascending order; the values are tokens, or NaN if unknown."""
     closed: tuple[_Closed, ...]
 
     @property
     def start(self) -> float | None:
-        """Unix time of the first point; None without points."""
+        """Unix time of the first point, in seconds; None without points."""
         return float(self.points.times[0]) if len(self.points) else None
 
     def refined(self, connection: Connection, steps: Integers) -> StepTimes:
-        """Decode the chunks that contain one of the given steps, which are in rising order."""
+        """Decode the chunks that contain one of the given steps, which must ascend."""
         firsts = np.array([chunk.first for chunk in self.closed], dtype=np.int64)
         lasts = np.array([chunk.last for chunk in self.closed], dtype=np.int64)
         inside = np.searchsorted(steps, firsts, "right") < np.searchsorted(steps, lasts, "left")
@@ -76,7 +76,7 @@ class StepTimes:
         return StepTimes(_ordered([self.points, *parts]), tuple(left))
 
     def at(self, steps: Integers) -> tuple[Floats, Floats]:
-        """Return time and tokens at each step, from the last point up to it; NaN before any."""
+        """Return time and tokens of the last point up to each step; NaN before the first point."""
         places = np.searchsorted(self.points.steps, steps, "right") - 1
         if not len(self.points):
             return np.full(len(steps), np.nan), np.full(len(steps), np.nan)
@@ -89,18 +89,18 @@ class StepTimes:
     def sharpened(
         self, connection: Connection, axis: Axis, *, low: float, high: float
     ) -> tuple[StepTimes, Stretch]:
-        """Decode the chunks at the ends of a stretch; return the refined times and its steps."""
+        """Decode the chunks at both ends of a range; return refined times and the range's steps."""
         rough = self.steps_between(axis, low, high)
         if rough is None or axis == "step":
             return self, rough
-        # The steps just inside the two found lie in the chunks that contain the ends.
+        # The ends of the range lie in the chunks that contain the next steps inside of `rough`.
         sharp = self.refined(connection, np.sort([rough[0] + 1, rough[1] - 1]))
         return sharp, sharp.steps_between(axis, low, high)
 
     def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
-        """Return first and last step of a stretch of an axis; None without a point in it.
+        """Return first and last step of a range on an axis; None if no point lies in the range.
 
-        They extend to the next known step beyond each end: a curve then runs out of the frame
+        Both extend to the next known step beyond the range, so that a curve leaves the frame
         instead of ending within it.
         """
         if axis == "step":
@@ -120,15 +120,15 @@ class StepTimes:
 def read_step_times(
     connection: Connection, segments: Sequence[Segment], names: Iterable[str]
 ) -> StepTimes:
-    """Return the step times of a lineage with a fixed number of queries.
+    """Return the step times of a lineage, with a fixed number of queries.
 
-    The times of an attempt without tokens come from its loss, or the first of `names` it has.
+    Without tokens, the times of an attempt come from its loss or from its first series in `names`.
     """
     candidates = (TOKENS, LOSS, *names)
     ids = series_ids(connection, [Curve(name, "lineage", tuple(segments)) for name in candidates])
     chosen = list(_chosen(segments, candidates, ids))
     wanted = [series_id for _, series_id, _ in chosen]
-    tails = read_tails(connection, wanted, first=0, last=NEVER)  # before the chunks
+    tails = read_tails(connection, wanted, first=0, last=NEVER)  # read before the chunks
     chunks = _ends(connection, wanted)
     parts, closed = [], []
     for segment, series_id, has_tokens in chosen:
@@ -152,7 +152,7 @@ def _chosen(
 
 
 def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Points]]:
-    """Return the first and last point of each chunk by series, without reading the whole arrays."""
+    """Return first and last point of each chunk by series id, without reading whole arrays."""
     columns = metric_chunks.c
     query = (
         select(
@@ -176,12 +176,12 @@ def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Point
 
 
 def number_at(array: Any, place: Any) -> Any:
-    """Return the SQL expression of the 8 bytes of an array from `place`, counted from 1."""
+    """Return the SQL expression for 8 bytes of an array from `place` on, counted from 1."""
     return func.substr(array, place, FLOAT_BYTES, type_=LargeBinary)
 
 
 def last_number_of(array: Any) -> Any:
-    """Return the SQL expression of the last 8 bytes of an array of a chunk."""
+    """Return the SQL expression for the last 8 bytes of an array of a chunk."""
     return number_at(array, (metric_chunks.c.count - 1) * FLOAT_BYTES + 1)
 
 
@@ -191,7 +191,7 @@ def _within(segment: Segment, points: Points, *, tokens: bool) -> Points:
 
 
 def _ordered(parts: Iterable[Points]) -> Points:
-    """Return the points in order of their steps, each step once."""
+    """Return the points in the order of their steps, each step once."""
     points = Points.joined(parts)
     steps, kept = np.unique(points.steps, return_index=True)
     return Points(steps, points.times[kept], points.values[kept])

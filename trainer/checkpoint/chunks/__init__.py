@@ -1,1 +1,1 @@
-"""Chunks of a checkpoint: how tensors are divided, who writes each chunk, and its place."""
+"""Chunks of a checkpoint: division of tensors, the writer of each chunk, and its place."""

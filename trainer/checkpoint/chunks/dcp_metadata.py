@@ -1,4 +1,4 @@
-"""`.metadata`: the index that `dcp.load` needs, with an entry for each chunk."""
+"""`.metadata`: the index that `dcp.load` needs, which has an entry for each chunk."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from trainer.checkpoint.chunks.divided_tensor import DTYPES, DividedTensor
 from trainer.checkpoint.chunks.index_file import ChunkIndex, StoredChunk
 
 WRITTEN_CHUNKS = 2**15
-"""Limit of chunks for a checkpoint saved with its `.metadata`, which then has about 4 MiB.
+"""Maximum number of chunks for which a save writes `.metadata`, which then has at most 4.4 MiB.
 
-Each chunk takes 140 bytes, and some 20 microseconds of one process."""
+Each chunk takes 140 bytes, and about 20 microseconds in one process.
+"""
 
 
 def chunk_count(index: ChunkIndex) -> int:
-    """Return the number of chunks of all tensors, empty ones included."""
+    """Return the number of chunks of all tensors, including empty chunks."""
     kinds = (tensor.kind for tensor in index.ownership.tensors.values())
     return sum(prod(parts for parts, _ in kind.digits) for kind in kinds)
 
@@ -49,7 +50,7 @@ def dcp_metadata(index: ChunkIndex) -> bytes:
         state_dict_metadata=dict(entries),
         planner_data={name: (name,) for name in entries},
         storage_data=storage,
-        storage_meta=StorageMeta(),  # DCP would store the absolute path and a random id
+        storage_meta=StorageMeta(),  # otherwise DCP stores the absolute path and a random id
         version=CURRENT_DCP_VERSION,
     )
     return pickle.dumps(metadata)

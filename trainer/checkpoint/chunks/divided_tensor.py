@@ -1,4 +1,4 @@
-"""How one tensor is divided over the ranks, as arithmetic on rank numbers."""
+"""The division of one tensor over the ranks, computed from rank numbers."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ DTYPES = {
     for value in vars(torch).values()
     if isinstance(value, torch.dtype)
 }
-"""Types of numbers by name."""
+"""Dtypes by name."""
 Digit = tuple[int, int]
-"""Parts and stride of a `Division`: the digit of a rank number that selects the part."""
+"""Parts and stride of a `Division`; the matching digit of a rank number selects the part."""
 
 
 def itemsize(dtype: str) -> int:
-    """Return the bytes of one number of a type, such as 4 for `float32`."""
+    """Return the bytes of one element of a dtype, such as 4 for `float32`."""
     return DTYPES[dtype].itemsize
 
 
 class Division(NamedTuple):
-    """A dimension cut into parts as `torch.chunk` does; rank r holds `r // stride % parts`."""
+    """A dimension cut into parts as by `torch.chunk`; rank r holds part `r // stride % parts`."""
 
     dim: int
     """Dimension of the tensor."""
     parts: int
-    """Number of parts; the last ones are smaller, or empty."""
+    """Number of parts; the last parts may be smaller or empty."""
     stride: int
-    """Distance in ranks between two adjacent parts."""
+    """Difference in rank number between the holders of two adjacent parts."""
 
     @property
     def digit(self) -> Digit:
@@ -50,26 +50,26 @@ class Division(NamedTuple):
 
 
 class TensorChunk(NamedTuple):
-    """A box of a tensor, stored in one file."""
+    """A box of a tensor that is stored in one file."""
 
     name: str
     """Name of the tensor."""
     dtype: str
-    """Type of its numbers, such as `float32`."""
+    """Dtype of the tensor, such as `float32`."""
     offsets: Sizes
     """First index in each dimension of the tensor."""
     sizes: Sizes
-    """Numbers in each dimension."""
+    """Number of elements in each dimension."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of its numbers."""
+        """Size of the elements in bytes."""
         return prod(self.sizes) * itemsize(self.dtype)
 
 
 @dataclass(frozen=True)
 class TensorKind:
-    """Type and shape; both must match to read one tensor into another."""
+    """Dtype and shape; both must match to read one tensor into another."""
 
     dtype: str
     shape: Sizes
@@ -80,19 +80,19 @@ class TensorKind:
 
 @dataclass(frozen=True)
 class DividedKind:
-    """Type, shape and divisions, which many tensors share."""
+    """Dtype, shape and divisions, which many tensors share."""
 
     dtype: str
     shape: Sizes
     divisions: tuple[Division, ...]
-    """Divisions in the order of application, each to the parts of the former ones."""
+    """Divisions in the order of application; each one divides the parts of the previous ones."""
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape} divided by {list(map(tuple, self.divisions))}"
 
     @property
     def digits(self) -> tuple[Digit, ...]:
-        """The digits that select a chunk, sorted; ranks that agree in them hold the same chunk."""
+        """The digits that select a chunk, sorted; ranks with equal digits hold the same chunk."""
         return tuple(sorted(division.digit for division in self.divisions))
 
     def box_of(self, rank: int) -> tuple[Sizes, Sizes]:
@@ -127,7 +127,8 @@ class DividedKind:
         """Return the sizes of all non-empty chunks, each once."""
         lengths = [{size} - {0} for size in self.shape]
         for dim, parts, _ in self.divisions:
-            # Not by listing the parts: an untrusted index may name a million.
+            # Computed without listing the parts, because an untrusted index may name a million
+            # parts.
             longest = {size: -(-size // parts) for size in lengths[dim]}
             lengths[dim] = {n for size in longest for n in (longest[size], size % longest[size])}
             lengths[dim] -= {0}
@@ -145,9 +146,9 @@ def _part(size: int, parts: int, number: int) -> tuple[int, int]:
 def _parts_of(
     size: int, divisions: tuple[Division, ...]
 ) -> list[tuple[int, int, tuple[tuple[Digit, int], ...]]]:
-    """Return start, length and digits of all parts of one dimension, by ascending index.
+    """Return start, length and digits of all parts of one dimension, in ascending order of index.
 
-    They cover the dimension once, because each division cuts every part completely.
+    The parts cover the dimension exactly once, because each division cuts every part completely.
     """
     found: list[tuple[int, int, tuple[tuple[Digit, int], ...]]] = [(0, size, ())]
     for division in divisions:
@@ -162,7 +163,7 @@ def _parts_of(
 
 @dataclass(frozen=True)
 class DividedTensor:
-    """A tensor of a checkpoint."""
+    """A tensor of a checkpoint, with its divisions."""
 
     name: str
     kind: DividedKind
@@ -171,13 +172,13 @@ class DividedTensor:
 def divided(tensors: Mapping[str, Tensor], *, rank: int) -> tuple[DividedTensor, ...]:
     """Return the divisions of a rank's tensors, sorted by name.
 
-    The result is the same on all ranks with the same tensors.
+    The result is the same on all ranks that hold the same tensors.
 
     Raises:
-        CheckpointError: rank numbers do not determine how a tensor is divided.
+        CheckpointError: the division of a tensor cannot be computed from rank numbers.
     """
     found: list[DividedTensor] = []
-    known: dict[object, DividedKind] = {}  # all layers' weights and moments are divided alike
+    known: dict[object, DividedKind] = {}  # weights and moments of all layers are divided alike
     for name, tensor in sorted(tensors.items()):
         where = (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else ()
         local = _local_shape(tensor)
@@ -213,7 +214,8 @@ def _divisions(name: str, mesh: DeviceMesh, placements: Sequence[Placement]) -> 
     for placement, parts, stride in zip(placements, mesh.shape, strides, strict=True):
         if isinstance(placement, Shard | _StridedShard):
             if parts > 1:
-                # A strided shard cuts the parts made by later axes of the mesh: it comes last.
+                # A strided shard comes last, because it cuts the parts made by later axes of the
+                # mesh.
                 late = isinstance(placement, _StridedShard)
                 (strided if late else plain).append(Division(placement.dim, parts, stride))
         elif not isinstance(placement, Replicate):
@@ -224,10 +226,10 @@ def _divisions(name: str, mesh: DeviceMesh, placements: Sequence[Placement]) -> 
 
 @lru_cache(maxsize=64)
 def _strides(mesh: DeviceMesh) -> tuple[int, ...]:
-    """Return the distance in ranks between neighbours on each axis of a mesh.
+    """Return the difference in rank number between neighbours, for each axis of a mesh.
 
     Raises:
-        CheckpointError: the distances differ within an axis.
+        CheckpointError: the differences are not equal within an axis.
     """
     ranks = mesh.mesh
     first = int(ranks.flatten()[0])

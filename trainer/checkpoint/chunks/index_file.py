@@ -1,7 +1,7 @@
-"""`index.json`: the divisions and writers that determine each chunk's place in its file.
+"""`index.json`: the divisions and writers, which determine each chunk's place in its file.
 
-Its size depends on the number of tensors, not of ranks or chunks, and its content is the same for
-all saves of an attempt.
+The size of the index depends on the number of tensors, not on the number of ranks or chunks. Its
+content is the same for all saves of an attempt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainyard.base.model_base import RecordModel
 from trainyard.spec.layout import Layout
 
 INDEX_VERSION: Literal[1] = 1
-"""Version of the record, and of the rules of `DividedKind` and `Ownership` that it relies on."""
+"""Version of the record, and of the rules in `DividedKind` and `Ownership` that it depends on."""
 SUFFIX = ".distcp"
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
@@ -35,27 +35,29 @@ Number = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class StoredChunk(NamedTuple):
-    """A chunk of a tensor in a file."""
+    """A stored chunk of a tensor."""
 
     file: str
-    """Name of the file."""
+    """Name of the file that holds the chunk."""
     offset: int
-    """First byte in it."""
+    """Offset of the chunk in the file, in bytes."""
     length: int
-    """Bytes, including those of `torch.save`'s format."""
+    """Length in bytes, including the bytes that `torch.save`'s format adds."""
     offsets: Sizes
     """First index in each dimension of the tensor."""
     sizes: Sizes
-    """Numbers in each dimension."""
+    """Number of elements in each dimension."""
 
 
 class _Kind(RecordModel):
     dtype: str
     shape: tuple[Count, ...]
     divisions: tuple[tuple[Count, Number, Number], ...] = ()
-    """Dimension, parts and stride of each division."""
+    """Dimension, number of parts and stride of each division."""
     overheads: tuple[tuple[tuple[Count, ...], Annotated[int, Field(ge=0, lt=2**20)]], ...]
-    """Sizes of each kind of chunk, and the bytes of `torch.save`'s format around its numbers."""
+    """For each size of a chunk, the number of bytes that `torch.save`'s format adds to its
+    elements.
+    """
 
 
 class _Record(RecordModel):
@@ -64,28 +66,28 @@ class _Record(RecordModel):
     writers: tuple[Count, ...]
     kinds: tuple[_Kind, ...]
     stages: Annotated[tuple[tuple[tuple[str, Count], ...], ...], Field(min_length=1)]
-    """Name and number of the kind of each tensor, by pipeline stage."""
+    """Name of each tensor and number of its kind, by pipeline stage."""
 
 
 class ChunkIndex:
-    """The place of each chunk of a checkpoint."""
+    """The places of all chunks of a checkpoint."""
 
     def __init__(
         self, ownership: Ownership, overheads: Mapping[tuple[str, Sizes], int] | None = None
     ) -> None:
-        """Describe the index; nothing is computed.
+        """Describe the index; nothing is computed yet.
 
         Args:
-            ownership: who writes each chunk.
-            overheads: bytes around the numbers of a chunk, by type and sizes; by default those of
-                this version of torch.
+            ownership: assigns a writer to each chunk.
+            overheads: bytes that the format adds to a chunk, by dtype and sizes; by default, the
+                values for this version of torch.
         """
         self.ownership = ownership
         self._overheads = overheads
         self._overlaps: dict[tuple[DividedKind, Sizes, Sizes], list[dict[Digit, int]]] = {}
 
     def overhead(self, dtype: str, sizes: Sizes) -> int:
-        """Return the bytes around the numbers of a chunk."""
+        """Return the number of bytes that the format adds to a chunk's elements."""
         if self._overheads is not None:
             return self._overheads[dtype, sizes]
         frame = frame_of(DTYPES[dtype], torch.Size(sizes))
@@ -94,7 +96,7 @@ class ChunkIndex:
     def overlapping(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterator[StoredChunk]:
         """Yield the stored chunks that overlap a box of a tensor."""
         tensor = self.ownership.tensors[name]
-        # All layers' weights and moments are divided alike, so that few keys differ.
+        # Weights and moments of all layers are divided alike, so there are few different keys.
         key = (tensor.kind, offsets, sizes)
         if key not in self._overlaps:
             self._overlaps[key] = list(tensor.kind.overlapping(offsets, sizes))
@@ -105,11 +107,11 @@ class ChunkIndex:
             )
 
     def file_size(self, rank: int) -> int:
-        """Return the size of a rank's file in bytes; 0 if the rank writes none."""
+        """Return the size of the file that a rank writes, in bytes; 0 if it writes no file."""
         return self.ownership.file_size(rank, self.overhead)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
+        """Return the content of `index.json`."""
         ownership = self.ownership
         kinds = list(dict.fromkeys(tensor.kind for tensor in ownership.tensors.values()))
         numbers = {kind: number for number, kind in enumerate(kinds)}
@@ -144,12 +146,12 @@ class ChunkIndex:
 
 
 def parse_index(content: bytes, layout: Layout) -> ChunkIndex:
-    """Parse the index of a checkpoint written by a layout.
+    """Parse the index of a checkpoint that was written with a given layout.
 
-    Nothing in it is trusted: each number is checked against its limits.
+    The content is not trusted: each number is checked against its limits.
 
     Raises:
-        ValueError: it is not an index of that layout; the message names the fault.
+        ValueError: the content is not an index for that layout; the message names the fault.
     """
     try:
         record = _Record.model_validate_json(content)
@@ -188,7 +190,7 @@ def _checked(record: _Kind, stage_size: int) -> DividedKind:
     """Return a kind if its chunks cover its shape and belong to ranks of the stage.
 
     Raises:
-        ValueError: a type, dimension or division is invalid.
+        ValueError: a dtype, a dimension or a division is invalid.
     """
     if record.dtype not in DTYPES:
         raise ValueError(f"kinds: {record.dtype!r} is no type of numbers")
@@ -196,7 +198,7 @@ def _checked(record: _Kind, stage_size: int) -> DividedKind:
     if any(division.dim >= len(record.shape) for division in divisions):
         raise ValueError(f"kinds: a division of a dimension that {record.shape} lacks")
     kind = DividedKind(record.dtype, record.shape, divisions)
-    # The digits are independent: each combination belongs to a rank of the stage.
+    # The digits are independent: each combination of digits belongs to a rank of the stage.
     digits = sorted(kind.digits, key=lambda digit: digit[1])
     widths = [1, *(parts * stride for parts, stride in digits)]
     strides = [*(stride for _, stride in digits), stage_size]
@@ -206,12 +208,12 @@ def _checked(record: _Kind, stage_size: int) -> DividedKind:
 
 
 def file_name(rank: int) -> str:
-    """Return the name of the file that a rank writes, as DCP names it."""
+    """Return the name of the file that a rank writes; it is the name that DCP uses."""
     return f"__{rank}_0{SUFFIX}"
 
 
 def rank_of_file(name: str) -> int | None:
-    """Return the rank that wrote a file; None for a file without tensors."""
+    """Return the rank that wrote a file; None for a file that holds no tensors."""
     number = name.removeprefix("__").removesuffix(f"_0{SUFFIX}")
     return int(number) if number.isdecimal() and name == file_name(int(number)) else None
 
@@ -219,5 +221,5 @@ def rank_of_file(name: str) -> int | None:
 def index_of(
     stages: Sequence[Sequence[DividedTensor]], *, world_size: int, writers: Sequence[int]
 ) -> ChunkIndex:
-    """Return the index of a save by this version of torch."""
+    """Return the index for a save with this version of torch."""
     return ChunkIndex(Ownership(stages, world_size=world_size, writers=writers))

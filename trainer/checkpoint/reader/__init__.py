@@ -1,1 +1,1 @@
-"""Load checkpoints: who reads which bytes into which tensors, with every byte verified."""
+"""Loads checkpoints: assigns bytes and tensors to ranks, reads them, and verifies every byte."""

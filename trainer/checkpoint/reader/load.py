@@ -1,4 +1,4 @@
-"""Load a checkpoint of any layout and world size: by all ranks together, checked before use."""
+"""Loads a checkpoint of any layout and world size, on all ranks together; verified before use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.storage_uri import ROOT_FILE
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
-"""Name prefixes of the parts that are tensors."""
+"""Name prefixes of the checkpoint parts that consist of tensors."""
 MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
 
 
@@ -53,28 +53,29 @@ def load(
 ) -> CheckedReader:
     """Fill model and optimizer in place from a checkpoint of any layout and world size.
 
-    Parts that `resume` omits are not read, and their tensors stay unchanged. All ranks call it
-    together; a failure on one rank is raised on every rank. Returns the reader, with the manifest
-    and the number of bytes that this rank read.
+    Parts that `resume` omits are not read, and their tensors stay unchanged. All ranks must call
+    this together; a failure on one rank is raised on every rank. Returns the reader, which has the
+    manifest and the number of bytes that this rank read.
 
     Args:
-        model: this rank's share of the model, sharded parameters as DTensors.
-        optimizer: its optimizer, with existing state.
-        resume: the checkpoint, and the parts to load.
-        root: storage root of its relative path.
+        model: this rank's part of the model, with sharded parameters as DTensors.
+        optimizer: optimizer of the model, whose state already exists.
+        resume: checkpoint and the parts to load.
+        root: storage root to which the path in `resume` is relative.
         group: CPU group of all ranks.
         layout: layout of these ranks.
         admit: called on each rank with the manifest before the metadata is compared; raises a
             `RunError` for a checkpoint that this attempt must not load.
 
     Raises:
-        MismatchError: its tensors are not exactly those of all ranks together; all differences
-            are counted, and the first of each kind are named.
-        CheckpointError: it is missing, not committed, damaged, or not the one in `resume`.
+        MismatchError: the checkpoint's tensors are not exactly the tensors of all ranks together;
+            the message counts all differences, and names the first ones of each kind.
+        CheckpointError: the checkpoint is missing, not committed, damaged, or not the one in
+            `resume`.
     """
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
     rank = dist.get_rank(group)
-    reads = ranks_of_replicas(rank, layout)[0] == rank  # the first replica reads for all
+    reads = ranks_of_replicas(rank, layout)[0] == rank  # the first replica reads for all replicas
     with collector_disabled(), torch.no_grad():
         tensors = {
             name: tensor
@@ -96,7 +97,7 @@ def load(
         except CheckpointError as error:
             error.load = _what_failed(error, resume, root)
             raise
-    refresh_scales(model)  # float8 scales follow from the weights; no checkpoint holds them
+    refresh_scales(model)  # float8 scales are computed from the weights, not stored
     return reader
 
 
@@ -109,7 +110,8 @@ def _load(
     layout: Layout,
     reads: bool,
 ) -> None:
-    # A barrier: no tensor is overwritten while another rank may still reject the checkpoint.
+    # A barrier, so that no tensor is overwritten while another rank may still reject the
+    # checkpoint.
     on_every_rank(group, check)
 
     def read() -> None:
@@ -125,10 +127,10 @@ def _load(
 def _what_failed(
     error: CheckpointError, resume: ResumePoint, root: StoragePath
 ) -> LoadFailure | None:
-    """Return what a failed load proves about its checkpoint; None if it proves nothing.
+    """Return what a failed load proves about the checkpoint; None if it proves nothing.
 
-    A missing file is evidence only if the root has its UUID file: without the mounted storage,
-    everything is missing.
+    A missing file is evidence only if the root has its UUID file; on unmounted storage, every file
+    is missing.
     """
     fault = error.fault
     if fault in MISSING and not _is_storage(root):
@@ -177,12 +179,12 @@ def _check_beneath(root: StoragePath, relative: str) -> None:
 def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.ProcessGroup) -> None:
     """Send the first replica's shards to the ranks of other replicas that hold the same shards.
 
-    All ranks call it together, with tensors of the same names; a failure on one is raised on every
-    rank. The shards go through the hosts' memory in pieces, one at a time.
+    All ranks must call this together, with tensors of the same names; a failure on one rank is
+    raised on every rank. The shards are sent through host memory, one piece at a time.
     """
     ranks = ranks_of_replicas(dist.get_rank(), layout)
-    # Keep the group until the process ends: torch gives the name of a destroyed group to the next
-    # one, which then connects to closed addresses.
+    # Keep the group until the process ends: torch would give the name of a destroyed group to the
+    # next group, which would then connect to closed addresses.
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     assert group is not None
     on_every_rank(everybody, lambda: _send_or_receive(tensors, group))
@@ -193,9 +195,9 @@ def _send_or_receive(tensors: Mapping[str, Tensor], group: dist.ProcessGroup) ->
         tensor = tensors[name]
         shard = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         flat = shard.reshape(-1)
-        # In pieces, in the order of names, which is equal on all ranks of the group.
+        # Tensors are sent in the order of their names, which is equal on all ranks of the group.
         for piece in flat.split(max(1, LARGEST_PIECE // shard.itemsize)):
-            on_host = piece.cpu()  # no copy if the piece is on the CPU
+            on_host = piece.cpu()  # no copy if the piece is already on the CPU
             dist.broadcast(on_host.view(torch.uint8), group_src=0, group=group)
             piece.copy_(on_host)
         if not shard.is_contiguous():

@@ -1,4 +1,4 @@
-"""DCP's metadata: read without executing it, checked per tensor, compared with a job's."""
+"""DCP's metadata: unpickled safely, checked for each tensor, compared with a job's tensors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 SHOWN = 8
-"""Number of tensors that an error names for each kind of difference; the others are counted."""
+"""Maximum number of tensors that an error names per kind of difference; the rest is counted."""
 
-# A pickle names functions that are called while it is read. These are the names that DCP writes;
-# all others are refused. Each of these only stores its arguments.
+# A pickle names functions, which are called while it is read. Only the names that DCP writes are
+# accepted; each of these functions only stores its arguments.
 _CLASSES: tuple[Any, ...] = (
     metadata.BytesStorageMetadata,
     metadata.ChunkStorageMetadata,
@@ -55,11 +55,11 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 
 
 def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
-    """Return the DCP metadata in these bytes; `path` is named in errors.
+    """Return the DCP metadata in `content`; errors name `path`.
 
     Raises:
-        CheckpointError: they are not a pickle, or name anything that checkpoint metadata does not
-            contain.
+        CheckpointError: the content is not a pickle, or names an object that checkpoint metadata
+            does not contain.
     """
     refused = partial(CheckpointError, path=str(path), fault=CheckpointFault.METADATA_REFUSED)
     try:
@@ -73,7 +73,7 @@ def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
 
 
 def _check_memo(content: bytes) -> None:
-    """Refuse a memo index that no pickler uses, for which 64 GiB would be allocated."""
+    """Refuse a memo index that no pickler writes, and for which 64 GiB would be allocated."""
     memoized = 0
     for opcode, place, _ in pickletools.genops(content):
         if opcode.name == "MEMOIZE":
@@ -93,17 +93,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def check_cover(metadata: Metadata, path: StoragePath) -> None:
-    """Reject a tensor with chunks that leave a hole, overlap, lie outside it or are not stored.
+    """Reject tensors whose chunks leave a hole, overlap, lie outside, or are not stored.
 
-    DCP would leave a hole unread, and of two overlapping chunks keep the one that it reads last.
+    DCP would leave a hole unread. Of two overlapping chunks it would keep the one that it reads
+    last.
 
     Raises:
-        CheckpointError: names the first such tensor by name, and `path` of the metadata.
+        CheckpointError: an invalid tensor; the message names the first such tensor and `path`.
     """
-    known: dict[object, str | None] = {}  # all layers have the same chunks: one check for each
+    known: dict[object, str | None] = {}  # layers have the same chunks, checked once
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
-            continue  # an object: `compare` finds it
+            continue  # an object, which `compare` reports
         pattern = (entry.size, tuple((chunk.offsets, chunk.sizes) for chunk in entry.chunks))
         if pattern not in known:
             known[pattern] = _flaw(tuple(entry.size), entry.chunks)
@@ -117,9 +118,10 @@ def check_cover(metadata: Metadata, path: StoragePath) -> None:
 
 
 def _flaw(size: tuple[int, ...], chunks: Sequence[ChunkStorageMetadata]) -> str | None:
-    """Return why the chunks do not cover a tensor of this size exactly once; None if they do.
+    """Return why the chunks do not cover a tensor exactly once; None if they do.
 
-    They do if all lie inside, no two overlap, and together they hold all elements.
+    They cover it if all chunks lie inside, no two chunks overlap, and together they hold all
+    elements.
     """
     if any(len(c.offsets) != len(size) or len(c.sizes) != len(size) for c in chunks):
         return f"a chunk has other dimensions than {size}"
@@ -133,7 +135,7 @@ def _flaw(size: tuple[int, ...], chunks: Sequence[ChunkStorageMetadata]) -> str 
         return "a chunk lies outside of it"
     filled = (sizes > 0).all(axis=1)
     low, high = low[filled], (low + sizes)[filled]
-    for index in range(len(low) - 1):  # row by row: all pairs together would take n x n memory
+    for index in range(len(low) - 1):  # by rows: all pairs would take n x n memory
         ahead = (low[index] < high[index + 1 :]) & (low[index + 1 :] < high[index])
         if ahead.all(axis=1).any():
             return "two of its chunks overlap"
@@ -149,20 +151,20 @@ def _unstored(name: str, entry: TensorStorageMetadata, metadata: Metadata) -> st
 
 @dataclass(frozen=True)
 class Comparison:
-    """The tensors of a checkpoint compared with those of a job."""
+    """The differences between the tensors of a checkpoint and those of a job."""
 
     alike: int
-    """Tensors of the same name, shape and type."""
+    """Number of tensors that agree in name, shape and dtype."""
     missing: tuple[tuple[str, TensorKind], ...]
     """Tensors of the job that the checkpoint lacks."""
     unexpected: tuple[tuple[str, TensorKind | None], ...]
     """Tensors of the checkpoint that the job lacks."""
     changed: tuple[tuple[str, TensorKind | None, TensorKind], ...]
-    """Tensors of a different shape or type: name, stored kind (None: an object), the job's kind."""
+    """Tensors with another shape or dtype: name, stored kind (None: an object), wanted kind."""
 
     @property
     def fits(self) -> bool:
-        """Whether the checkpoint holds exactly the job's tensors."""
+        """Whether the checkpoint holds exactly the tensors of the job."""
         return not (self.missing or self.unexpected or self.changed)
 
     def __str__(self) -> str:
@@ -188,7 +190,7 @@ class Comparison:
 
 
 def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
-    """Return type and shape of each tensor; for a sharded one, those of the whole."""
+    """Return dtype and shape of each tensor; for a sharded tensor, the shape of the whole."""
     return {
         name: TensorKind(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in tensors.items()
@@ -198,14 +200,14 @@ def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
 def without_aliases(
     stored: Mapping[str, TensorKind | None], tied: Mapping[str, str]
 ) -> dict[str, TensorKind | None]:
-    """Return stored tensors without the second names of tied weights that old checkpoints have.
+    """Return stored tensors without the additional names of tied weights in old checkpoints.
 
-    A name with optimizer state was not tied when it was written: it stays, and the checkpoint does
-    not fit.
+    If a name has optimizer state, its weight was not tied when the checkpoint was written. Such a
+    name is kept, and the checkpoint does not fit.
 
     Args:
-        stored: the tensors of the checkpoint.
-        tied: second names of tied weights, each with the first one (`tied_weights`).
+        stored: tensors of the checkpoint, by name.
+        tied: additional names of tied weights, each with its first name (`tied_weights`).
     """
 
     def is_alias(name: str) -> bool:
@@ -221,11 +223,11 @@ def compare(
     *,
     parts: tuple[str, ...] = ("",),
 ) -> Comparison:
-    """Compare the tensors of a checkpoint with those of all ranks together.
+    """Compare the tensors of a checkpoint with the tensors of all ranks together.
 
     Args:
-        stored: the tensors of the checkpoint, by name; None for an object.
-        wanted: the tensors to load, by name.
+        stored: tensors of the checkpoint, by name; None for an object.
+        wanted: tensors to load, by name.
         parts: name prefixes to load, such as `model.`; other names are not compared.
     """
     stored = {name: kind for name, kind in stored.items() if name.startswith(parts)}

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors; everything is checked before use."""
+"""Reads a checkpoint's tensors; manifest, index and contents are checked before use."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trainyard.spec.layout import Layout
 
 
 class CheckedReader:
-    """Reads a checkpoint's tensors after `open` and `fit` have accepted it."""
+    """Reads a checkpoint's tensors, after `open` and `fit` have accepted the checkpoint."""
 
     manifest: Manifest
     """Manifest of the opened checkpoint."""
     stored: StoredTensors
-    """Its tensors."""
+    """Tensors of the opened checkpoint."""
 
     def __init__(
         self,
@@ -40,26 +40,27 @@ class CheckedReader:
         tied: Mapping[str, str] | None = None,
         part: FilePart = WHOLE,
     ) -> None:
-        """Describe the reader; nothing is read.
+        """Describe the reader; nothing is read yet.
 
         Args:
             folder: folder of the checkpoint.
-            root: the storage root, out of which no file may link; `folder` when absent.
-            tied: second names of tied weights, each with the first one.
-            part: files of which this process checks links and sizes; all processes' parts together
-                cover all files.
+            root: storage root, which no file may leave by a link; `folder` when absent.
+            tied: additional names of tied weights, each with its first name.
+            part: files for which this process checks links and sizes; the parts of all processes
+                together must cover all files.
         """
         self.folder = folder
         self._root = folder if root is None else root
         self._part, self._tied = part, tied or {}
         self.bytes_read = 0
-        """Bytes of the data files read by this rank."""
+        """Number of bytes that this rank has read from data files."""
 
     def open(self, resume: ResumePoint) -> None:
         """Read manifest and index; check that they agree with each other and with `resume`.
 
         Raises:
-            CheckpointError: it is not committed, damaged, or not the one in `resume`.
+            CheckpointError: the checkpoint is not committed, is damaged, or is not the one in
+                `resume`.
         """
         self.manifest = read_checked(self.folder, resume, root=self._root, part=self._part)
         check_sizes(self.folder, self.manifest.files[self._part.number :: self._part.of])
@@ -67,19 +68,21 @@ class CheckedReader:
 
     @property
     def kinds(self) -> dict[str, TensorKind | None]:
-        """Type and shape of each stored tensor; None for an object."""
+        """Dtype and shape of each stored tensor, by name; None for an object."""
         return without_aliases(self.stored.kinds, self._tied)
 
     def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
         """Check that the opened checkpoint holds the wanted tensors.
 
         Args:
-            wanted: the tensors that all ranks together read, by name.
-            parts: name prefixes to read, such as `model.`; all when absent.
+            wanted: tensors that all ranks together read, by name.
+            parts: name prefixes to read, such as `model.`; all names when absent.
 
         Raises:
-            MismatchError: its tensors in these parts are not exactly the wanted ones.
-            CheckpointError: its chunks do not cover each tensor once, or lie outside its files.
+            MismatchError: the checkpoint's tensors in these parts are not exactly the wanted
+                tensors.
+            CheckpointError: the chunks do not cover each tensor exactly once, or lie outside of
+                their files.
         """
         path = self.folder / self.manifest.index
         comparison = compare(self.kinds, wanted, parts=parts)
@@ -94,11 +97,12 @@ class CheckedReader:
         """Read this process's shards of stored tensors, in place.
 
         Args:
-            tensors: by name; for a DTensor, this rank's shard is read.
-            verified: files to read whole, with their checksums compared.
+            tensors: target tensors by name; for a DTensor, this rank's shard is read.
+            verified: files to read whole and compare with their checksums.
 
         Raises:
-            CheckpointError: a file is unreadable or damaged; the tensors' values are then unusable.
+            CheckpointError: a file is unreadable or damaged; the values of the tensors are then
+                undefined.
         """
         by_file = self._pieces(tensors)
         digests = {file.path: file.xxh3_128 for file in self.manifest.data_files}
@@ -111,7 +115,7 @@ class CheckedReader:
             )
 
     def _pieces(self, tensors: Mapping[str, Tensor]) -> dict[str, list[TensorPiece]]:
-        """Return the stored chunks of the tensors, by file."""
+        """Return the pieces of stored chunks that the tensors need, by file."""
         rank = dist.get_rank() if dist.is_initialized() else 0
         sizes = {file.path: file.size for file in self.manifest.data_files}
         boxes: dict[DividedKind, tuple[Sizes, Sizes]] = {}
@@ -155,7 +159,7 @@ class CheckedReader:
 
 
 def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
-    """Return the resume point of a checkpoint from its manifest, which was just read."""
+    """Return the resume point for a checkpoint whose manifest was just read."""
     return ResumePoint(
         checkpoint_id=manifest.checkpoint_id,
         path=str(folder),
@@ -165,15 +169,16 @@ def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
 
 
 def files_to_verify(manifest: Manifest, *, rank: int, layout: Layout) -> frozenset[str]:
-    """Return the data files that a rank of the first replica reads whole; each file has one rank.
+    """Return the data files that a rank of the first replica must verify; each file has one rank.
 
-    Files, ordered by content, are divided evenly over the ranks, ordered by need. On the layout
-    that wrote the checkpoint, a rank reads the files that it needs, and no byte is read twice.
+    The files are ordered by content, the ranks by the content that they need; each rank gets an
+    even part of the files. So on the layout that wrote the checkpoint, a rank gets the files that
+    it needs, and no byte is read twice.
 
     Args:
         manifest: manifest of the checkpoint.
-        rank: global rank of the reader.
-        layout: layout of the readers.
+        rank: global rank that reads.
+        layout: layout of the ranks that read.
     """
     per_stage = layout.dp_shard * layout.cp * layout.tp
     position, replica = _position(rank, layout)
@@ -186,10 +191,10 @@ def files_to_verify(manifest: Manifest, *, rank: int, layout: Layout) -> frozens
 
 
 def _position(rank: int, layout: Layout) -> tuple[int, int]:
-    """Return a rank's position among the ranks with different shards, and its replica."""
+    """Return a rank's position among ranks with different shards, and the number of its replica."""
     per_stage = layout.dp_shard * layout.cp * layout.tp
     stage = MeshCoordinates.of(rank, layout).pp
     replica, place = divmod(rank - stage * per_stage * layout.dp_replicate, per_stage)
-    # Most rows are cut first by tensor parallelism, then by FSDP.
+    # Tensor parallelism usually divides rows first, and FSDP divides the result.
     shard, part = divmod(place, layout.tp)
     return stage * per_stage + part * (per_stage // layout.tp) + shard, replica

@@ -1,4 +1,4 @@
-"""The stored tensors and their places, from `index.json` or older versions' `.metadata`."""
+"""The stored tensors and their places, from `index.json`, or from `.metadata` of old versions."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 class StoredTensors(Protocol):
-    """The tensors of a checkpoint."""
+    """Interface to the stored tensors of a checkpoint."""
 
     kinds: dict[str, TensorKind | None]
-    """Type and shape of each by name; None for an object, which DCP would unpickle."""
+    """Dtype and shape of each tensor, by name; None for an object, which DCP would unpickle."""
 
     def chunks(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterable[StoredChunk]:
         """Return the stored chunks that overlap a box of a tensor."""
 
     def check(self, files: Sequence[ManifestFile], part: FilePart) -> None:
-        """Reject chunks that do not cover each tensor once, or lie outside the data files.
+        """Reject chunks that do not cover each tensor once, or lie outside of the data files.
 
         Args:
-            files: the data files of the manifest.
-            part: the files to compare, if each can be compared alone.
+            files: data files in the manifest.
+            part: files that this process compares, if files can be compared one by one.
 
         Raises:
-            CheckpointError: names the tensor or the file.
+            CheckpointError: a chunk is invalid; the message names its tensor or its file.
         """
 
 
 def open_index(folder: StoragePath, manifest: Manifest, *, expected_digest: str) -> StoredTensors:
-    """Return the stored tensors of a checkpoint with the index digest `expected_digest` (XXH3-128).
+    """Return a checkpoint's stored tensors; the index must have the XXH3-128 `expected_digest`.
 
     Raises:
         CheckpointError: the index is unreadable, has another digest, or is invalid.
@@ -70,10 +70,10 @@ def open_index(folder: StoragePath, manifest: Manifest, *, expected_digest: str)
 
 
 class TensorsOfIndex:
-    """The tensors of an `index.json`; its divisions cover each tensor once."""
+    """The tensors of an `index.json`, whose divisions cover each tensor exactly once."""
 
     def __init__(self, index: ChunkIndex, path: StoragePath) -> None:
-        """Take a parsed index; `path` is named in errors."""
+        """Store a parsed index; errors name `path`."""
         self.index = index
         self._path = path
         self.kinds: dict[str, TensorKind | None] = {
@@ -86,7 +86,7 @@ class TensorsOfIndex:
         return self.index.overlapping(name, offsets, sizes)
 
     def check(self, files: Sequence[ManifestFile], part: FilePart) -> None:
-        """Reject files with another length than their chunks together."""
+        """Reject files whose length differs from the total length of their chunks."""
         writers = set(self.index.ownership.writers)
         for file in files[part.number :: part.of]:
             rank = rank_of_file(file.path)
@@ -103,7 +103,7 @@ class TensorsOfMetadata:
     """The tensors of DCP's `.metadata`."""
 
     def __init__(self, metadata: Metadata, path: StoragePath) -> None:
-        """Take unpickled metadata; `path` is named in errors."""
+        """Store unpickled metadata; errors name `path`."""
         self.metadata = metadata
         self._path = path
         self.kinds: dict[str, TensorKind | None] = {
@@ -132,7 +132,7 @@ class TensorsOfMetadata:
             )
 
     def check(self, files: Sequence[ManifestFile], part: FilePart) -> None:  # noqa: ARG002
-        """Reject holes, overlaps, entries outside the files, and transformed entries."""
+        """Reject holes, overlaps, entries outside of the files, and transformed entries."""
         sizes = {file.path: file.size for file in files}
         for place in self.metadata.storage_data.values():
             end = place.offset + place.length

@@ -1,4 +1,4 @@
-"""Reads requested slices directly into their tensors, and hashes the file meanwhile."""
+"""Reads requested slices directly into their tensors, and hashes the file at the same time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
-"""Bytes per read and hash: small enough to be still in the core's cache for the hash."""
+"""Bytes per read with hashing: few enough to be in the core's cache when they are hashed."""
 LARGE = 2**23
 """Bytes per read without hashing."""
 
@@ -33,7 +33,7 @@ LOAD_FAILED = CheckpointFault.LOAD_FAILED
 
 
 class TensorPiece:
-    """A stored chunk of a tensor, and its requested slice."""
+    """A stored chunk of a tensor, and the requested slice of it."""
 
     def __init__(
         self,
@@ -47,37 +47,37 @@ class TensorPiece:
         """Compute which bytes of the chunk are needed.
 
         Args:
-            chunk: the place, offsets and sizes of the chunk.
-            dtype: type of its numbers.
+            chunk: place, offsets and sizes of the chunk.
+            dtype: dtype of the chunk's elements.
             start: first requested index in each dimension of the chunk.
-            lengths: requested numbers in each dimension.
-            target: receives the numbers; its shape is `lengths`.
+            lengths: number of requested elements in each dimension.
+            target: tensor of shape `lengths` that receives the elements.
         """
         self.chunk = chunk
         self.dtype = dtype
         self.target = target
         self.frame = frame_of(dtype, torch.Size(chunk.sizes))
-        """The bytes before and after its numbers in `torch.save`'s format."""
+        """The bytes that `torch.save`'s format puts before and after the elements."""
         self.strides = _strides(chunk.sizes)
         self.first = sum(map(mul, self.strides, start))
-        """Index of the first needed number, in the order of the file."""
+        """Index of the first needed element, in the order of the file."""
         self.end = self.first + sum(map(mul, self.strides, lengths)) - sum(self.strides) + 1
-        """Index one past the last needed number.
+        """Index after the last needed element.
 
-        Rows are contiguous. The numbers between the rows of a column slice are read too: many
-        small reads would take longer.
+        Rows are contiguous. The elements between the rows of a column slice are read too, because
+        many small reads would take longer.
         """
 
     @property
     def size(self) -> int:
-        """Bytes of the piece in a file that `ChecksumWriter` wrote."""
+        """Size of the piece, in bytes, in a file that `ChecksumWriter` wrote."""
         numbers = math.prod(self.chunk.sizes) * self.dtype.itemsize
         return len(self.frame.head) + numbers + len(self.frame.tail)
 
 
 @lru_cache(maxsize=65_536)
 def _strides(sizes: Sizes) -> Sizes:
-    """Return the strides of a contiguous tensor, in numbers."""
+    """Return the strides of a contiguous tensor, in elements."""
     return tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
 
 
@@ -89,18 +89,20 @@ def read_pieces(
     Contiguous rows are read without a copy. Returns the number of bytes read.
 
     Args:
-        path: the file.
-        pieces: the chunks with requested slices.
+        path: path of the file.
+        pieces: chunks with requested slices.
         digest: XXH3-128 of the whole file.
-        verifies: whether to read the whole file and compare its digest. Otherwise only the pieces
-            are read, unless one must be parsed: no byte is parsed before the digest is verified.
+        verifies: whether to read the whole file and compare its digest. If false, only the pieces
+            are read, unless one piece must be parsed: then the digest is verified first, because no
+            byte may be parsed before.
 
     Raises:
-        CheckpointError: the file cannot be read, is damaged, or was written by another format.
+        CheckpointError: the file cannot be read, is damaged, or was written in another format.
     """
     with storage_errors("read", path), path.open("rb", buffering=0) as file:
         reading = _Reading(file, path, digest, hashing=verifies)
-        # In the order of the file, which is read once, forwards: the hash needs every byte.
+        # In the order of the file, which is read once and sequentially, because the hash needs
+        # every byte.
         for piece in sorted(pieces, key=lambda piece: piece.chunk.offset):
             _read(reading, piece)
         if verifies:
@@ -112,7 +114,7 @@ def _read(reading: _Reading, piece: TensorPiece) -> None:
     chunk, target = piece.chunk, piece.target
     reading.go_to(chunk.offset)
     head = reading.take(min(len(piece.frame.head), chunk.length))
-    # Another version of torch, or other strides: `torch.load` parses the piece.
+    # Written by another version of torch, or with other strides, so `torch.load` parses the piece.
     if head != piece.frame.head or chunk.length != piece.size:
         _fill_from(_unframed(reading, piece, head).reshape(-1), 0, piece)
         return
@@ -125,20 +127,20 @@ def _read(reading: _Reading, piece: TensorPiece) -> None:
 
 
 def _takes_bytes(piece: TensorPiece) -> bool:
-    """Return whether the target can take the needed numbers as stored."""
+    """Return whether the target can receive the needed elements as they are stored."""
     target = piece.target
     contiguous = target.is_contiguous() and target.numel() == piece.end - piece.first
     return contiguous and target.is_cpu and target.dtype == piece.dtype
 
 
 def _fill_from(numbers: Tensor, first: int, piece: TensorPiece) -> None:
-    """Copy the requested slice from a piece's numbers `[n]`, which start at index `first`."""
+    """Copy the requested slice from a piece's elements `[n]`, which start at index `first`."""
     target = piece.target
     target.copy_(numbers.as_strided(target.shape, piece.strides, piece.first - first))
 
 
 def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
-    """Return a piece that `torch.load` must parse: another torch version, or other strides."""
+    """Return a piece with another torch version's format or other strides, by `torch.load`."""
     content = head + reading.take(piece.chunk.length - len(head))
     reading.check_before_parsing()
     try:
@@ -154,7 +156,7 @@ def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
 
 
 class _Reading:
-    """A file that is read forwards; with hashing, skipped bytes are read too."""
+    """A file that is read sequentially; with hashing, skipped bytes are read too."""
 
     def __init__(
         self, file: FileIO | Download, path: StoragePath, digest: str, *, hashing: bool
@@ -168,7 +170,7 @@ class _Reading:
         self._at = 0
         self._scratch = memoryview(bytearray(BLOCK))
         self.count = 0
-        """Bytes read so far."""
+        """Number of bytes read so far."""
 
     def go_to(self, offset: int) -> None:
         if self._hash is None:

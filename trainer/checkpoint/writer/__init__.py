@@ -1,1 +1,1 @@
-"""Write checkpoints: who writes which tensors, staged, hashed, synced and committed."""
+"""Writes checkpoints: assigns tensors to ranks, then stages, hashes, syncs and commits them."""

@@ -1,4 +1,4 @@
-"""The phases of a save in sequence, by all ranks together (docs/checkpoint-saves.md)."""
+"""Runs the phases of a save in sequence, on all ranks together (docs/checkpoint-saves.md)."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class CheckpointWriter:
     def __init__(
         self, run: TrainerRun, code_digest: str | None, *, group: dist.ProcessGroup
     ) -> None:
-        """Describe the writer; nothing is written.
+        """Describe the writer; nothing is written yet.
 
         Args:
-            run: the attempt that owns the checkpoints.
-            code_digest: digest of the own model's code, if it has a folder.
-            group: gloo group of all ranks; only a running save uses it.
+            run: attempt that owns the checkpoints.
+            code_digest: digest of the own model's code; None without a code folder.
+            group: gloo group of all ranks, used only by the save in progress.
         """
         self._run = run
         self._parent = run.attempt.resume.checkpoint_id if run.attempt.resume else None
@@ -67,13 +67,13 @@ class CheckpointWriter:
         self._planner: SavePlanner | None = None
         self._indexed: tuple[ChunkIndex, dict[str, bytes]] | None = None
         self.start: TrainState | None = None
-        """Initial counters of the attempt, once they are known."""
+        """Counters at the start of the attempt; None before they are known."""
         self.folder: StoragePath = Path()
-        """Folder of the current or last save."""
+        """Folder of the save in progress or of the last save."""
 
     @property
     def plan_seconds(self) -> float:
-        """Planning time of the last save, on this rank."""
+        """Time, in seconds, that this rank took to plan the last save."""
         return self._planner.seconds if self._planner else 0.0
 
     def run(
@@ -82,21 +82,22 @@ class CheckpointWriter:
         """Prepare, stage, write, describe and commit; return the manifest on every rank.
 
         Args:
-            save: the save; it is staged once the tensors may change.
-            tensors: tensors to write, by name; the plan is reused for the same dictionary.
-            dtype: type of the weights.
-            started: end of the saved step in seconds, by `time.monotonic`.
+            save: save to run; it is marked as staged once the tensors may change.
+            tensors: tensors to write, by name; if the dictionary is the same as before, the plan is
+                reused.
+            dtype: dtype of the weights.
+            started: time at which the saved step ended, in seconds of `time.monotonic`.
 
         Raises:
-            OutrunError: a newer attempt has raised the fence; nothing is committed.
-            CheckpointError: a rank could not write; the text names path and cause.
+            OutrunError: a newer attempt has raised the fence, so nothing is committed.
+            CheckpointError: a rank could not write; the message names path and cause.
         """
         attempt = self._run.attempt
         path = checkpoint_path(attempt.job_id, attempt.attempt, save.state.step)
         self.folder = self._run.checkpoint_root / path
         reached(Point.BEGUN, self.folder)
         # `on_rank_0` and `on_every_rank` are barriers: no rank writes before the folder exists, and
-        # the marker is written when every rank's file is durable.
+        # the marker is written only when the files of all ranks are durable.
         if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
             return existing
         try:
@@ -104,15 +105,17 @@ class CheckpointWriter:
             describe = partial(self._describe, save, written, index, dtype=dtype, started=started)
             return on_rank_0(self._group, lambda: self._commit(describe()))
         except RunError:
-            # Every rank is here and has closed its file: nothing more is written to the folder.
+            # Every rank has arrived here and closed its file, so nothing more is written to the
+            # folder.
             if dist.get_rank(self._group) == 0:
                 discard(self.folder)
             raise
 
     def _prepare(self, state: TrainState) -> Manifest | None:
-        """Return the manifest if this attempt has committed this step, else create the folder."""
+        """Return the manifest if this attempt has committed this step; else create the folder."""
         folder = self.folder
-        # The fence is checked before writing too: an outrun attempt ends without writing data.
+        # The fence is also checked before writing, so that an outrun attempt ends without writing
+        # data.
         with raised_fence(self._job_folder, self._run.attempt.attempt):
             pass
         with storage_errors("read", folder):
@@ -132,7 +135,7 @@ class CheckpointWriter:
     def _write(
         self, save: PendingSave, tensors: dict[str, Tensor]
     ) -> tuple[list[WrittenShare], ChunkIndex]:
-        """Write the data files; return each rank's written share, and the place of each chunk."""
+        """Write the data files; return the written share of each rank, and the index of chunks."""
         if self._planner is None:
             self._planner = SavePlanner(
                 self._writers(), self._run.attempt.layout, group=self._group
@@ -157,7 +160,7 @@ class CheckpointWriter:
         dtype: torch.dtype,
         started: float,
     ) -> Manifest:
-        """Write the index files; return the manifest of all ranks' files."""
+        """Write the index files; return the manifest of the files of all ranks."""
         numbers = sum(share.numbers_bytes for share in written)
         expected = index.ownership.numbers_bytes
         assert numbers == expected, f"{numbers} of {expected} bytes of tensors are written"
@@ -191,9 +194,9 @@ class CheckpointWriter:
         )
 
     def _index_files(self, index: ChunkIndex) -> dict[str, bytes]:
-        """Return name and content of the index and, if it is small, of `.metadata`.
+        """Return the index and, if it is small, `.metadata`: content by file name.
 
-        They are the same for all saves with one plan.
+        The contents are the same for all saves with the same plan.
         """
         if self._indexed is None or self._indexed[0] is not index:
             contents = {INDEX: index.to_bytes()}
@@ -203,7 +206,7 @@ class CheckpointWriter:
         return self._indexed[1]
 
     def _writers(self) -> tuple[int, ...]:
-        """Return the ranks that write; storage counts as shared if it is shared on any rank."""
+        """Return the ranks that write; storage counts as shared if any rank finds it shared."""
         writers, shared = self._run.spec.checkpoint.writers, False
         if writers == "auto":
             shared = any(on_every_rank(self._group, lambda: is_shared(self._run.checkpoint_root)))
@@ -217,9 +220,10 @@ class CheckpointWriter:
                 state=manifest.train_state,
                 spec=self._run.spec,
             )
-        # The manifest before the fence: its write and sync take no time of the lock. The marker
-        # last, when all files and names are durable, and under the lock: once a newer attempt has
-        # raised the fence, each older commit is complete or is refused here.
+        # Write the manifest before taking the fence's lock, so that its write and sync do not
+        # extend the time under the lock. Write the marker last, when all files and names are
+        # durable, and under the lock: once a newer attempt has raised the fence, each older commit
+        # is either complete or refused here.
         text = manifest.model_dump_json(indent=2).encode()
         write_durably(self.folder / MANIFEST, text)
         with raised_fence(self._job_folder, self._run.attempt.attempt):
@@ -229,18 +233,19 @@ class CheckpointWriter:
 
 
 def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec) -> None:
-    """Reject a storage that would fill up before the job ends.
+    """Reject a storage that would become full before the job ends.
 
-    An object store reports no free space: it is never rejected.
+    An object store reports no free space, so it is never rejected.
 
     Args:
-        folder: the first checkpoint, already written.
-        size: its bytes; each later one has the same size.
-        state: initial counters of the attempt.
-        spec: the job, with the attempt's overrides.
+        folder: folder of the first checkpoint, which is already written.
+        size: size of the checkpoint in bytes; each later one has the same size.
+        state: counters at the start of the attempt.
+        spec: spec of the job, with the attempt's overrides.
 
     Raises:
-        CheckpointError: names the needed and the free space, and settings that would fit.
+        CheckpointError: the space is not sufficient; the message names the needed and the free
+            space, and settings that would fit.
     """
     if not isinstance(folder, Path):
         return
@@ -271,7 +276,7 @@ def _reason(spec: JobSpec) -> str:
 
 
 def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
-    """Return settings to change, each with a value that suffices on its own."""
+    """Return settings to change, each with a value that is sufficient on its own."""
     section = spec.checkpoint
     ways = ["Free space", "take another checkpoint.root"]
     if fitting >= 1:
@@ -279,7 +284,8 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
         by_steps_alone = not explicit(section.interval_seconds)
         if by_steps_alone and interval > explicit(section.interval_steps) > 0:
             ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
-    # `most_kept` counts one more than are kept, and those kept for good or as the best.
+    # `most_kept` counts one checkpoint more than are kept, and those kept for good or as the best
+    # ones.
     others = kept_for_good(spec, step=state.step) + section.keep_best_k
     if (most := fitting - 1 - others) >= 1:
         ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
@@ -287,12 +293,13 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
 
 
 def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
-    """Return an interval in steps with at most `fitting` more saves, including the last one."""
+    """Return an interval in steps that leaves at most `fitting` saves, including the last one."""
     left = spec.training.steps - state.step
     interval = math.ceil(left / fitting)
     if saves_to_come(interval, spec, step=state.step) <= fitting:
         return interval
-    # In the middle of an interval there is one more multiple ahead than whole intervals.
+    # In the middle of an interval, one more multiple of the interval lies ahead than whole
+    # intervals fit.
     return math.ceil(left / (fitting - 1)) if fitting > 1 else spec.training.steps
 
 

@@ -1,4 +1,4 @@
-"""A new file that is written sequentially, and hashed meanwhile by a separate thread."""
+"""A new file that is written sequentially while a separate thread hashes it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from trainer.storage.upload import Upload
 from trainyard.protocol.manifest import ManifestFile
 
 PIECE = 8 * 2**20
-"""Bytes per write and hash: few system calls, and still cached for the hash."""
+"""Bytes per write and per hash update: few system calls, but still in the cache when hashed."""
 PIECES_WAITING = 4
-"""Limit of pieces by which the hash lags behind; then writes wait, which limits the memory."""
+"""Maximum number of pieces that wait for the hash; then writes wait, which limits the memory."""
 
 Job = tuple[memoryview | bytes, Callable[[], None]]
 
 
 class HashedFile:
-    """Created exclusively; small writes are collected, large ones are passed on without a copy.
+    """A file created exclusively; small writes are collected, large ones are not copied.
 
-    Written memory must not change until `close`, or until `release` is called.
+    Memory passed to `write` must not change until `close`, or until `release` is called.
     """
 
     def __init__(self, path: StoragePath, *, expected: int = 0, ceiling: int = 2**40) -> None:
-        """Create the file; in an object store it appears on close.
+        """Create the file; in an object store it appears when it is closed.
 
         Args:
-            path: the new file.
-            expected: its approximate final size in bytes.
-            ceiling: memory limit in bytes for parts on their way to an object store.
+            path: path of the new file.
+            expected: approximate final size in bytes.
+            ceiling: maximum memory, in bytes, for parts that wait for upload to an object store.
 
         Raises:
-            CheckpointError: it cannot be created, for example because it exists.
+            CheckpointError: the file cannot be created, for example because it exists.
         """
         self._path = path
         self._file: io.FileIO | Upload
@@ -59,7 +59,7 @@ class HashedFile:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """Number of bytes written so far."""
         return self._written + len(self._gathered)
 
     def write(
@@ -68,11 +68,11 @@ class HashedFile:
         """Append bytes.
 
         Args:
-            data: a flat view of bytes.
-            release: called in another thread when the bytes may change again.
+            data: flat view of the bytes.
+            release: called in another thread once the bytes may change again.
 
         Raises:
-            CheckpointError: the system refuses.
+            CheckpointError: the file cannot be written.
         """
         if len(data) < PIECE // 8:
             self._gathered += data
@@ -85,19 +85,18 @@ class HashedFile:
             for start in range(0, len(data), PIECE):
                 self._put(data[start : start + PIECE])
         finally:
-            # Last in the queue, after the hash has read all pieces; also after an error, because
-            # the buffer's owner waits for it.
+            # Queued last, so that it runs after the hash has read all pieces; also after an error,
+            # because the owner of the buffer waits for it.
             self._jobs.put((b"", release))
 
     def close(self) -> ManifestFile:
         """Make the file durable and return its size and checksum.
 
         Raises:
-            CheckpointError: the system refuses.
+            CheckpointError: the file cannot be written.
         """
         self._flush()
-        # The sync precedes the manifest's entry for the file: `COMMITTED` then covers durable
-        # bytes.
+        # Sync before the manifest lists the file, so that `COMMITTED` covers only durable bytes.
         with storage_errors("write", self._path):
             if isinstance(self._file, Upload):
                 self._file.complete()

@@ -1,4 +1,4 @@
-"""The writing ranks, and the plan of each rank's writes, reused by later saves."""
+"""The ranks that write, and each rank's plan of writes, which later saves reuse."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ Writers = Literal["auto", "all", "one_replica"] | int
 
 @dataclass(frozen=True)
 class SavePlan:
-    """This rank's writes and sends, unchanged until the tensors are divided otherwise."""
+    """This rank's writes and sends; valid until the division of the tensors changes."""
 
     share: WriteShare
     index: ChunkIndex
-    """The place of each chunk of all ranks."""
+    """Places of the chunks of all ranks."""
     tensors: Mapping[str, Tensor]
-    """The tensors of this rank by name."""
+    """Tensors of this rank, by name."""
 
     def memory(self, chunk: TensorChunk) -> Tensor:
-        """Return this rank's memory of one of its chunks."""
+        """Return this rank's memory for one of its chunks."""
         return local_part(self.tensors[chunk.name])
 
 
 class SavePlanner:
-    """Plans for one set of tensors; the first save creates the plan and later ones reuse it."""
+    """Plans saves of one set of tensors; the first save makes the plan, later ones reuse it."""
 
     def __init__(self, writers: Sequence[int], layout: Layout, group: dist.ProcessGroup) -> None:
-        """Describe the planner; nothing is planned.
+        """Describe the planner; nothing is planned yet.
 
         Args:
-            writers: ranks that write, ascending.
+            writers: ranks that write, in ascending order.
             layout: layout of all ranks.
             group: CPU group of all ranks.
         """
@@ -56,18 +56,18 @@ class SavePlanner:
         self._group = group
         self._plan: SavePlan | None = None
         self.seconds = 0.0
-        """Planning time of the last plan on this rank, in seconds."""
+        """Time, in seconds, that this rank took to create the last plan."""
 
     def plan(self, tensors: dict[str, Tensor]) -> SavePlan:
-        """Return the plan of this rank. All ranks call it together.
+        """Return the plan of this rank; all ranks must call this together.
 
         Args:
-            tensors: tensors of this rank by name; if every rank passes the same dictionary as
+            tensors: tensors of this rank, by name; if every rank passes the same dictionary as
                 before, the last plan is returned.
 
         Raises:
-            CheckpointError: ranks of a pipeline stage hold different tensors, or rank numbers do
-                not determine how a tensor is divided.
+            CheckpointError: ranks of a pipeline stage hold different tensors, or the division of a
+                tensor cannot be computed from rank numbers.
         """
         started = time.monotonic()
         changed = torch.tensor(self._plan is None or self._plan.tensors is not tensors)
@@ -81,8 +81,8 @@ class SavePlanner:
         rank, world_size = dist.get_rank(self._group), self._layout.world_size
         mine: list[tuple[DividedTensor, ...]] = []
         on_every_rank(self._group, lambda: mine.append(divided(tensors, rank=rank)))
-        # One rank of each stage lists its tensors for all ranks. Everything else follows from them,
-        # so that ranks with their stage's tensors have consistent plans.
+        # One rank of each stage lists its tensors for all ranks. Everything else follows from these
+        # lists, so the plans agree on all ranks that hold the tensors of their stage.
         size = world_size // self._layout.pp
         stages = [self._named_by(first, mine[0]) for first in range(0, world_size, size)]
         on_every_rank(
@@ -102,7 +102,7 @@ class SavePlanner:
 def _check_same(
     mine: Sequence[DividedTensor], stage: Sequence[DividedTensor], *, rank: int, size: int
 ) -> None:
-    """Reject tensors of a rank that differ from those of the first rank of its stage."""
+    """Reject a rank's tensors if they differ from those of the first rank of its stage."""
     if mine == stage:
         return
     first = rank // size * size
@@ -116,12 +116,12 @@ def _check_same(
 
 
 def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[int, ...]:
-    """Return the ranks that write, in order.
+    """Return the ranks that write, in ascending order.
 
     Args:
-        writers: the spec's choice.
+        writers: the choice in the spec.
         layout: layout of the attempt.
-        shared: whether several machines share the storage; it decides `auto`.
+        shared: whether several machines share the storage; this decides for `auto`.
     """
     world_size = layout.world_size
     if writers == "auto":
@@ -132,7 +132,7 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
         return tuple(
             r for r in range(world_size) if MeshCoordinates.of(r, layout).dp < layout.dp_shard
         )
-    # Evenly spread, so that the nodes share the work.
+    # Spread evenly over the ranks, so that the nodes share the work.
     return tuple(number * world_size // writers for number in range(writers))
 
 
@@ -144,17 +144,17 @@ SHARED = frozenset(
         *("smbfs", "vboxsf", "virtiofs", "wekafs"),
     }
 )
-"""Types of file systems that several machines share, over a network or a common device."""
+"""Types of file systems that several machines share, over a network or on a common device."""
 LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs-3g"})
-"""FUSE types on a local disk; every other FUSE type counts as a bucket or a server."""
+"""FUSE types that are on a local disk; every other FUSE type counts as a bucket or a server."""
 
 
 def is_shared(folder: StoragePath, *, mounts: Path = MOUNTS) -> bool:
-    """Return whether a folder is on storage shared by machines; it need not exist yet.
+    """Return whether machines share the storage of a folder, which need not exist yet.
 
     Args:
-        folder: the folder; symbolic links are followed.
-        mounts: the mounts of this process, in the format of `mountinfo` (proc(5)).
+        folder: path of the folder; symbolic links are followed.
+        mounts: file with the mounts of this process, in the format of `mountinfo` (proc(5)).
     """
     if not isinstance(folder, Path):
         return True  # an object store
@@ -170,7 +170,7 @@ def filesystem_type(folder: Path, *, mounts: Path = MOUNTS) -> str:
     for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         fields, _, rest = line.partition(" - ")
         point = Path(_unescaped(fields.split(" ")[4]))
-        # The last mount at a point hides those before it, so later lines win.
+        # The last mount at a mount point hides the earlier ones, so later lines win.
         if place.is_relative_to(point) and len(point.parts) >= len(found.parts):
             found, kind = point, rest.split(" ")[0]
     return kind

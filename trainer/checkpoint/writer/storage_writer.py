@@ -1,4 +1,4 @@
-"""One rank's part of a save: its own chunks, and chunks sent by other ranks."""
+"""One rank's part of a save: writes its own chunks, and chunks that other ranks send."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 
 BUFFERS = 4
-"""Buffers of a writer: one piece arrives, one is written and two are hashed."""
-TAG = 3  # any number that nothing else on the group uses
+"""Number of buffers of a writer: one piece arrives, one is written and two are hashed."""
+TAG = 3  # any number that no other code uses in this group
 
 Stage = Callable[[Mapping[TensorChunk, Tensor]], Mapping[TensorChunk, Tensor]]
 
 
 class WrittenShare(NamedTuple):
-    """The written data of a rank."""
+    """Data that a rank has written."""
 
     file: ManifestFile | None
-    """Its file with size and checksum; None for a rank without chunks to write."""
+    """File of the rank, with size and checksum; None if the rank had no chunks to write."""
     record: ManifestWriter | None
-    """Bytes and seconds of that file."""
+    """Number of bytes and seconds for that file; None without a file."""
     numbers_bytes: int
-    """Bytes of the numbers in it."""
+    """Size of the elements in that file, in bytes."""
 
 
 class ChecksumWriter:
-    """Writes at most one file per rank, durably, and never over an existing one.
+    """Writes at most one file per rank, durably, and never over an existing file.
 
-    The file has DCP's own format, which DCP's own reader can read.
+    The file has DCP's own format, so that DCP's reader can read it.
     """
 
     def __init__(
         self, folder: StoragePath, *, group: dist.ProcessGroup, ceiling: int, stage: Stage = dict
     ) -> None:
-        """Describe the writer; nothing is written.
+        """Describe the writer; nothing is written yet.
 
         Args:
-            folder: the new checkpoint's folder; it exists.
+            folder: folder of the new checkpoint; it must exist.
             group: CPU group of all ranks.
-            ceiling: memory limit in bytes for shards of other ranks.
-            stage: called once with the tensors to write or send; returns the ones to use, which may
-                be copies.
+            ceiling: maximum memory, in bytes, for shards of other ranks.
+            stage: called once with the tensors to write or send; returns the tensors to use, which
+                may be copies.
         """
         self._folder = folder
         self._ceiling = ceiling
@@ -66,10 +66,10 @@ class ChecksumWriter:
         self._staged: Mapping[TensorChunk, Tensor] = {}
 
     def write(self, plan: SavePlan) -> WrittenShare:
-        """Write this rank's chunks and those sent to it; send those that other ranks write.
+        """Write this rank's chunks and received ones; send the chunks that other ranks write.
 
         Raises:
-            CheckpointError: the storage refuses, or a tensor cannot be copied to the host.
+            CheckpointError: the storage reports an error, or a tensor cannot be copied to the host.
         """
         reached(Point.PLANNED, self._folder)
         share = plan.share
@@ -77,7 +77,7 @@ class ChecksumWriter:
         self._staged = self._stage({chunk: plan.memory(chunk) for chunk in held})
         reached(Point.STAGED, self._folder)
         started = time.monotonic()
-        # A sender is never a writer (`Ownership`), so that no two ranks wait for each other here.
+        # A sender is never a writer (`Ownership`), so no two ranks wait for each other here.
         file = self._write_file(plan) if share.written else None
         self._send(share)
         record = None
@@ -113,7 +113,7 @@ class ChecksumWriter:
                 assert file.size == expected, f"the index gives {path} {expected} bytes"
                 return file.close()
         finally:
-            receiver.drain()  # also after an error: otherwise the senders wait for ever
+            receiver.drain()  # also after an error, so that senders do not wait for ever
 
     def _contents(
         self, chunk: TensorChunk, receiver: Receiver
@@ -140,7 +140,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def piece_bytes(ceiling: int) -> int:
-    """Return the piece size that keeps a writer's buffers below a ceiling, both in bytes."""
+    """Return the piece size for which a writer's buffers stay below a ceiling, in bytes."""
     return max(1, min(LARGEST_PIECE, ceiling // BUFFERS))
 
 
@@ -152,13 +152,13 @@ def send(
 ) -> None:
     """Send tensors to their writers, in order.
 
-    After a failure the writer gets zeros, because it waits for that many bytes and has no other
-    signal. The failure is raised at the end, and the save is never committed.
+    After a failure, the writer gets zeros, because it waits for that number of bytes and gets no
+    other signal. The failure is raised at the end, so the save is never committed.
 
     Args:
-        sends: for each tensor, a function that returns it as a contiguous CPU tensor, its bytes and
-            its writer.
-        piece: bytes of a message; the same on both ends.
+        sends: for each tensor, a function that returns it as a contiguous CPU tensor, its size in
+            bytes and its writer.
+        piece: bytes per message; equal on both sides.
         group: CPU group of all ranks.
     """
     failure: Exception | None = None
@@ -182,7 +182,7 @@ def send(
 class Receiver:
     """Receives tensors in the order of the sends, always one piece ahead.
 
-    It allocates all its memory at creation: `BUFFERS` pieces.
+    All memory, `BUFFERS` pieces, is allocated at construction.
     """
 
     def __init__(
@@ -191,8 +191,8 @@ class Receiver:
         """Start receiving.
 
         Args:
-            expected: the bytes of each tensor, and the rank that sends it.
-            piece: bytes of a message.
+            expected: size of each tensor in bytes, and the rank that sends it.
+            piece: bytes per message.
             group: CPU group of all ranks.
         """
         self._group = group
@@ -203,7 +203,7 @@ class Receiver:
         )
         largest = max((size for size, _ in self._parts), default=0)
         self.memory = BUFFERS * largest
-        """Bytes of its buffers."""
+        """Size of the buffers in bytes."""
         self._free: queue.Queue[Tensor] = queue.Queue()
         for _ in range(BUFFERS):
             self._free.put(torch.empty(largest, dtype=torch.uint8))
@@ -211,7 +211,7 @@ class Receiver:
         self._post()
 
     def pieces(self, size: int) -> Iterator[tuple[memoryview, Callable[[], None]]]:
-        """Yield the next tensor's bytes in pieces, each with the function that frees its buffer."""
+        """Yield the next tensor's bytes in pieces, each with a function that frees its buffer."""
         while size > 0:
             work, buffer, length = self._under_way.popleft()
             work.wait()
@@ -224,7 +224,7 @@ class Receiver:
             yield memory_of(buffer[:length]), release
 
     def drain(self) -> None:
-        """Receive and drop the remaining pieces: otherwise their senders wait for ever."""
+        """Receive and drop the remaining pieces, so that senders do not wait for ever."""
         while self._under_way:
             work, buffer, _ = self._under_way.popleft()
             work.wait()

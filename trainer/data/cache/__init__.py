@@ -1,1 +1,1 @@
-"""The token cache: text as token ids on disk, built once per node by several processes."""
+"""The token cache: text as token ids on disk; several processes build it once per node."""

@@ -37,20 +37,20 @@ def build(
 ) -> Joined:
     """Build the tokens and the starts of documents; reuse finished parts of an earlier build.
 
-    The result depends on the producer only, not on the number of processes.
+    The result depends only on the producer, not on the number of processes.
 
     Args:
         folder: folder of the cache.
         key: name of the cache.
         producer: source of the tokens.
-        processes: processes that build parts; None: one for each available core.
-        lock_fd: lock file of the build. The processes inherit it, so no other build starts while
-            one of them still writes, even if this process dies.
-        on_progress: called after progress only.
+        processes: number of processes that build parts; None for one process per available core.
+        lock_fd: descriptor of the build's lock file. The processes inherit it, so that no other
+            build starts while one of them still writes, even if this process dies.
+        on_progress: called only after progress.
 
     Raises:
-        DataError: the input is unreadable or damaged, or changed; nothing is kept.
-        OSError: a file cannot be written; finished parts stay.
+        DataError: the input is unreadable, damaged, or has changed; no part is kept.
+        OSError: a file cannot be written; finished parts are kept.
     """
     processes = processes or min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
     try:
@@ -94,12 +94,12 @@ def _build_parts(
             files, part = waiting.popleft()
             if pool is not None:
                 pool.wait(files)
-            if not joined.add(files):  # without a pool, or damaged since: build it here
+            if not joined.add(files):  # without a pool, or if the part is damaged
                 files.write(producer.pieces(part), producer.limit, on_progress)
                 assert joined.add(files)
 
-        # Iterate over all parts, even unneeded ones: only at the end does the producer compare
-        # their identity with that of the cache.
+        # Iterate over all parts, even over unneeded ones: the producer compares their identity with
+        # that of the cache only at the end.
         for number, part in enumerate(chain(first, parts)):
             if number < joined.parts or joined.is_full:
                 continue
@@ -137,11 +137,11 @@ class Joined:
             path.touch()
         self.parts = self.tokens = self.documents = 0
         self.content, self.starts = xxhash.xxh3_128(), xxhash.xxh3_128()
-        """Hashes of all tokens and of the starts of documents so far."""
+        """Hash of all tokens so far, and hash of all starts of documents so far."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit of tokens is reached."""
+        """Whether the maximum number of tokens is reached."""
         return self._limit is not None and self.tokens >= self._limit
 
     def files(self, number: int) -> PartFiles:
@@ -151,7 +151,7 @@ class Joined:
     def add(self, files: PartFiles) -> bool:
         """Append a finished part and remove its files; return False if the part is damaged.
 
-        The running digests and counters change only after the part's own digests match.
+        The hashes and counters change only if the part matches its own digests.
         """
         record = files.record()
         if record is None:
@@ -190,7 +190,7 @@ class Joined:
         """Flush both files to the disk.
 
         Raises:
-            DataError: the input has no token.
+            DataError: the input contains no token.
         """
         if not self.tokens:
             raise DataError("the input holds no text: every document is empty")

@@ -1,4 +1,4 @@
-"""The files of one part of a token cache, written by one process and joined by another."""
+"""The files of one part of a token cache; one process writes them and another joins them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PartRecord(RecordModel):
     """`<number>.json`: counts and digests of a finished part."""
 
     tokens: Annotated[int, Field(ge=0)]
-    """Tokens of the part."""
+    """Number of tokens in the part."""
     documents: Annotated[int, Field(ge=0)]
-    """Documents that start in the part."""
+    """Number of documents that start in the part."""
     tokens_xxh3_128: str
     """Digest of the tokens."""
     starts_xxh3_128: str
@@ -36,7 +36,7 @@ class PartRecord(RecordModel):
 
 @dataclass(frozen=True)
 class PartFiles:
-    """The files of one part; the record is written last and marks the others as complete."""
+    """The files of one part; the record is written last and marks the other files as complete."""
 
     folder: Path
     number: int
@@ -44,23 +44,23 @@ class PartFiles:
 
     @property
     def tokens(self) -> Path:
-        """Tokens of the part; removed after the join."""
+        """File of the part's tokens; removed after the join."""
         return self.folder / f"{self.number}.tokens"
 
     @property
     def starts(self) -> Path:
-        """Indices of tokens that start a document; removed after the join."""
+        """File of the indices at which documents start; removed after the join."""
         return self.folder / f"{self.number}.starts"
 
     def record(self) -> PartRecord | None:
-        """Return the record of a finished part, or None."""
+        """Return the record of a finished part; None if the part is not finished."""
         try:
             return PartRecord.model_validate_json(self._record.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 
     def is_joined(self) -> bool:
-        """Return whether the part was finished and joined: only its record is left."""
+        """Return whether the part was finished and joined, so that only its record is left."""
         return self._record.exists() and not self.tokens.exists()
 
     def write(
@@ -69,7 +69,7 @@ class PartFiles:
         """Write a part of at most `limit` tokens; `beat` is called for each piece."""
         tokens_hash, starts_hash = xxhash.xxh3_128(), xxhash.xxh3_128()
         tokens = documents = 0
-        # Written in place, not by rename: without a record the files are ignored.
+        # Written in place, not by rename: without a record, the files are ignored.
         self._record.unlink(missing_ok=True)
         with (
             self.tokens.open("wb", buffering=WRITE_BUFFER_BYTES) as tokens_file,
@@ -94,7 +94,7 @@ class PartFiles:
         replace_file(self._record, record.model_dump_json(), durable=False)
 
     def remove_content(self) -> None:
-        """Remove tokens and starts; the record stays. Tokens last: `is_joined` tests for them."""
+        """Remove starts, then tokens, for which `is_joined` tests; the record stays."""
         self.starts.unlink(missing_ok=True)
         self.tokens.unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ class PartFiles:
 
 
 def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]:
-    """Yield pieces up to `limit` tokens."""
+    """Yield pieces until they have `limit` tokens."""
     left = limit
     for piece in pieces:
         if left is None:
@@ -117,7 +117,7 @@ def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]
 
 
 def blocks(path: Path, dtype: np.dtype[Any], *, start: int, count: int) -> Iterator[NDArray[Any]]:
-    """Yield `count` values of a file from index `start`, in blocks; fewer if the file is short."""
+    """Yield `count` values of a file from index `start`, in blocks; fewer if the file ends."""
     with path.open("rb") as file:
         file.seek(start * dtype.itemsize)
         left = count * dtype.itemsize

@@ -17,15 +17,17 @@ from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
 
 AHEAD = 4
-"""Parts per process that may start before an earlier one is joined; limits the disk space."""
+"""Maximum number of parts per process that start before an earlier part is joined; it limits the
+disk space.
+"""
 POLL_SECONDS = 0.1
 
 
 class Pool:
-    """Builds parts in several processes, which end with this one.
+    """Builds parts in several processes, which end when this process ends.
 
-    They are spawned, not forked: a rank has library threads, which do not survive a fork, while
-    their locks do.
+    The processes are spawned, not forked: a rank has threads of libraries, which do not survive a
+    fork, while the locks that they hold do.
     """
 
     def __init__(
@@ -44,9 +46,9 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cancel queued parts and wait for running ones, which a restarted build reuses."""
+        """Cancel queued parts; wait for running ones, which a restarted build can reuse."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        # `wait` alone would hang: it does not count a future as done until the executor has
+        # `wait` alone would hang, because it does not count a future as done until the executor has
         # notified its cancellation.
         while under_way := [f for f in self._running.values() if not f.done()]:
             wait(under_way, timeout=POLL_SECONDS)
@@ -66,7 +68,7 @@ class Pool:
         """
         future = self._running.get(files)
         if future is None:
-            return  # an earlier build finished it
+            return  # an earlier build finished the part
         while not wait([future], timeout=POLL_SECONDS).done:
             self._beat_if_grown()
         del self._running[files]
@@ -79,7 +81,7 @@ class Pool:
             ) from None
 
     def _beat_if_grown(self) -> None:
-        """Report progress only if a file grew: a hang must not look alive."""
+        """Report progress only if a file has grown, so that a hang does not look like progress."""
         sizes = [_size(files) for files in self._running]
         if sizes != self._sizes:
             self._sizes = sizes
@@ -112,8 +114,8 @@ _state: dict[str, Any] = {}
 
 
 def _begin(producer: Producer, lock: _Inherited) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is one process per core already
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core runs already
     _state.update(producer=producer, lock=lock)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Producers of tokens: the input of a token cache, part by part."""
+"""Producers of tokens: they read the input of a token cache, part by part."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class TokenPiece:
     tokens: NDArray[Any]
     """Token ids `[n]`."""
     starts: NDArray[np.int64]
-    """Indices of tokens that start a document, ascending."""
+    """Indices of the tokens that start a document, in ascending order."""
 
 
 class Producer(Protocol):
-    """The source of a cache's tokens. It must be picklable."""
+    """Source of a cache's tokens; it must be picklable."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a token."""
+        """Dtype of the tokens."""
         ...
 
     @property
     def limit(self) -> int | None:
-        """Tokens after which the cache ends; None: no limit."""
+        """Maximum number of tokens in the cache; None for no limit."""
         ...
 
     def parts(self) -> Iterator[Any]:
-        """Yield the parts of the input; every call yields the same ones in the same order.
+        """Yield the parts of the input; every call yields the same parts in the same order.
 
         Raises:
-            DataError: while iterating or at the end: the input is not that of this cache.
+            DataError: while iterating or at the end, if the input is not the input of this cache.
         """
         ...
 
     def pieces(self, part: Any) -> Iterator[TokenPiece]:
-        """Yield the tokens of a part; they depend on the part alone.
+        """Yield the tokens of a part; they depend only on the part.
 
         Raises:
             DataError: the input is unreadable or damaged.
@@ -60,24 +60,25 @@ class Producer(Protocol):
 
 @dataclass(frozen=True)
 class InputTokens:
-    """The tokens of an input: each document between BOS and EOS of its tokenizer."""
+    """The tokens of an input: each document between its tokenizer's BOS and EOS."""
 
     source: Source
     tokenizer: Tokenizer
     limit: int | None
     identity: str
-    """Identity of the files from which the cache's key was made."""
+    """Identity of the files from which the cache's key was computed."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a token."""
+        """Dtype of the tokens."""
         return dtype_of(self.tokenizer)
 
     def parts(self) -> Iterator[Part]:
         """Yield parts of the input.
 
         Raises:
-            DataError: a file is unreadable or damaged, or the files have changed since `identity`.
+            DataError: a file is unreadable or damaged, or the files have changed since `identity`
+                was computed.
         """
         identity = xxhash.xxh3_128()
 
@@ -86,7 +87,8 @@ class InputTokens:
 
         yield from self.source.parts(on_file=add)
         if identity.hexdigest() != self.identity:
-            # Published under the former files' key, the cache would serve later jobs wrong tokens.
+            # If this were published under the old files' key, the cache would serve wrong tokens to
+            # later jobs.
             corpus = self.source.corpus
             raise DataError(
                 f"{corpus.field}: files below {shown(corpus.top)} came, went or were written to "
@@ -95,7 +97,7 @@ class InputTokens:
             )
 
     def pieces(self, part: Part) -> Iterator[TokenPiece]:
-        """Yield the tokens of a part, about a MiB of text at a time."""
+        """Yield the tokens of a part, for about 1 MiB of text at a time."""
         for texts in gathered(self.source.texts(part)):
             yield self._piece(texts)
 

@@ -1,4 +1,4 @@
-"""The token cache of one input on one node: built once by one process, mapped by all."""
+"""The token cache of one input on one node: one process builds it, all processes map it."""
 
 from __future__ import annotations
 
@@ -27,26 +27,30 @@ from trainyard.run.atomic import replacing
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
-"""Blocks of a file that every opening reads: up to a GiB, which takes seconds from a disk."""
+"""Number and size of the blocks of a file that every opening reads: at most 1 GiB, some seconds
+from a disk.
+"""
 
 
 class TokenIndex(RecordModel):
     """`<key>.json`: sizes and digests of the files of a token cache."""
 
     format_version: int = FORMAT_VERSION
-    """Version of the files."""
+    """Version of the format of the files."""
     dtype: str
-    """Type of a token, as numpy writes it; little-endian."""
+    """Dtype of a token in numpy's notation; little-endian."""
     tokens: Annotated[int, Field(ge=0)]
-    """Tokens in `<key>.tokens`."""
+    """Number of tokens in `<key>.tokens`."""
     documents: Annotated[int, Field(ge=0)]
-    """Documents, hence entries of `<key>.documents`, the indices of their first tokens."""
+    """Number of documents, and of entries in `<key>.documents`, which holds the index of each first
+    token.
+    """
     content_xxh3_128: str
-    """Digest of all tokens: part of the dataset's digest."""
+    """Digest of all tokens; it is part of the dataset's digest."""
     documents_xxh3_128: str
     """Digest of the starts of documents."""
     check_xxh3_128: str
-    """Digest of the fields above and of the files' blocks, compared at every opening."""
+    """Digest of the other fields and of blocks of the files; every opening compares it."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,9 @@ class TokenCache:
     starts: NDArray[np.int64]
     """Index of the first token of each document, ascending, mapped read-only."""
     digest: str
-    """XXH3-128 of the tokens: equal for equal text on every node."""
+    """XXH3-128 of the tokens; for equal text it is equal on every node."""
     starts_digest: str
-    """XXH3-128 of the starts."""
+    """XXH3-128 of `starts`."""
 
 
 def open_token_cache(
@@ -73,25 +77,27 @@ def open_token_cache(
 ) -> TokenCache:
     """Open the cache `key`; build it first if it is missing or damaged.
 
-    Any number of processes may call this concurrently: the holder of the lock builds, the others
-    wait. The kernel releases the lock of a killed builder, and the next one reuses its finished
-    parts. Files are replaced by rename, so processes that have mapped the old ones keep them.
+    Any number of processes may call this concurrently: the process that holds the lock builds, and
+    the other processes wait. The kernel releases the lock of a killed process, and the next one
+    reuses the finished parts. Files are replaced by rename, so processes that have mapped the old
+    files keep them.
 
     Args:
-        folder: folder of this node's caches; created if missing.
+        folder: folder of this node's caches; it is created if it is missing.
         key: name of the cache; different content needs a different name.
         producer: source of the tokens.
-        on_progress: called after progress, and ten times a second while another process builds.
-        processes: processes that build; None: one for each available core.
+        on_progress: called after progress, and ten times per second while another process builds.
+        processes: number of processes that build; None for one process per available core.
 
     Raises:
-        DataError: the input is unreadable or damaged, or the folder cannot be written.
+        DataError: the input is unreadable or damaged, or the folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         while (cache := _open(folder, key, producer.dtype)) is None:
             with _lock(folder / f"{key}.lock") as lock_fd:
-                # Open again: another process may have built it before this one got the lock.
+                # Open it again, because another process may have built it before this process got
+                # the lock.
                 if lock_fd is not None and _open(folder, key, producer.dtype) is None:
                     joined = build(
                         folder,
@@ -115,12 +121,12 @@ def open_token_cache(
 
 
 def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
-    """Return the cache, or None if it is missing or disagrees with its index."""
+    """Return the cache; None if it is missing or does not match its index."""
     try:
         index = TokenIndex.model_validate_json((folder / f"{key}.json").read_bytes())
         tokens = np.memmap(folder / f"{key}.tokens", dtype=dtype, mode="r")
         starts = np.memmap(folder / f"{key}.documents", dtype=START, mode="r")
-    except (FileNotFoundError, ValueError):  # ValueError: no index, or no whole number of tokens
+    except (FileNotFoundError, ValueError):  # ValueError: no index, or an incomplete token
         return None
     whole = (
         index.format_version == FORMAT_VERSION
@@ -134,7 +140,7 @@ def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
 
 
 def _publish(folder: Path, key: str, *, dtype: np.dtype[Any], joined: Joined) -> None:
-    """Rename the built files to their final names, the index last: it marks them complete."""
+    """Rename the built files to their final names; the index is last, as it marks them complete."""
     tokens = np.memmap(joined.tokens_path, dtype=dtype, mode="r")
     starts = np.memmap(joined.starts_path, dtype=START, mode="r")
     index = TokenIndex(
@@ -148,17 +154,18 @@ def _publish(folder: Path, key: str, *, dtype: np.dtype[Any], joined: Joined) ->
     index = index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
     with replacing(folder / f"{key}.json", mode=0o666) as file:
         file.write(index.model_dump_json(indent=1).encode())
-        file.flush()  # a full disk fails here, before any rename: the parts stay for a retry
+        file.flush()  # a full disk fails here, so the parts stay for a retry
         joined.tokens_path.replace(folder / f"{key}.tokens")
         joined.starts_path.replace(folder / f"{key}.documents")
     remove_unfinished(folder, key)
 
 
 def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
-    """Return a digest of the index's fields and of up to a GiB of each file.
+    """Return a digest of the index's fields and of at most 1 GiB of each file.
 
-    A file of up to a GiB is read whole. Of a larger one evenly spaced blocks are read: enough to
-    detect truncation, zeroed ranges or another file, without reading terabytes at each start.
+    A file of up to 1 GiB is read whole. In a larger file, evenly spaced blocks are read. They are
+    enough to detect truncation, zeroed ranges or another file, without reading terabytes at each
+    start.
     """
     check = xxhash.xxh3_128(index.model_dump_json(exclude={"check_xxh3_128"}).encode())
     for values in files:
@@ -171,9 +178,9 @@ def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[int | None]:
-    """Try to lock the file; yield its descriptor, or None if another process holds it.
+    """Try to lock a file; yield its descriptor, or None if another process holds the lock.
 
-    The kernel releases the lock when the last process with the descriptor ends.
+    The kernel releases the lock when the last process with this descriptor ends.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     locked = None

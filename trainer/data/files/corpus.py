@@ -22,25 +22,25 @@ class InputFile:
     """One file of an input at the time of listing."""
 
     name: str
-    """Path below the input, links not followed."""
+    """Path below the input, without following links."""
     path: Path
-    """Absolute path with all symbolic links followed."""
+    """Absolute path, with all symbolic links followed."""
     stamp: tuple[int, int, int]
     """Size in bytes, modification time and change time in nanoseconds."""
 
     @property
     def size(self) -> int:
-        """Bytes of the file when it was listed."""
+        """Size of the file when it was listed, in bytes."""
         return self.stamp[0]
 
     @property
     def identity(self) -> bytes:
-        """Bytes that change if the file is replaced or modified."""
+        """Bytes that change when the file is replaced or modified."""
         return json.dumps([self.name, *self.stamp]).encode() + b"\n"
 
 
 def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
-    """Return whether a name has one of the lower-case endings, ignoring case."""
+    """Return whether a name has one of the lower-case endings; ignore case."""
     return name.lower().endswith(endings)
 
 
@@ -48,28 +48,29 @@ def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
 class Corpus:
     """The files of one input.
 
-    Empty files and those that `wanted` rejects are omitted. Each folder is sorted by the names'
-    bytes, so the order is equal on every machine.
+    Empty files, and files that `wanted` rejects, are omitted. Each folder is sorted by the bytes of
+    its names, so the order is equal on every machine.
     """
 
     field: str
-    """Field and value of the spec, for messages: `data.path='data:books'`."""
+    """Field and value in the spec, for messages: `data.path='data:books'`."""
     root: Path
-    """Real path of the folder beneath which every file must lie."""
+    """Real path of the folder below which every file must lie."""
     top: Path
     """Real path of the file or folder that is the input."""
     wanted: Callable[[Path], bool]
-    """Predicate of the paths of files and folders to include."""
+    """Returns whether to include the file or folder at a path."""
     name: str = ""
-    """Name of an input that is a single file; its real path may have another name."""
+    """Name of an input that is a single file, because its real path may have another name."""
     names: frozenset[str] | None = None
-    """Names of the files to include; None: all that `wanted` accepts."""
+    """Names of the files to include; None for all files that `wanted` accepts."""
 
     def files(self) -> Iterator[InputFile]:
-        """Yield the files in order; reads names and stamps, no contents.
+        """Yield the files in order; read names and stamps, but no contents.
 
         Raises:
-            DataError: an entry cannot be read, links out of the root, loops, or is a device.
+            DataError: an entry cannot be read, is a link out of the root or part of a cycle of
+                links, or is a device.
         """
         name = Path(self.name) if self.top.is_file() else Path()
         for file in self._found(self.top, name, ()):
@@ -78,17 +79,18 @@ class Corpus:
 
     @contextmanager
     def open(self, file: InputFile) -> Iterator[io.FileIO]:
-        """Open a file for reading; a context manager.
+        """Open a file for reading, as a context manager.
 
         Raises:
-            DataError: the file cannot be read, now links out of the root, or changed after it was
-                listed, before or during the read.
+            DataError: the file cannot be read, now leads out of the root by a link, or changed
+                after it was listed, before or during the read.
         """
         try:
-            # O_NONBLOCK: opening a pipe that has replaced the file would block.
+            # O_NONBLOCK, because opening a pipe that has replaced the file would block.
             fd = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with io.FileIO(fd, "rb") as opened:
-                # The path of the open file, not of its name, which may change at any time.
+                # The path of the open file, not of its name, because the name may refer to another
+                # file at any time.
                 there = Path(f"/proc/self/fd/{fd}").readlink()
                 if not there.is_relative_to(self.root):
                     self.refuse(file.path, f"now leads to {shown(there)}")
@@ -99,10 +101,10 @@ class Corpus:
             self.refuse(file.path, f"cannot be read: {error.strerror or error}")
 
     def refuse_pointer(self, file: InputFile) -> None:
-        """Reject a file that is a pointer of Git LFS; reads only files of such a size.
+        """Reject a file that is a pointer of Git LFS; read only files as small as a pointer.
 
         Raises:
-            DataError: it is a pointer, or cannot be read.
+            DataError: the file is a pointer, or cannot be read.
         """
         if SHORTEST_POINTER <= file.size <= LONGEST_POINTER:
             with self.open(file) as opened:
@@ -111,7 +113,7 @@ class Corpus:
                 self.refuse(file.path, problem)
 
     def refuse(self, path: Path, what: str) -> NoReturn:
-        """Raise DataError for one file of the input, with the spec's field and the file's path."""
+        """Raise DataError for one file of the input, with the field in the spec and the path."""
         raise DataError(f"{self.field}: {shown(path)} {what}", path=shown(path)) from None
 
     def _refuse_changed(self, file: InputFile, fd: int) -> None:
@@ -145,7 +147,7 @@ class Corpus:
     def _beneath_root(self, link: Path) -> Path:
         try:
             target = link.resolve(strict=True)
-        except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before Python 3.13
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link cycle (Python < 3.13)
             self.refuse(link, f"is a symbolic link that leads nowhere ({cause(error)})")
         if not target.is_relative_to(self.root):
             self.refuse(

@@ -1,4 +1,4 @@
-"""Readers of text files and of JSON lines, which are read in slices cut after line breaks."""
+"""Readers of text files and of JSON lines; files are read in slices cut after line breaks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from trainer.data.files import reader
 from trainer.data.files.corpus import Corpus, InputFile, has_ending
 from trainer.data.files.reader import Slice, Text
 
-# In the standard library from Python 3.14; before in the package backports.zstd.
+# Part of the standard library from Python 3.14 on; for older versions, in the package
+# backports.zstd.
 zstd = importlib.import_module(
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 )
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 256 << 20
-"""Limit of a JSON line: its bytes, text, object and tokens are in memory together."""
+"""Maximum bytes of a JSON line: its bytes, text, object and tokens are in memory together."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
@@ -41,20 +42,20 @@ OTHER_MARKS = (
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Reads text files; each file is one document, whatever its number of slices."""
+    """Reads text files; each file is one document, regardless of its number of slices."""
 
     corpus: Corpus
     utf8: bool
-    """Whether to reject bytes that are not UTF-8."""
+    """Whether to reject files that are not valid UTF-8."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield ranges of bytes; a range owns the lines that start in it."""
+        """Yield byte ranges; a line belongs to the range in which it starts."""
         return _byte_ranges(file)
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield pieces of the document, cut after line breaks if it has any.
+        """Yield pieces of the document, cut after line breaks if there are any.
 
-        A leading byte order mark is not text; a file with nothing else is empty.
+        A leading byte order mark is not part of the text; a file with only a mark is empty.
         """
         with self.corpus.open(part.file) as file:
             place, end = _line_start(file, part.start), _line_start(file, part.stop)
@@ -101,13 +102,13 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class JsonLines:
-    """Reads JSON lines, plain or compressed: each line is an object with a text field."""
+    """Reads JSON lines, plain or compressed; each line is an object with a text field."""
 
     corpus: Corpus
     text_field: str
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield ranges of bytes; a compressed file is one slice, because it cannot seek."""
+        """Yield byte ranges; a compressed file is one slice, as its reader cannot seek."""
         if has_ending(file.name, COMPRESSED):
             return iter([Slice(file, 0, file.size, file.size)])
         return _byte_ranges(file)
@@ -123,7 +124,7 @@ class JsonLines:
                 file.seek(place)
                 lines = io.BufferedReader(file, BLOCK_BYTES)
                 yield from self._texts(part.file, lines, place=place, end=end)
-                lines.detach()  # otherwise its destructor closes the file before the corpus's check
+                lines.detach()  # else its destructor closes the file too early
 
     @contextmanager
     def _decompressed(self, file: InputFile, opened: io.FileIO) -> Iterator[IO[bytes]]:
@@ -136,7 +137,7 @@ class JsonLines:
 
     def _texts(self, file: InputFile, lines: IO[bytes], *, place: int, end: int) -> Iterator[Text]:
         first = place
-        number = 0  # of the line, counted from the first one read here
+        number = 0  # number of the line, counted from the first line read here
         while place < end and (line := lines.readline(LINE_BYTES + 1)):
             number += 1
             data = self._text(_Line(self.corpus, file, line, number, first, at_start=place == 0))
@@ -171,20 +172,20 @@ class JsonLines:
 
 @dataclass(frozen=True)
 class _Line:
-    """One line and its location."""
+    """One line and its location in the file."""
 
     corpus: Corpus
     file: InputFile
     data: bytes
     number: int
-    """Counted from the first line of the slice."""
+    """Number of the line, counted from the first line of the slice."""
     slice_start: int
-    """Bytes of the file before the slice."""
+    """Offset at which the slice starts, in bytes."""
     at_start: bool
-    """Whether it is the file's first line."""
+    """Whether the line is the first one of the file."""
 
     def record(self) -> dict[str, Any] | None:
-        """Return the object, or None for a blank line."""
+        """Return the line's object; None for a blank line."""
         if self.at_start and (problem := mark_problem(self.data[:MARK_BYTES])):
             self.refuse(problem)
         try:
@@ -199,7 +200,7 @@ class _Line:
         return record
 
     def _one_a_line(self, text: str) -> str:
-        """Return a remedy if the first line starts a document that spans the file."""
+        """Return a remedy if the file is one document in several lines; otherwise an empty text."""
         if not self.at_start or (text != "{" and not text.startswith("[")):
             return ""
         each = "." if text == "{" else ".[]"
@@ -208,14 +209,14 @@ class _Line:
     def refuse(self, what: str) -> NoReturn:
         """Raise DataError for this line, with file and line number."""
         number = self.number
-        if self.slice_start:  # counted only on error: it takes a pass over the file
+        if self.slice_start:  # counted only on an error, because counting reads the file once
             with self.corpus.open(self.file) as file:
                 number += _line_breaks(file, self.slice_start)
         self.corpus.refuse(self.file.path, f"line {number} {what}")
 
 
 def mark_problem(head: bytes) -> str | None:
-    """Return what is wrong with a file that starts with another encoding's mark than UTF-8's."""
+    """Return what is wrong if a file starts with the mark of an encoding other than UTF-8."""
     name = next((name for mark, name in OTHER_MARKS if head.startswith(mark)), None)
     if name is None:
         return None
@@ -233,7 +234,7 @@ def _byte_ranges(file: InputFile) -> Iterator[Slice]:
 
 
 def _line_start(file: io.FileIO, place: int) -> int:
-    """Return the start of the first line at or after `place`, or the file's size without one."""
+    """Return the start of the first line at or after `place`; the file's size if there is none."""
     if place == 0:
         return 0
     place = file.seek(place - 1)
@@ -246,12 +247,12 @@ def _line_start(file: io.FileIO, place: int) -> int:
 
 
 def _cut(data: bytes) -> int:
-    """Return where to cut: after the last line break, or else between two characters."""
+    """Return where to cut: after the last line break or, without one, between two characters."""
     cut = data.rfind(b"\n") + 1
     if cut:
         return cut
     for back in range(1, min(4, len(data))):
-        if data[-back] & 0xC0 != 0x80:  # not a continuation byte of UTF-8
+        if data[-back] & 0xC0 != 0x80:  # not a continuation byte in UTF-8
             return len(data) - back
     return len(data)
 
@@ -266,7 +267,7 @@ def _line_breaks(file: io.FileIO, end: int) -> int:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message: the first `SHOWN_NAMES`, and the count of the others."""
+    """Return names for a message: the first `SHOWN_NAMES` names, and the number of the rest."""
     every = [repr(_excerpt(name)) for name in names]
     more = len(every) - SHOWN_NAMES
     return ", ".join(every[:SHOWN_NAMES]) + (f" and {more:,} more" if more > 0 else "") or "none"

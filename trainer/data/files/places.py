@@ -1,4 +1,4 @@
-"""Paths of `<root>:<path>` places on this node, confined to their roots."""
+"""Paths on this node for `<root>:<path>` places, confined to their roots."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from trainyard.spec.storage_uri import is_object_store, split_place
 
 
 def resolve(place: str, field: str, roots: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the real path of a place's root, and that of the place.
+    """Return the real path of a place's root, and the real path of the place.
 
     Args:
-        place: a place of the spec, such as `data:books`.
-        field: field and value of the spec, for messages.
-        roots: path on this node of each named root.
+        place: place in the spec, such as `data:books`.
+        field: field and value in the spec, for messages.
+        roots: path of each root on this node, by name.
 
     Raises:
-        DataError: the root is unknown or no folder, or the place is missing or outside its root.
+        DataError: the root is unknown or is no folder, or the place is missing or outside of its
+            root.
     """
     name, relative = split_place(place)
     if name not in roots:
@@ -46,7 +47,7 @@ def real(path: Path, field: str) -> Path:
     """Return the path with every symbolic link followed.
 
     Raises:
-        DataError: it does not exist, or a folder on the way cannot be read.
+        DataError: the path does not exist, or a folder in it cannot be read.
     """
     try:
         return path.resolve(strict=True)
@@ -59,14 +60,14 @@ def real(path: Path, field: str) -> Path:
 
 
 def refuse_pointer(path: Path, field: str = "") -> None:
-    """Reject a file that is a pointer of Git LFS; its reader finds any other fault.
+    """Reject a file that is a pointer of Git LFS; the file's reader detects all other faults.
 
     Args:
-        path: the file.
-        field: field and value of the spec, for the message; may be empty.
+        path: path of the file.
+        field: field and value in the spec, for the message; may be empty.
 
     Raises:
-        DataError: it is a pointer.
+        DataError: the file is a pointer.
     """
     try:
         with path.open("rb") as file:
@@ -78,10 +79,10 @@ def refuse_pointer(path: Path, field: str = "") -> None:
 
 
 def cause(error: OSError | RuntimeError) -> str:
-    """Return why a path could not be resolved; RuntimeError: a loop, before Python 3.13."""
+    """Return why a path was not resolved; before Python 3.13, RuntimeError is a link cycle."""
     return (error.strerror if isinstance(error, OSError) else None) or "a loop of symbolic links"
 
 
 def shown(path: Path) -> str:
-    """Return a path as valid UTF-8; other bytes of its name are escaped."""
+    """Return a path as valid UTF-8; other bytes in its name are escaped."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")

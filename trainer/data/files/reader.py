@@ -1,4 +1,4 @@
-"""The interface of readers: slices of files, parts of the input, texts of documents."""
+"""The interface of readers: slices of files, parts of the input, and texts of documents."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Protocol
 from trainer.data.files.corpus import InputFile
 
 PART_BYTES = 32 << 20
-"""Text of one part: seconds of tokenization, long compared with the overhead, short to repeat."""
+"""Bytes of text per part: its tokenization takes seconds, long compared with the overhead and short
+if repeated.
+"""
 PART_SLICES = 4096
-"""Limit of the slices in a part, which is pickled for the process that reads it."""
+"""Maximum number of slices in a part, because a part is pickled for the process that reads it."""
 PIECE_BYTES = 1 << 20
-"""Text per call of the tokenizer."""
+"""Bytes of text per call of the tokenizer."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text, or a piece of a long one."""
+    """A text, or one piece of a long text."""
 
     data: bytes
     begins: bool = True
-    """Whether it starts a document."""
+    """Whether the piece starts a document."""
     ends: bool = True
-    """Whether it ends a document."""
+    """Whether the piece ends a document."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +35,21 @@ class Slice:
 
     file: InputFile
     start: int
-    """The first unit: a byte, a row group or a record batch."""
+    """First unit of the slice: a byte, a row group or a record batch."""
     stop: int
-    """The unit after the last one."""
+    """First unit after the slice."""
     size: int
-    """Approximate bytes of text."""
+    """Approximate size of the text, in bytes."""
 
 
 Part = tuple[Slice, ...]
 
 
 class Reader(Protocol):
-    """Reads one kind of file. It must be picklable."""
+    """Reads files of one format; it must be picklable."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the slices of a file in order; together they cover it.
+        """Yield the slices of a file in order; together they cover the file.
 
         Raises:
             DataError: the file is unreadable or damaged.
@@ -58,13 +60,14 @@ class Reader(Protocol):
         """Yield the non-empty texts of a slice.
 
         Raises:
-            DataError: with the file, the line or row, and its content.
+            DataError: a text is invalid; the message names the file, the line or row, and its
+                content.
         """
         ...
 
 
 def grouped(slices: Iterable[Slice]) -> Iterator[Part]:
-    """Group slices into parts of about `PART_BYTES`; adjacent slices of a file become one."""
+    """Group slices into parts of about `PART_BYTES`; merge adjacent slices of a file."""
     part: list[Slice] = []
     size = 0
     for new in slices:

@@ -1,4 +1,4 @@
-"""Opens the input of a spec: its files, and the reader of each."""
+"""Opens the input of a spec: the list of its files, and a reader for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests",
 MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 
 SHARD = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}\b")
-"""The hub's names of the shards of a split: `train-00000-of-00004-0a1b2c.parquet`."""
+"""File names that the hub gives the shards of a split, such as
+`train-00000-of-00004-0a1b2c.parquet`.
+"""
 WORDS = {
     "train": "train",
     "training": "train",
@@ -40,14 +42,14 @@ WORDS = {
     "eval": "test",
     "evaluation": "test",
 }
-"""Words that name a split in any other file name; those of the `datasets` library."""
+"""Words that name a split in any other file name; the `datasets` library uses the same words."""
 SAVED = "data"
-"""Prefix of the shards of `save_to_disk` for every split: the folder names the split."""
+"""Prefix of `save_to_disk` shards in every split, because there the folder names the split."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The documents of one input. It is picklable."""
+    """The documents of one input; it is picklable."""
 
     corpus: Corpus
     data: DataSection
@@ -73,7 +75,8 @@ class Source:
         """Yield the texts of a part, in the order of the input.
 
         Raises:
-            DataError: with the file, the line or row, and its content.
+            DataError: a text is invalid; the message names the file, the line or row, and its
+                content.
         """
         for piece in part:
             yield from self._reader(piece.file).texts(piece)
@@ -84,7 +87,7 @@ class Source:
             return TextFiles(self.corpus, utf8=self.data.tokenizer != "byte")
         if kind == "jsonl" or has_ending(file.name, JSON_LINES):
             return JsonLines(self.corpus, self.data.text_field)
-        # Lazy: importing pyarrow takes longer than all other imports together.
+        # Imported here, because importing pyarrow takes longer than all other imports together.
         from trainer.data.files import tables
 
         table = tables.Arrow if has_ending(file.name, ".arrow") else tables.Parquet
@@ -92,21 +95,21 @@ class Source:
 
 
 def open_source(data: DataSection, roots: Mapping[str, str]) -> Source:
-    """Return the input of a spec; checks its place and its splits, reads no documents.
+    """Return the input of a spec; check its place and its splits, but read no documents.
 
     Args:
-        data: the spec's section.
-        roots: absolute path on this node of each named root.
+        data: section `data` of the spec.
+        roots: absolute path of each root on this node, by name.
 
     Raises:
-        DataError: the place is outside its root or missing, its root is unknown here, or the data
-            set has no such split.
+        DataError: the place is missing or outside of its root, this node does not know the root, or
+            the data set has no such split.
     """
     if data.source == "corpus":
         field = f"data.corpus={data.corpus!r}"
         library = real(Path(sysconfig.get_paths()["stdlib"]), field)
         return Source(Corpus(field, root=library, top=library, wanted=_is_library), data)
-    assert data.path is not None  # a rule of the spec
+    assert data.path is not None  # a rule of the spec ensures this
     field = f"data.path={data.path!r}"
     root, top = resolve(data.path, field, roots)
     wanted = WANTED[data.source]
@@ -134,7 +137,7 @@ def _names_of_split(corpus: Corpus, split: str) -> frozenset[str]:
 
 
 def _split_names(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the file names of each split; all are `train` if no name contains a split."""
+    """Return the file names of each split; all are in `train` if no name contains a split."""
     found = {name: _split(PurePosixPath(name)) for name in names}
     if not any(found.values()):
         return {"train": list(found)} if found else {}
@@ -150,7 +153,7 @@ def _split(name: PurePosixPath) -> str | None:
     if shard and shard["split"] != SAVED:
         return shard["split"]
     if shard and name.parent.name:
-        return name.parent.name  # a data set dictionary: a folder for each split
+        return name.parent.name  # a data set dictionary has a folder for each split
     for part in reversed(name.parts):
         for word in re.split(r"[^A-Za-z]+", part):
             if word.lower() in WORDS:
@@ -159,7 +162,7 @@ def _split(name: PurePosixPath) -> str | None:
 
 
 def _listed(corpus: Corpus, file: InputFile, content: bytes) -> frozenset[str]:
-    """Return the file names in the `state.json` of a saved data set; others are leftovers."""
+    """Return the file names in a saved data set's `state.json`; other files are leftovers."""
     try:
         return frozenset(entry["filename"] for entry in json.loads(content)["_data_files"])
     except (ValueError, TypeError, KeyError):

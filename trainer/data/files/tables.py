@@ -1,4 +1,4 @@
-"""Readers of Parquet files and of the Arrow files of `datasets`: one column is the text."""
+"""Readers of Parquet files, and of the Arrow files of `datasets`; one column holds the text."""
 
 from __future__ import annotations
 
@@ -61,29 +61,29 @@ class _Column:
                 file.path,
                 f"row {row} holds no text (null) in column {self.text_field!r}; rows count from 0",
             )
-        rows.validate(full=True)  # Parquet does not guarantee that strings are UTF-8
+        rows.validate(full=True)  # Parquet does not guarantee that its strings are UTF-8
         for text in rows.cast(pa.large_binary()).to_pylist():
             if text:
                 yield Text(text)
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether a type holds text, in any encoding."""
-    if isinstance(kind, pa.BaseExtensionType):  # such as JSON, which is stored as text
+    """Return whether an Arrow type holds text, in any encoding."""
+    if isinstance(kind, pa.BaseExtensionType):  # such as JSON, whose storage type is text
         return _is_text(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return _is_text(kind.value_type)
-    if pa.types.is_run_end_encoded(kind):  # no kernel takes those of views or dictionaries
+    if pa.types.is_run_end_encoded(kind):  # no kernel accepts run-end encoded views or dictionaries
         return pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
     return any(is_kind(kind) for is_kind in TEXT_TYPES)
 
 
 def _plain(rows: pa.Array) -> pa.Array:
-    """Return texts of any encoding as a plain array; a dictionary's entries may be null."""
+    """Return texts in any Arrow encoding as a plain array; entries of a dictionary may be null."""
     kind = rows.type
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(rows.storage)
-    if pa.types.is_dictionary(kind):  # its values first: no kernel takes dictionaries of views
+    if pa.types.is_dictionary(kind):  # values first: no kernel takes dictionaries of views
         return _plain(rows.dictionary).take(rows.indices)
     if pa.types.is_run_end_encoded(kind):
         return pc.run_end_decode(rows)
@@ -94,12 +94,13 @@ class Parquet(_Column):
     """Reads Parquet files, row group by row group."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the row groups; a file without rows needs no column, since writers give it none."""
+        """Yield the row groups; a file without rows may lack the column, as writers may omit it."""
         with self._opened(file) as parquet:
             if parquet.metadata.num_rows == 0:
                 return
             column = self._check(file, parquet.schema_arrow)
-            # Row-group metadata counts leaf columns: nested columns before it shift the index.
+            # Row-group metadata counts leaf columns, so nested columns before the text column shift
+            # its index.
             leaf = [parquet.schema.column(i).path for i in range(len(parquet.schema))].index(
                 parquet.schema_arrow.names[column]
             )
@@ -123,7 +124,8 @@ class Parquet(_Column):
                 columns=[self.text_field],
                 use_threads=False,
             ):
-                # By name: `a.b` also selects the field of a struct `a`.
+                # Selected by name from the batch, because `a.b` would also select the field of a
+                # struct `a`.
                 yield from self._texts(part.file, batch.column(self.text_field), row)
                 row += batch.num_rows
 
@@ -132,7 +134,8 @@ class Parquet(_Column):
         with (
             self.corpus.open(file) as opened,
             self._damage_refused(file, "Parquet"),
-            # With a buffer a column is read page by page; without, a whole row group is in memory.
+            # With a buffer, a column is read page by page; without a buffer, a whole row group
+            # would be in memory.
             pq.ParquetFile(
                 pa.OSFile(_same_file(opened)), buffer_size=BUFFER_BYTES, pre_buffer=False
             ) as parquet,
@@ -144,7 +147,7 @@ class Arrow(_Column):
     """Reads Arrow streams and files, record batch by record batch."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the record batches; a file without rows needs no column, as for Parquet."""
+        """Yield the record batches; a file without rows may lack the column, as for Parquet."""
         with self._opened(file) as (schema, batches):
             held = list(batches)
             if not any(batch.num_rows for batch in held):
@@ -171,7 +174,7 @@ class Arrow(_Column):
         with (
             self.corpus.open(file) as opened,
             self._damage_refused(file, "Arrow"),
-            # Mapped: skipped batches are never read.
+            # The file is memory-mapped, so that skipped batches are never read.
             pa.memory_map(_same_file(opened)) as content,
         ):
             if opened.read(len(ARROW_FILE_MAGIC)) == ARROW_FILE_MAGIC:
@@ -184,5 +187,5 @@ class Arrow(_Column):
 
 
 def _same_file(opened: io.FileIO) -> str:
-    """Return a path of the open file, so that Arrow opens the inode that the corpus checked."""
+    """Return a path to the open file, so that Arrow opens the inode that the corpus checked."""
     return f"/proc/self/fd/{opened.fileno()}"

@@ -1,1 +1,1 @@
-"""Own models: a module of the user's code, its plans, and how its forward depends on data."""
+"""Own models: modules from the user's code, their plans, and their dependence on data."""

@@ -1,4 +1,4 @@
-"""Runs a function in a child process, where it may change memory without consequences."""
+"""Runs a function in a child process, where changes to memory have no consequences."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LONGEST_SECONDS = 120.0
 def in_child(run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     """Return the result of `run` in a fork of this process, as JSON; None if it does not end.
 
-    The child has one thread: code that waits for another thread waits until it is killed.
+    The child has only one thread, so code that waits for another thread waits until it is killed.
     """
     reading, writing = os.pipe()
-    with warnings.catch_warnings():  # Python 3.12 warns of forks with threads
+    with warnings.catch_warnings():  # Python 3.12 warns about forks with threads
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         with suppress(BaseException):
             os.close(reading)
-            torch.set_num_threads(1)  # OpenMP's other threads do not exist here
+            torch.set_num_threads(1)  # OpenMP's other threads do not exist in the child
             with os.fdopen(writing, "wb") as pipe:
                 pipe.write(json.dumps(run()).encode())
         os._exit(0)
@@ -52,6 +52,6 @@ def _answer(reading: int) -> dict[str, Any] | None:
         content += part
     try:
         found: dict[str, Any] = json.loads(content)
-    except ValueError:  # it died, or timed out
+    except ValueError:  # the child died or timed out
         return None
     return found

@@ -1,8 +1,9 @@
-"""Where the course of an own model's forward depends on its tokens (docs/models.md).
+"""Finds where an own model's forward pass depends on its tokens (docs/models.md).
 
-Ranks have different sequences. FSDP gathers a block's weights by a collective when forward reaches
-the block, and reduces the gradients of backward. If two ranks reach different blocks, they would
-train on a mixture of both blocks' weights, without an error if the sizes are equal.
+Ranks have different sequences. FSDP gathers a block's weights by a collective when the forward pass
+reaches the block, and reduces the gradients in the backward pass. If two ranks reached different
+blocks, they would train on a mixture of both blocks' weights; if the sizes are equal, no error
+would occur.
 """
 
 from __future__ import annotations
@@ -31,33 +32,35 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger("trainer")
 
 ATTRIBUTE = "data_dependence"
-"""Attribute of the user's module that names a `DataDependence`."""
+"""Attribute of the user's module that holds a value of `DataDependence`."""
 Order = tuple[str, ...]
-"""Names of the blocks, within the user's module, in the order of forward."""
+"""Names of the blocks in the user's module, in the order in which forward runs them."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of forward on the meta device, where tensors have no values."""
+    """The result of a forward pass on the meta device, where tensors have no values."""
 
     orders: Mapping[bool, Order] = field(default_factory=dict)
-    """The order of the blocks in training and in evaluation; empty if forward failed."""
+    """Order of the blocks in training and in evaluation; empty if the forward pass failed."""
     used: frozenset[str] | None = None
-    """Parameters of the user's module that backward reached; None if unknown."""
+    """Names of the user's parameters that the backward pass reached; None if unknown."""
     changed: frozenset[str] | None = None
-    """Buffers of checkpoints that forward changed in training; None if it failed."""
+    """Names of checkpoint buffers that the forward pass changed in training; None if it failed."""
     reason: str | None = None
-    """Why forward failed."""
+    """Reason why the forward pass failed; None if it succeeded."""
     reads_values: bool = False
-    """Whether it failed because it reads a value, on which its course may depend."""
+    """Whether the forward pass failed because it reads a value, on which its control flow may
+    depend.
+    """
 
 
 def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
-    """Return the statement of the user's module's class; None if it makes none.
+    """Return the dependence that the user's class states; None if it states none.
 
     Raises:
-        LaunchError: the statement is no value of `DataDependence`, or pipeline stages do not allow
-            it, because their micro-batches overlap.
+        LaunchError: the stated value is no `DataDependence`, or pipeline stages do not allow it
+            because their micro-batches overlap.
     """
     given = getattr(model.net, ATTRIBUTE, None)
     if given is None:
@@ -77,14 +80,14 @@ def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
 
 
 def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
-    """Set `data_dependence` of a model; return the order of its blocks, if known.
+    """Set a model's `data_dependence`; return the trial with the order of its blocks, if known.
 
-    A collective. If the module states nothing, rank 0 runs forward on the meta device: code that
-    reads a value fails there, and its course may depend on the value. If forward fails for another
-    reason, the order of the first forward counts.
+    This is a collective. If the module states nothing, rank 0 runs a forward pass on the meta
+    device: code that reads a value fails there, and its control flow may depend on the value. If
+    the forward pass fails for another reason, the order of the first real forward pass counts.
 
     Raises:
-        LaunchError: as in `stated_dependence`; or ranks have built different parameters.
+        LaunchError: as for `stated_dependence`; or the ranks have built different parameters.
     """
     named = [f"{name} {list(p.shape)} {p.requires_grad}" for name, p in model.named_parameters()]
     if not is_alike(named):
@@ -112,9 +115,9 @@ def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
 
 
 def _trial(model: OwnModel, spec: JobSpec) -> Trial:
-    """Run forward of new instances in a child process: it may cache tensors without values.
+    """Run new instances' forward pass in a child process, as it may cache tensors without values.
 
-    The child has none of this process' threads, so it may never end; then nothing is known.
+    The child has none of this process' threads, so it may never end; then the result is unknown.
     """
 
     def run() -> dict[str, Any]:
@@ -138,19 +141,20 @@ def _trial(model: OwnModel, spec: JobSpec) -> Trial:
 
 
 def reads_values(error: Exception) -> bool:
-    """Return whether an error on the meta device is that of a missing value."""
+    """Return whether an error on the meta device was caused by a missing value."""
     text = str(error)
-    if "Meta tensors" in text:  # no kernel: in torch itself, operators with data-dependent shapes
+    if "Meta tensors" in text:  # no kernel: an operator of torch with a data-dependent shape
         return text.startswith("aten::")
     return any(part in text for part in ("meta tensor", "register_meta", "meta device type"))
 
 
 def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> dict[str, Any]:
-    """Run a new instance on the meta device; in training with backward.
+    """Run a new instance on the meta device; in training, include the backward pass.
 
     Returns:
-        `order`: its blocks in the order of their run; `changed`: the buffers that forward changed;
-        `used`: the parameters that backward reached, None if it did not run.
+        Returns `order`, the blocks in the order of their run; `changed`, the buffers that the
+        forward pass changed; and `used`, the parameters that the backward pass reached, or None if
+        it did not run.
     """
     order: list[str] = []
     with torch.device("meta"), torch.set_grad_enabled(training):
@@ -166,7 +170,7 @@ def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> dict[str, Any]:
         buffers = WatchedBuffers(net)
         before = buffers.versions()
         result = net(tokens_BS, **options)
-        ran = list(order)  # backward may run blocks again
+        ran = list(order)  # the backward pass may run blocks again
         found = {"order": ran, "changed": buffers.changed(before), "used": None}
         if training:
             with suppress(Exception):  # user code may raise anything
@@ -185,13 +189,14 @@ def _names(net: nn.Module, blocks: Iterable[nn.Module]) -> dict[str, nn.Module]:
 
 
 class BlockOrder:
-    """Checks, before a rank gathers the weights of a block, that this block is next.
+    """Checks, before a rank gathers a block's weights, that this block is the next one.
 
-    Without a known order, the first forward's order counts if it is the same on all ranks.
+    Without a known order, the order of the first forward pass counts if it is the same on all
+    ranks.
     """
 
     def __init__(self, model: OwnModel, spec: JobSpec, orders: Mapping[bool, Order]) -> None:
-        """Watch a model, or one of its stages, after FSDP has been applied."""
+        """Watch a model, or one of its stages, to which FSDP has been applied."""
         self._is_whole = spec.parallelism.pp == 1
         blocks = _names(model.net, model.layers.values())
         self._orders = {
@@ -199,9 +204,11 @@ class BlockOrder:
             for training, order in orders.items()
         }
         self._run: list[str] | None = None
-        """Blocks of the current forward; None in backward, which may run blocks again."""
+        """Blocks run in the current forward pass; None in the backward pass, which may run blocks
+        again.
+        """
         for name, block in blocks.items():
-            # The first hook: FSDP's own hook gathers the weights.
+            # Registered as the first hook, because FSDP's own hook gathers the weights.
             block.register_forward_pre_hook(partial(self._before_block, model, name), prepend=True)
         model.register_forward_pre_hook(self._begin, prepend=True)
         model.register_forward_hook(self._end)
@@ -228,7 +235,7 @@ class BlockOrder:
 
 
 def is_alike(words: Iterable[str]) -> bool:
-    """Return whether all ranks have the same words in the same order; a collective."""
+    """Return whether all ranks have the same words in the same order; this is a collective."""
     checksum = crc32("\n".join(words).encode())
     ends = torch.tensor([checksum, -checksum], device="cpu")
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
@@ -241,7 +248,7 @@ def _instead(order: Order, place: int) -> str:
 
 
 def _refusal(what: str) -> str:
-    """Return the error of a forward with another order of blocks than on other ranks."""
+    """Return the error for a forward pass whose order of blocks differs from other ranks'."""
     return (
         f"model.factory: forward runs blocks of model.block_classes in an order that varies: {what}"
         f"; legal: {ATTRIBUTE} = 'anywhere' in the module's class, with which ranks gather all "

@@ -1,4 +1,4 @@
-"""Own models: any module that maps tokens to logits, built by `model.factory`.
+"""Own models: any module that maps tokens to logits and that `model.factory` builds.
 
 Shapes: B sequences, S tokens, D model width, V vocabulary.
 """
@@ -31,34 +31,34 @@ from trainyard.spec.job import JobSpec
 
 STD = 0.02
 RUNS_AGAIN = ("full", "selective")
-"""Modes of activation checkpointing in which backward runs a block's code again."""
+"""Modes of activation checkpointing in which the backward pass runs a block's code again."""
 
 
 class OwnModel(Model):
-    """Adapts a user's module to `Model`: a loss, blocks, and initial values of its buffers.
+    """Adapts a user's module to `Model`: adds loss, blocks, and initial values for buffers.
 
-    In a pipeline stage the modules of other stages are None.
+    In a pipeline stage, the modules of other stages are None.
 
     Args:
-        spec: gives factory, arguments, vocabulary, sequence length, the classes of the blocks, and
-            the axes that need plans.
-        roots: path of each named root, for `model.code`.
+        spec: has the factory, its arguments, vocabulary, sequence length, classes of the blocks,
+            and the axes that need plans.
+        roots: path of each root, by name, for `model.code`.
 
     Raises:
         LaunchError: the factory cannot be imported, fails, or returns no module; a parameter cannot
-            be divided over ranks; the module has no block of a class in `model.block_classes`; or
-            the plan of an axis in use is missing or does not fit.
+            be divided over ranks; no block has a class in `model.block_classes`; or the plan for a
+            used axis is missing or does not fit.
     """
 
     def __init__(self, spec: JobSpec, roots: Mapping[str, str]) -> None:
         super().__init__()
         self._spec, self._roots = spec, roots
         self.build = _builder(spec, roots)
-        """Builds the user's module on torch's default device."""
+        """Function that builds the user's module on torch's default device."""
         self.used_parameters: frozenset[str] | None = None
-        """Names of the parameters that backward reaches for all tokens, if known."""
+        """Names of parameters that the backward pass reaches for all tokens; None if unknown."""
         self.changed_buffers: frozenset[str] | None = None
-        """Names of the buffers that forward changes in training, if known."""
+        """Names of the buffers that the forward pass changes in training; None if unknown."""
         self._stream_dtype: torch.dtype = getattr(torch, spec.training.param_dtype)
         self.net = self.build()
         check_parameters(self.net)
@@ -70,7 +70,7 @@ class OwnModel(Model):
         self._set_layers(blocks_of(self.net, spec.model.block_classes))
         axes = spec.parallelism
         self.tensor_plan = tensor_plan(self.net, spec) if axes.tp > 1 else {}
-        """ParallelStyle by name of module in `net`; other modules are replicated."""
+        """ParallelStyle of each split module, by name in `net`; other modules are replicated."""
         self._pieces = pieces(self.net, spec) if axes.pp > 1 else {}
         self._ends = True
         for name in self.tensor_plan:
@@ -88,14 +88,14 @@ class OwnModel(Model):
         keys_B: Tensor | None = None,
         segments_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return logits [B, S, V], or with labels the sum of their losses, like `Transformer`.
+        """Return logits [B, S, V]; with labels, return the sum of their losses, as `Transformer`.
 
-        `x` is token ids [B, S], or the residual stream [B, S, D] after the first pipeline stage; a
-        stage before the last one returns the stream.
+        `x` is token ids [B, S]; after the first pipeline stage, it is the residual stream [B, S,
+        D]. A stage before the last one returns the stream.
 
         Raises:
-            LaunchError: the module returns something else, or a block that backward runs again
-                changes a buffer.
+            LaunchError: the module returns another result, or a block that the backward pass runs
+                again changes a buffer.
         """
         assert segments_BS is None, "own models have no document masks (a rule of the spec)"
         options: dict[str, Any] = {}
@@ -127,7 +127,7 @@ class OwnModel(Model):
         return loss
 
     def keep(self, names: Collection[str]) -> None:
-        """Replace, in place, all modules except those of the named pieces by None."""
+        """Replace all modules except those of the named pieces by None, in place."""
         held = self._named(names)
         for name in self._named(self._pieces) - held:
             parent, _, child = name.rpartition(".")
@@ -137,9 +137,9 @@ class OwnModel(Model):
         self._ends = "output" in names
 
     def part(self, names: Collection[str]) -> Self:
-        """Return a model of the named pieces, shared with this one.
+        """Return a model of the named pieces; it shares them with this model.
 
-        Modules without parameters belong to no piece, and every part has them.
+        Modules without parameters belong to no piece; every part has them.
         """
         with torch.device("meta"):
             part = type(self)(self._spec, self._roots)
@@ -151,10 +151,10 @@ class OwnModel(Model):
         return part
 
     def try_in_parts(self, parts: Sequence[Collection[str]]) -> None:
-        """Run parts in order on the meta device, each on the previous one's output.
+        """Run parts in order on the meta device; each gets the output of the previous part.
 
         Raises:
-            LaunchError: a part fails or returns an illegal output.
+            LaunchError: a part fails or returns an invalid output.
         """
         with torch.device("meta"):
             whole = type(self)(self._spec, self._roots)
@@ -179,20 +179,20 @@ class OwnModel(Model):
             parameter.data = parameter.data.to(self._stream_dtype)
 
     def _named(self, names: Collection[str]) -> set[str]:
-        """Return the names, within `net`, of the modules of some pieces."""
+        """Return the names in `net` of the modules in some pieces."""
         return {module for name in names for module in self._pieces[name]}
 
     def _set_layers(self, blocks: Sequence[nn.Module]) -> None:
-        # Bypasses registration: blocks already have their names within `net`, and a second name
+        # Bypasses registration, because blocks already have their names in `net`, and a second name
         # would appear in the state dict.
         object.__setattr__(self, "layers", nn.ModuleDict({str(i): b for i, b in enumerate(blocks)}))
         inside = {module for block in blocks for module in block.modules()}
         self._buffers_of_blocks = WatchedBuffers(self.net, within=inside)
 
     def _versions_of_buffers(self) -> Versions:
-        """Return the buffers of the blocks, and how often each was changed.
+        """Return the blocks' buffers, each with the number of changes to it.
 
-        Empty unless backward runs blocks again, which would change the buffers again.
+        Empty unless the backward pass runs blocks again, which would change the buffers again.
         """
         mode = self._spec.activation_checkpoint.mode
         if mode not in RUNS_AGAIN or not torch.is_grad_enabled():
@@ -213,7 +213,7 @@ class OwnModel(Model):
 
     @property
     def tied(self) -> bool:
-        """False: FSDP's root unit holds all parameters outside of blocks, tied or not."""
+        """False, because FSDP's root unit holds all parameters outside of blocks, tied or not."""
         return False
 
     def keep_ties(self) -> None:
@@ -221,8 +221,8 @@ class OwnModel(Model):
         self._ties.restore(self.net)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        # `to_empty` and `to` call it and replace tensors name by name, which breaks ties. FSDP's
-        # override calls this one before it records the new tensors.
+        # `to_empty` and `to` call this and replace tensors name by name, which breaks ties. FSDP's
+        # override calls this method before it records the new tensors.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.keep_ties()
         return self
@@ -232,7 +232,7 @@ class OwnModel(Model):
         return STD
 
     def initial_weights(self, seed: int) -> dict[str, Tensor] | None:
-        """Return the weights of a whole module on the CPU after its `init_weights(seed)`."""
+        """Return all weights of a whole module on the CPU after its `init_weights(seed)`."""
         if not hasattr(self.net, "init_weights"):
             return None
         whole = self.build()
@@ -241,11 +241,11 @@ class OwnModel(Model):
 
     @torch.no_grad()
     def reset_buffers(self) -> None:
-        """Set the buffers to the values that the constructor gives them."""
+        """Set the buffers to the values that the module's constructor sets."""
         self.positions.reset()
         buffers = dict(self.net.named_buffers())
         if buffers:
-            # All names: the first name of a shared buffer may be in another stage.
+            # With all names, because the first name of a shared buffer may be in another stage.
             fresh = dict(self.build().named_buffers(remove_duplicate=False))
             for name, buffer in buffers.items():
                 local = buffer.to_local() if isinstance(buffer, DTensor) else buffer
@@ -255,11 +255,11 @@ class OwnModel(Model):
 class LogitsLoss(nn.Module):
     """The summed cross entropy of all tokens, float32 in nats; labels of -100 do not count.
 
-    A module without weights, so that loss parallelism can replace it.
+    This is a module without weights, so that loss parallelism can replace it.
     """
 
     def forward(self, logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
-        """Return the loss of whole logits.
+        """Return the loss for logits that are not split.
 
         Raises:
             LaunchError: the logits are split over ranks.
@@ -281,8 +281,8 @@ class LogitsLoss(nn.Module):
 def _share(
     part: nn.Module, whole: nn.Module, *, cut: set[str], held: set[str], prefix: str = ""
 ) -> None:
-    """Put the children of `whole` into `part`; those in `cut` but not in `held` become None."""
-    # The same dict object: buffers allocated later in one module then also exist in the other.
+    """Copy `whole`'s children to `part`; children in `cut` but not in `held` become None."""
+    # The same dict object, so that buffers allocated later in one module also exist in the other.
     part._buffers = whole._buffers
     for name, child in whole._modules.items():
         path = prefix + name
@@ -303,7 +303,7 @@ def _described(result: object) -> str:
 
 
 def _builder(spec: JobSpec, roots: Mapping[str, str]) -> Callable[[], Any]:
-    """Return a function that builds the module on torch's default device when called."""
+    """Return a function that builds the module on torch's default device."""
     section = spec.model
     assert section.factory is not None, "the spec names no factory"
     factory = _imported(section.factory, _code(section.code, roots))
@@ -342,7 +342,7 @@ def _imported(name: str, code: Path | None) -> Callable[..., Any]:
         sys.path.insert(0, str(code))
     try:
         factory = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # user code may raise anything on import
+    except Exception as error:  # user code may raise any error on import
         where = f" in {code}" if code else ""
         raise LaunchError(
             f"model.factory={name!r} cannot be imported{where}: {type(error).__name__}: {error}"
@@ -351,7 +351,7 @@ def _imported(name: str, code: Path | None) -> Callable[..., Any]:
 
 
 def blocks_of(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:
-    """Return the outermost modules of the named classes, in order."""
+    """Return the outermost modules of the given classes, in order."""
     blocks: list[nn.Module] = []
     inside: set[nn.Module] = set()
     for module in net.modules():

@@ -1,7 +1,7 @@
-"""The parallelism plans of an own model: how to split its matrices, and where to cut it.
+"""The parallelism plans of an own model: the splits of its matrices, and its pipeline pieces.
 
-They are read from the whole model, before it is cut or sharded, and checked against the spec: all
-ranks raise the same error before any collective.
+The plans are read from the whole model, before it is cut or sharded, and checked against the spec.
+So all ranks raise the same error before any collective.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TENSOR, PIPELINE = "tensor_parallel_plan", "pipeline_parallel_plan"
 
 
 def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
-    """Return the style of each module that `tensor_parallel_plan` names, patterns expanded.
+    """Return the style for each module in `tensor_parallel_plan`, with patterns expanded.
 
     Raises:
-        LaunchError: the plan is missing, raises, names an unknown module, or, under sequence
-            parallelism, omits a module with parameters.
+        LaunchError: the plan is missing, raises an error, names an unknown module or, under
+            sequence parallelism, omits a module with parameters.
     """
     axes = spec.parallelism
     options = {
@@ -57,10 +57,10 @@ def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
 
 
 def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
-    """Return the modules of each piece of `pipeline_parallel_plan`, by our name of the piece.
+    """Return the modules of each piece of `pipeline_parallel_plan`, by the piece's name here.
 
-    The first is `tok_embeddings`, the middle ones are `layers.0` and so on, the last is `output`;
-    `norm` belongs to the last and has no modules of its own.
+    The first piece is `tok_embeddings`, the middle pieces are `layers.0` and so on, and the last
+    piece is `output`; `norm` belongs to the last piece and has no modules.
 
     Raises:
         LaunchError: the plan is missing, or its pieces do not match the model.
@@ -85,10 +85,10 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
 
 
 def _called(net: nn.Module, method: str, *, plan: str, options: dict[str, Any]) -> Any:
-    """Call a method of the module and return its result.
+    """Call a method of the module; return its result.
 
     Raises:
-        LaunchError: the method is missing or raises.
+        LaunchError: the method is missing or raises an error.
     """
     function: Callable[..., Any] | None = getattr(net, method, None)
     if function is None:

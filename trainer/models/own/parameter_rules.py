@@ -1,4 +1,4 @@
-"""Requirements of an own model's parameters, and a check that forward does not break them."""
+"""Requirements on an own model's parameters, and a check that forward does not break them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainer.errors import LaunchError
 
 
 def check_parameters(net: nn.Module) -> None:
-    """Refuse parameters that FSDP cannot divide, even on one rank, so that every size trains.
+    """Refuse parameters that FSDP cannot divide, even on one rank, so that any world size works.
 
     Raises:
-        LaunchError: a parameter has no shape yet, no dimension or no element, is not of a
-            floating-point type, or is not contiguous in memory.
+        LaunchError: a parameter has no shape yet, has no dimension or no element, has no
+            floating-point dtype, or is not contiguous in memory.
     """
     for name, parameter in net.named_parameters():
         if isinstance(parameter, UninitializedParameter):
@@ -37,22 +37,23 @@ def _refusal(name: str, found: str) -> str:
 
 
 def refuse_changed_requirements(model: nn.Module) -> None:
-    """Make each forward of a model refuse parameters that are thawed or frozen from now on.
+    """Make each forward pass refuse parameters that are thawed or frozen from now on.
 
-    Call it after FSDP was applied. A unit is compared while it has its gathered parameters, the
-    rest at the end of forward: before backward, in which ranks would reduce other gradients.
+    Call this after FSDP has been applied. A unit is compared while it has its gathered parameters;
+    the rest is compared at the end of the forward pass, before the backward pass, in which ranks
+    would reduce different gradients.
 
     The hooks raise LaunchError with the name of the parameter.
     """
     required = {name: p.requires_grad for name, p in model.named_parameters(remove_duplicate=False)}
     for name, unit in model.named_modules():
         if unit is model or isinstance(unit, FSDPModule):
-            # The first hook: FSDP's own hook frees the gathered parameters.
+            # Registered as the first hook, because FSDP's own hook frees the gathered parameters.
             nn.Module.register_forward_hook(unit, partial(_compare, required, name), prepend=True)  # type: ignore[arg-type]
 
 
 def own_parameters(unit: nn.Module, name: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that an FSDP unit gathers, without those of inner units."""
+    """Yield the parameters that an FSDP unit gathers, without parameters of inner units."""
     yield from unit.named_parameters(prefix=name, recurse=False, remove_duplicate=False)
     for child_name, child in unit.named_children():
         if not isinstance(child, FSDPModule):

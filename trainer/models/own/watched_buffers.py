@@ -1,4 +1,4 @@
-"""Watches the buffers of a module for changes by forward."""
+"""Watches the buffers of a module for changes by the forward pass."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 Versions = Mapping[str, tuple[Tensor | None, int]]
-"""Buffers, which forward may replace, and the number of changes of each, by name."""
+"""Each buffer, which forward may replace, with the number of changes to it, by name."""
 
 
 class WatchedBuffers:
-    """The current buffers of a module, or of some of its modules."""
+    """The current buffers of a module, or of some of its submodules."""
 
     def __init__(self, module: nn.Module, *, within: Collection[nn.Module] | None = None) -> None:
-        """Watch the buffers of some of its modules; without `within` those that checkpoints hold.
+        """Watch the buffers of the modules `within`; by default, the buffers in checkpoints.
 
-        Checkpoints hold no buffer that is None or has `persistent=False`.
+        A checkpoint holds no buffer that is None or has `persistent=False`.
         """
         self._owners = {
             f"{prefix}.{key}" if prefix else key: (owner, key)
@@ -32,12 +32,12 @@ class WatchedBuffers:
         return {name: each for name, (each, _) in self.versions().items() if each is not None}
 
     def versions(self) -> Versions:
-        """Return the buffers, and the number of changes of each."""
+        """Return the buffers, each with the number of changes to it."""
         found = {name: owner._buffers[key] for name, (owner, key) in self._owners.items()}
         return {name: (each, 0 if each is None else each._version) for name, each in found.items()}
 
     def changed(self, before: Versions) -> list[str]:
-        """Return the names of buffers changed since `before`; empty without versions."""
+        """Return the names of buffers that changed since `before`; empty if `before` is empty."""
         now = self.versions() if before else {}
         return [
             name

@@ -1,1 +1,1 @@
-"""Launches that fork the ranks from a process that has imported torch, so that none imports it."""
+"""Launches that fork ranks from a process that has imported torch, so that no rank does."""

@@ -10,14 +10,14 @@ from pathlib import Path
 
 PACKAGES: tuple[str, ...] = ("trainer", "trainyard", "worker")
 INSTALLED = "*.dist-info"
-"""Folders with name and version of installed distributions."""
+"""Folders that hold the name and the version of each installed distribution."""
 
 
 def digest_of_code() -> str:
-    """Return the digest of the programs' source and of the installed distributions.
+    """Return a digest of the programs' source and of the installed distributions.
 
-    It takes some 10 ms: the source is read whole; a distribution counts by name, version and
-    installation time.
+    The digest takes about 10 ms. It covers the whole source, but only name, version and
+    installation time of each distribution.
 
     Raises:
         OSError: a file cannot be read.

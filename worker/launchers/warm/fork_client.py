@@ -1,6 +1,6 @@
-"""The supervisor's side of a forkserver: forks it, has it fork once, and adopts its children.
+"""The supervisor's side of a forkserver: starts it, lets it fork once, and adopts its children.
 
-No child does anything before the gate opens, so that an earlier error is no failed launch.
+No child does anything before the gate opens, so an earlier error does not fail the launch.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from worker.launchers.warm.forkserver import MESSAGE_BYTES, ForkedLaunch, run_fo
 from worker.node.process_tree import MARKER, NODE_MARKER
 
 PRELOADED = "trainer.__main__"
-"""Module imported in advance, which the processes of a launch enter."""
+"""Module that is imported in advance; the processes of a launch run its entry function."""
 FORK_SECONDS = 20.0
-"""Time limit for an answer, and then for the forkserver's exit; usually 0.1 s in total."""
+"""Time limit, in seconds, for a response, and then for the forkserver's exit; usually 0.1 s in
+total.
+"""
 UNMARKED = "0" * 26
-"""Mark of a process without an attempt so far; it has the length of an id."""
+"""Mark of a process without an attempt yet; it is as long as an id."""
 
 
 def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
-    """Return the variables of a process from which forkservers are forked.
+    """Return the variables of a process that forks forkservers.
 
-    They are those of a rank; their marks reserve the memory for the ranks' own marks.
+    They equal the variables of a rank; their marks reserve the memory for the ranks' own marks.
 
     Args:
         node: name of the node.
-        threads: threads of a rank (`OMP_NUM_THREADS`), unless the node's variables set them.
+        threads: threads per rank (`OMP_NUM_THREADS`), unless the node's variables set them.
     """
     return {
         "OMP_NUM_THREADS": str(threads),
@@ -45,30 +47,30 @@ def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
 
 
 class ForkserverError(Exception):
-    """The forkserver forks nothing; the launch is cold instead."""
+    """The forkserver cannot fork, so the launch is cold instead."""
 
 
 class Forkserver:
-    """A forkserver started by this process; it ends with this process."""
+    """A forkserver that this process started; it ends with this process."""
 
     def __init__(self, pid: int, control: socket.socket, environment: Mapping[str, str]) -> None:
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
-        """Readable when the forkserver has ended."""
+        """Pidfd, which becomes readable when the forkserver has ended."""
         self._control = control
         self.environment = environment
-        """Variables that its imports saw, as a rank would have them."""
+        """Variables that were set during the forkserver's imports; they equal those of a rank."""
 
     @classmethod
     def start(cls, module: Any, environment: Mapping[str, str]) -> Forkserver:
-        """Fork one from this process, which must have one thread and hold nothing of a launch.
+        """Fork a forkserver; this process must have one thread and hold no launch data.
 
         Args:
-            module: the module that its children enter; already imported.
-            environment: variables that the import saw, as a rank would have them.
+            module: module whose entry function the children run; already imported.
+            environment: variables that were set during the import; they equal those of a rank.
 
         Raises:
-            OSError: the system refuses.
+            OSError: the process cannot be forked.
         """
         own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         supervisor = os.getpid()
@@ -79,13 +81,13 @@ class Forkserver:
         return cls(pid, own, environment)
 
     def fork(self, request: ForkedLaunch) -> list[int]:
-        """Have it fork, and let its children start; they are then children of this process.
+        """Have the forkserver fork; its children start as children of this process.
 
         Returns:
-            Their pids, in the order of the request. The forkserver has ended.
+            Pids of the children, in the order of the request; the forkserver has ended.
 
         Raises:
-            ForkserverError: it forked nothing, or no child that starts.
+            ForkserverError: the forkserver forked no process, or none of its children starts.
         """
         gate, opener = os.pipe()
         try:
@@ -100,12 +102,12 @@ class Forkserver:
         except OSError as error:
             raise ForkserverError(f"the forkserver cannot be reached: {error}") from error
         finally:
-            os.close(opener)  # a child that has read nothing ends
+            os.close(opener)  # a child that reads nothing exits
         return pids
 
     def end(self) -> None:
-        """End it; the process tree reaps it."""
-        with suppress(ProcessLookupError):  # it has ended and was reaped
+        """End the forkserver; the process tree reaps it."""
+        with suppress(ProcessLookupError):  # the forkserver has ended and was reaped
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self._control.close()
 

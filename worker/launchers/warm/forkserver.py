@@ -1,11 +1,13 @@
 """The process that has imported torch, forks the ranks of one launch, then ends.
 
-A supervisor forks it before it takes a launch. It waits for one request. Each process that it forks
-closes all inherited descriptors and becomes the ranks' user. It waits at a gate until this process
-has ended, so that the supervisor has become its parent. Then it calls the module's `enter()` with
-the request's words in `sys.argv`; a rank does so behind the code of the rank wrapper.
+A supervisor forks this process before it takes a launch. This process waits for one request. Each
+process that it forks closes all inherited descriptors and becomes the ranks' user. The forked
+process waits at a gate until the forkserver has ended, so that the supervisor has become its
+parent. Then it calls the module's `enter()` with the request's arguments in `sys.argv`; a rank does
+so behind the code of the rank wrapper.
 
-It holds no secret: it starts before the launch is known, without the worker's own variables.
+This process holds no secret: it starts before the launch is known, and without the worker's own
+variables.
 """
 
 from __future__ import annotations
@@ -28,68 +30,70 @@ from worker.node.rank_wrapper import CANNOT_START, LAUNCHER_PID, become, die_wit
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 MESSAGE_BYTES = 1024 * 1024
-"""Size limit of a message: the variables of one launch, a few KiB for each rank."""
+"""Maximum size of a message, in bytes; it holds the variables of one launch, a few KiB for each
+rank.
+"""
 STANDARD = range(3)
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that an interpreter ignores from its start."""
+"""Signals that a Python interpreter ignores from its start."""
 LISTENER, ADDRESS, PORT = "TRAINYARD_STORE_FD", "MASTER_ADDR", "MASTER_PORT"
-"""Variables of the ranks' rendezvous; the trainer reads them."""
+"""Variables for the ranks' rendezvous; the trainer reads them."""
 LOOPBACK = "127.0.0.1"
 GPU_FILES = ("/dev/nvidia", "libcuda.so")
-"""Names in the memory map of a process that has initialised a GPU."""
+"""Names in the memory map of a process that has initialised a GPU library."""
 ORPHAN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class ForkedProcess:
-    """A process to fork."""
+    """Description of one process to fork."""
 
     words: list[str]
     """Arguments of the command line."""
     log: str
-    """File to which both its outputs are appended; for a rank, its wrapper's outputs."""
+    """File that receives stdout and stderr of the process; for a rank, those of its wrapper."""
     rank: int | None = None
     """Global rank; None for a process without a wrapper."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Its variables in addition to the common ones."""
+    """Variables of this process in addition to the common ones."""
 
 
 @dataclass(frozen=True)
 class ForkedLaunch:
-    """All processes of one launch."""
+    """Description of all processes of one launch."""
 
     run: str
     """Run directory."""
     supervisor: int
-    """Pid of the process that becomes their parent; they end with it."""
+    """Pid of the process that becomes their parent; they end when it ends."""
     processes: list[ForkedProcess]
     environment: dict[str, str]
-    """All their variables; none of this process' variables remain."""
+    """All variables common to the processes; they inherit no variable of the forkserver."""
     marks: dict[str, str]
-    """Variables shown by `/proc/<pid>/environ`, each as long as its value here."""
+    """Variables to show in `/proc/<pid>/environ`; each value is as long as the one it replaces."""
     user: str | None = None
-    """`uid:gid:gid...` of their user; this process' own when absent."""
+    """User of the processes as `uid:gid:gid...`; the forkserver's own user when absent."""
     cgroup: str | None = None
-    """Cgroup that they join."""
+    """Cgroup that the processes join; None without cgroups."""
 
     def to_json(self) -> bytes:
-        """Return the message."""
+        """Return the request as a message."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def of_json(cls, message: bytes) -> Self:
-        """Return the request of a message."""
+        """Return the request in a message."""
         fields: dict[str, Any] = json.loads(message)
         fields["processes"] = [ForkedProcess(**one) for one in fields["processes"]]
         return cls(**fields)
 
 
 def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> NoReturn:
-    """Run the forkserver of a supervisor in a child that it forked; end with the supervisor.
+    """Run a supervisor's forkserver in a child process; it ends when the supervisor ends.
 
     Args:
-        control: socket of the requests and answers.
-        module: the module that the processes of the launch enter; already imported.
+        control: socket for requests and responses.
+        module: module whose entry function the processes run; already imported.
         supervisor: pid of the parent.
     """
     try:
@@ -98,7 +102,7 @@ def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> N
         die_with(supervisor)
         _be_as_new()
         _fork_once(control, module)
-        os._exit(0)  # without finalizers: they belong to the children
+        os._exit(0)  # without finalizers, because these belong to the children
     except BaseException:  # noqa: BLE001 (a child never returns into the supervisor)
         traceback.print_exc()
     finally:
@@ -106,8 +110,8 @@ def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> N
 
 
 def _be_as_new() -> None:
-    """Undo what this process inherited, and what its interpreter has set up."""
-    # The signals that an interpreter ignores stay ignored.
+    """Undo settings that this process inherited or that its interpreter made."""
+    # Signals that an interpreter ignores from its start stay ignored.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *IGNORED}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -119,9 +123,9 @@ def _fork_once(control: socket.socket, module: Any) -> None:
     """Wait for a request, and fork its processes."""
     message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
     if not message:
-        return  # the supervisor has ended, or does not need a fork
+        return  # the supervisor has ended, or needs no fork
     request, (gate,) = ForkedLaunch.of_json(message), descriptors
-    if why := why_unfit():  # a GPU may have been opened since; a fork loses threads
+    if why := why_unfit():  # a GPU may have been opened meanwhile; a fork would lose threads
         _answer(control, error=why)
         return
     pids = fork_all(request, module, gate=gate)
@@ -133,10 +137,10 @@ def _answer(control: socket.socket, **fields: object) -> None:
 
 
 def why_unfit() -> str | None:
-    """Return why this process must not fork ranks: threads, or GPU state.
+    """Return why this process must not fork ranks (threads or GPU state), or None.
 
-    A fork copies only the calling thread, and locks in the state that the others left; a child
-    cannot use a CUDA context.
+    A fork copies only the calling thread, but keeps locks in the state in which the other threads
+    left them. A child cannot use a CUDA context of its parent.
     """
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     threads = int(status.partition("\nThreads:")[2].split()[0])
@@ -149,11 +153,12 @@ def why_unfit() -> str | None:
 
 
 def fork_all(request: ForkedLaunch, module: Any, *, gate: int) -> list[int]:
-    """Fork the processes of a request; return their pids, in its order."""
+    """Fork the processes of a request; return their pids, in the order of the request."""
     meeting: dict[str, str] = {}
-    forkserver = os.getpid()  # a late child may already have the supervisor as its parent
+    forkserver = os.getpid()  # read now: a late child may already have the supervisor as its parent
     with socket.socket() as listener:
-        # Bind it here: no other process can take the port before rank 0 serves the store on it.
+        # Bind the port here, so that no other process can take it before rank 0 serves the store on
+        # it.
         listener.bind((LOOPBACK, 0))
         listener.listen(socket.SOMAXCONN)
         meeting = {
@@ -189,10 +194,10 @@ def _become(
     own: set[int],
     meeting: dict[str, str],
 ) -> NoReturn:
-    """Become a process of a request.
+    """Turn this process into a process of the request.
 
-    The order is that of `rank_wrapper.tie`: the cgroup as the worker's user, then the ranks' user
-    for good, and only then the variables that the job chose.
+    The order equals that of `rank_wrapper.tie`: join the cgroup as the worker's user, then become
+    the ranks' user for good, and only then set the variables that the job chose.
     """
     try:
         _close_all_but({*STANDARD, *own})
@@ -206,10 +211,11 @@ def _become(
             Path(request.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
         if request.user is not None:
             become(*map(int, request.user.split(":")))
-            # After an exec a process belongs to its user; after a change of user alone it does not,
-            # and even its own /proc/self is closed to it. It holds nothing of the worker.
+            # A process belongs to its user after an exec, but not after a change of user alone;
+            # then even its own /proc/self is closed to it. This process holds nothing secret of the
+            # worker.
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-        os.chdir(request.run)  # this process started before the run directory existed
+        os.chdir(request.run)  # the run directory did not exist when this process started
         for name, value in request.marks.items():
             _show(name, value)
         os.environ.clear()
@@ -218,7 +224,7 @@ def _become(
             os.environ.update(meeting)
         os.environ[LAUNCHER_PID] = str(request.supervisor)
         if os.read(gate, 1) == b"":
-            os._exit(CANNOT_START)  # the supervisor has ended, or launches differently
+            os._exit(CANNOT_START)  # the supervisor has ended, or launches in another way
         os.close(gate)
         _await_parent(request.supervisor, instead_of=forkserver)
         own -= {gate}
@@ -239,10 +245,9 @@ def _become(
 
 
 def _await_parent(supervisor: int, *, instead_of: int) -> None:
-    """Wait until the supervisor is the parent; exit if another process is.
+    """Wait until the supervisor is the parent; exit if a third process is the parent.
 
-    The supervisor opens the gate after this forkserver has ended, so that this takes hardly any
-    time.
+    The wait is short, because the supervisor opens the gate only after this forkserver has ended.
     """
     deadline = time.monotonic() + ORPHAN_SECONDS
     while os.getppid() == instead_of and time.monotonic() < deadline:
@@ -255,13 +260,13 @@ def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
     """Run a rank's program in this process, as a new interpreter would."""
     try:
         _close_all_but({*STANDARD, *own})
-        for number in (signal.SIGTERM, signal.SIGHUP):  # the wrapper ignores them
+        for number in (signal.SIGTERM, signal.SIGHUP):  # the rank wrapper ignores these signals
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.pop(LAUNCHER_PID, None)
         sys.argv = [module.__name__, *words]
         module.enter()
-    except SystemExit as error:  # from the command line
+    except SystemExit as error:  # raised by the command line
         os._exit(error.code if isinstance(error.code, int) else 1)
     except BaseException:  # noqa: BLE001 (as above)
         traceback.print_exc()
@@ -270,8 +275,9 @@ def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """Close every descriptor except some."""
-    # Listed, not counted: the limit of open files may be 10^9, and some may lie above it.
+    """Close every descriptor except `kept`."""
+    # List the open descriptors instead of counting up: the limit of open files may be 10^9, and a
+    # descriptor may lie above the limit.
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor not in kept:
             with suppress(OSError):  # the descriptor of the listing itself
@@ -279,10 +285,11 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def _show(name: str, value: str) -> None:
-    """Overwrite a variable's former value, which `/proc/<pid>/environ` shows.
+    """Overwrite the value of a variable that `/proc/<pid>/environ` shows.
 
-    The kernel shows the memory that held the variables when the program started. So a search for an
-    attempt's processes by its marks also finds forked ones and their children.
+    The kernel shows the memory that held the variables when the program started. With the new
+    value, a search for an attempt's processes by their marks also finds forked processes and their
+    children.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Launches the ranks of the built-in trainer on one node by forks, or else by torchrun."""
+"""Launches the built-in trainer's ranks on one node by forks, or by torchrun if it cannot."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ AFTER_IMPORT = re.compile(
     r"|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|TORCH_ELASTIC_WORKER_IDENTICAL|HOME|USER|LOGNAME"
 )
 """Variables that no import reads: NCCL and gloo read theirs when a group is created, CUDA at its
-first use, and compilers when they compile. A different value of any other variable makes a launch
-cold."""
+first use, and compilers when they compile. If any other variable differs, the launch is cold.
+"""
 
 
 class WarmLauncher:
-    """The ranks of one node, forked behind the rank wrapper; by torchrun if that is impossible."""
+    """Forks the ranks of one node behind the rank wrapper, or starts torchrun if it cannot."""
 
     checks_alongside = True
 
@@ -53,7 +53,7 @@ class WarmLauncher:
         self._wrappers: list[int] | None = None
 
     def prepare(self) -> list[str] | Failure:
-        """Return the trainer's own check of spec, storage and input, unless the port is taken."""
+        """Return the trainer's check of its input, or a failure if the port is taken."""
         return self._cold.prepare()
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:
@@ -70,10 +70,10 @@ class WarmLauncher:
         return self._cold.start(check=check)
 
     def observe(self) -> Observation:
-        """Return the state of the ranks, from the wrappers' exits and files."""
+        """Return the state of the ranks, from the exits and the files of their wrappers."""
         if self._wrappers is None:
             return self._cold.observe()
-        # The exits first: no rank starts after its wrapper has ended.
+        # Read the exits first: no rank starts after its wrapper has ended.
         ends = [self._share.processes.status(pid) for pid in self._wrappers]
         seen = self._watch.poll()
         early = {
@@ -84,7 +84,7 @@ class WarmLauncher:
         if not early and None in ends:
             return seen
         failure = None
-        if early:  # the other ranks would wait for them until a collective times out
+        if early:  # otherwise the other ranks would wait until a collective times out
             named = ", ".join(f"{rank} (status {status})" for rank, status in early.items())
             failure = Failure(
                 reason=FailureReason.LAUNCH_ERROR,
@@ -96,18 +96,18 @@ class WarmLauncher:
         return replace(seen, ended=True, failure=failure)
 
     def stop(self) -> None:
-        """End the forkserver, the ranks and all their children."""
+        """End the forkserver, the ranks and all their child processes."""
         self._share.processes.end()
 
     def _fork(self, check: Sequence[str]) -> int | None:
         share, launch, run = self._share, self._share.launch, self._share.run
-        skipped = len(TRAINER)  # the words by which a new interpreter finds the module
+        skipped = len(TRAINER)  # the arguments by which a new interpreter finds the module
         words = [*self._trainer[skipped:], str(run.root)]
         processes = [
             ForkedProcess(words, str(run.launcher_log), rank, _of_rank(local, rank, share))
             for local, rank in enumerate(share.ranks)
         ]
-        if check:  # first: it is shorter
+        if check:  # the check first, because it takes less time
             log = str(run.log(share.ranks[0]))
             processes.insert(0, ForkedProcess([*check[skipped:]], log))
         marks = {MARKER: launch.attempt_id, NODE_MARKER: launch.node}
@@ -127,7 +127,7 @@ class WarmLauncher:
 
 
 def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
-    """Return why the ranks of a share cannot be forked from a process with these variables."""
+    """Return why a share's ranks cannot be forked from a process with these variables, or None."""
     if share.nodes > 1:
         return "ranks on several nodes meet by torchrun"
     if share.spec.model.factory is not None:
@@ -145,7 +145,7 @@ def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
 
 
 def _of_rank(local: int, rank: int, share: Share) -> dict[str, str]:
-    """Return the variables of a rank that torchrun would set, except those of the rendezvous."""
+    """Return the variables that torchrun would set for a rank, except those of the rendezvous."""
     ranks = str(len(share.ranks))
     return {
         "RANK": str(rank),
@@ -154,7 +154,7 @@ def _of_rank(local: int, rank: int, share: Share) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": ranks,
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
-        # As torchrun sets it: an error of a collective ends the rank.
+        # As torchrun sets it: an error in a collective ends the rank.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": share.environment.get(
             "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
         ),

@@ -1,1 +1,1 @@
-"""Hardware of the node and its state: GPUs, cores, memory, disks."""
+"""The node's hardware and its state: GPUs, cores, memory and disks."""

@@ -1,4 +1,4 @@
-"""The accelerators of the node: the interface to each vendor's library."""
+"""The interface to the node's accelerators, implemented for each vendor's library."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from worker.node.hardware.nvml import Nvml
 
 DEVICE_FILES = Path("/dev")
 OPEN_SECONDS = 60.0
-"""Time limit for a driver to list its devices; a cold one takes some seconds for each."""
+"""Time limit for a driver to list its devices, in seconds; a cold driver takes some seconds for
+each.
+"""
 
 Found = TypeVar("Found")
 
 
 class Accelerators(Protocol):
-    """The devices of one vendor. Any call may block for ever when the driver hangs."""
+    """The devices of one vendor; any call may block for ever if the driver hangs."""
 
     @property
     def driver(self) -> str:
@@ -34,9 +36,9 @@ class Accelerators(Protocol):
         ...
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return the state of each device; one that does not answer has a problem and no values.
+        """Return the state of each device; a silent device has a problem and no values.
 
-        `foreign` lists all processes that hold much memory of the device, the node's own included.
+        `foreign` lists all processes that hold much memory of the device, including the node's own.
         """
         ...
 
@@ -44,14 +46,14 @@ class Accelerators(Protocol):
 def open_accelerators(
     *, device_files: Path | None = None, seconds: float = OPEN_SECONDS
 ) -> Accelerators | None:
-    """Return the GPUs of this machine; None without any, or if the worker may use none.
+    """Return the GPUs of this machine; None if there are none, or if the worker may use none.
 
     Args:
-        device_files: the folder of `nvidia0` and so on.
-        seconds: time limit for the driver to answer.
+        device_files: folder that holds `nvidia0` and so on.
+        seconds: time limit for the driver to respond.
 
     Raises:
-        ValueError: the machine has GPUs, and the driver does not list them.
+        ValueError: the machine has GPUs, but the driver does not list them.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
@@ -69,27 +71,27 @@ def open_accelerators(
 
 
 def sample_once(*, seconds: float) -> tuple[AcceleratorSample, ...]:
-    """List and sample this machine's devices anew, in a process that keeps none open.
+    """List and sample this machine's devices again, in a process that keeps no device open.
 
     Args:
-        seconds: time limit for the driver to answer.
+        seconds: time limit for the driver to respond.
 
     Raises:
-        OSError: the driver does not answer, or fails for every device.
+        OSError: the driver does not respond, or fails for every device.
     """
     return _within(seconds, Nvml.sample_once)
 
 
 def visible_devices(devices: Sequence[Accelerator], visible: str | None) -> tuple[Accelerator, ...]:
-    """Leave out devices hidden by the worker's own `CUDA_VISIBLE_DEVICES`, which NVML ignores.
+    """Return the devices that the worker's `CUDA_VISIBLE_DEVICES` leaves; NVML ignores it.
 
     Args:
         devices: all devices of the driver, in its order.
-        visible: the variable: indices of GPUs, or prefixes of UUIDs. A divided GPU stands for its
-            instances. A device that is named twice is one slot.
+        visible: value of the variable, with indices of GPUs or prefixes of UUIDs. A divided GPU
+            stands for its instances. A device that is named twice is one slot.
 
     Raises:
-        ValueError: there are devices, but the variable names none of them.
+        ValueError: devices exist, but the variable names none of them.
     """
     if visible is None:
         return tuple(devices)
@@ -111,11 +113,11 @@ def _is_named(device: Accelerator, word: str) -> bool:
 
 
 def _within(seconds: float, call: Callable[[], Found]) -> Found:
-    """Return the result of a call in a thread, which is abandoned when it takes too long.
+    """Return the result of a call in a thread, which is abandoned after the time limit.
 
     Raises:
-        OSError: it takes longer.
-        Exception: the call's own error.
+        OSError: the call exceeds the time limit.
+        Exception: error of the call itself.
     """
     found: list[Found] = []
     failed: list[Exception] = []
@@ -137,7 +139,7 @@ def _within(seconds: float, call: Callable[[], Found]) -> Found:
 
 
 def _unlisted(there: Sequence[str], why: object) -> str:
-    """Return the error for a node with hidden GPUs: it would train on its CPUs unnoticed."""
+    """Return the error for hidden GPUs: the node would train on its CPUs unnoticed."""
     return (
         f"this machine has GPUs (/dev/{there[0]}), but NVML fails: {why}; mend the driver, or set "
         "TRAINYARD_DEVICE=cpu to offer CPU slots"

@@ -12,7 +12,7 @@ from worker.node.cgroup import cgroup_limits
 from worker.node.hardware.accelerators import Accelerators, visible_devices
 
 LEAST_CPU_SLOTS = 4
-"""Minimum of slots on a node without GPUs, so that every layout can be tried on a laptop."""
+"""Minimum number of slots on a node without GPUs, so that a laptop can try every layout."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Devices:
 
     hardware: Hardware
     visible: tuple[str, ...]
-    """For each slot of a GPU node the name by which CUDA sees its GPU; empty on a CPU node."""
+    """For each slot of a GPU node, the name by which CUDA sees the GPU; empty on a CPU node."""
 
     @property
     def threads_per_slot(self) -> int:
-        """CPU threads that a rank may use without taking another slot's."""
+        """CPU threads that a rank may use without taking those of another slot."""
         return max(1, self.hardware.cores // self.hardware.slots)
 
 
@@ -38,13 +38,13 @@ def find_devices(
     """Return the slots of this node.
 
     Args:
-        accelerators: the GPUs of the machine, if it has any.
+        accelerators: GPUs of the machine; None if it has none.
         device: kind of slots to offer.
-        slots: number of slots to offer; all when absent.
+        slots: number of slots to offer; all slots when absent.
 
     Raises:
-        ValueError: `device="cuda"` without a GPU, `CUDA_VISIBLE_DEVICES` that names none of the
-            GPUs, or more GPU slots than there are.
+        ValueError: `device="cuda"` without a GPU, `CUDA_VISIBLE_DEVICES` names none of the GPUs, or
+            the machine has fewer GPU slots than `slots`.
     """
     use_gpus = accelerators is not None and device != "cpu"
     listed = accelerators.devices() if accelerators is not None and use_gpus else ()

@@ -1,4 +1,4 @@
-"""Finds processes on the devices that no supervisor of this node started."""
+"""Finds processes on the devices that were not started by a supervisor of this node."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from trainyard.protocol.node_samples import AcceleratorSample, DeviceProcess
 from worker.node.process_identity import in_initial_pid_namespace, process_stat
 
 Supervisors = Callable[[], Collection[int]]
-"""Returns the pids of the live supervisors of this node."""
+"""Returns the pids of this node's live supervisors."""
 
 
 def without_own(
     samples: tuple[AcceleratorSample, ...], supervisors: Supervisors
 ) -> tuple[AcceleratorSample, ...]:
-    """Leave out processes below a supervisor, and add user and command of the others.
+    """Remove processes below a supervisor; add user and command to the remaining processes.
 
-    Inside a PID namespace the others get no names: the driver's pids belong to another namespace,
-    and `/proc` shows unrelated processes under them.
+    Inside a PID namespace, no user and command are added: the driver's pids belong to another
+    namespace, so `/proc` may show unrelated processes under these numbers.
     """
     if not any(sample.foreign for sample in samples):
         return samples
@@ -34,8 +34,8 @@ def without_own(
 
 
 def _is_below(pid: int, own: Collection[int]) -> bool:
-    """Return whether a process descends from one of these, as ranks do from a supervisor."""
-    seen: set[int] = set()  # a pid may be reused during the walk
+    """Return whether a process descends from one of the pids `own`, as ranks from a supervisor."""
+    seen: set[int] = set()  # a pid may be reused during the walk, which must still end
     while pid > 1 and pid not in seen:
         if pid in own:
             return True
@@ -52,7 +52,7 @@ def _named(process: DeviceProcess) -> DeviceProcess:
     try:
         uid = folder.stat().st_uid
         command = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return process
     name = "".join(each if each.isprintable() else "?" for each in command)
     return process.model_copy(update={"user": _user(uid), "command": name})

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 ABSENT = frozenset(
     {
-        nvml.NVML_ERROR_INVALID_ARGUMENT,  # a MIG instance, for values of the whole board
+        nvml.NVML_ERROR_INVALID_ARGUMENT,  # a MIG instance lacks values of the board
         nvml.NVML_ERROR_NOT_SUPPORTED,
         nvml.NVML_ERROR_NO_PERMISSION,
         nvml.NVML_ERROR_NOT_FOUND,
@@ -36,14 +36,17 @@ ABSENT = frozenset(
         nvml.NVML_ERROR_NO_DATA,
     }
 )
-"""Errors for a value that this device does not have; all others are problems of the device."""
+"""Errors for a value that the device does not have; all other errors are problems of the device."""
 MEMORY_HELD_BYTES = 100 << 20
-"""Memory from which on a process is listed. A CUDA context takes several times as much; the MPS
-server, and a display without windows, take less."""
+"""Memory, in bytes, from which on a process is listed. A CUDA context takes several times as much;
+the MPS server, and a display without windows, take less.
+"""
 WAIT_MILLISECONDS = 1000
-"""Longest wait for an event in one call; then the thread checks whether it must stop."""
+"""Maximum wait for an event in one call, in milliseconds; then the thread checks whether it must
+stop.
+"""
 XID_SECONDS = 86_400.0
-"""Age up to which an Xid error is included in the samples."""
+"""Maximum age, in seconds, of an Xid error that samples include."""
 XID = nvml.nvmlEventTypeXidCriticalError
 THROTTLE_REASONS: Mapping[int, str] = {
     nvml.nvmlClocksEventReasonApplicationsClocksSetting: "application clocks",
@@ -55,7 +58,7 @@ THROTTLE_REASONS: Mapping[int, str] = {
     nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
     nvml.nvmlClocksEventReasonDisplayClockSetting: "display clocks",
 }
-"""An idle GPU also lowers its clocks; that reason is not shown."""
+"""The reason `idle` is left out: an idle GPU lowers its clocks too."""
 NVLINK_ERRORS = (
     nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
     nvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
@@ -66,28 +69,28 @@ NVLINK_ERRORS = (
 
 @dataclass(frozen=True)
 class _Device:
-    """A handle of NVML, and its identifiers."""
+    """A handle of NVML, with identifiers of its GPU or instance."""
 
     handle: Any
     accelerator: Accelerator
     divided: bool
-    """Whether only its instances are offered."""
+    """Whether the GPU is divided, so that only its instances are offered as slots."""
 
 
 class Nvml:
-    """The GPUs that the driver lists when this is created; `sample` and `devices` share the list.
+    """The GPUs that the driver lists at construction; `sample` and `devices` share the list.
 
-    A GPU that fails then is not a slot, and has a problem in every sample.
+    A GPU that fails during construction is not a slot, and has a problem in every sample.
     """
 
     def __init__(self, *, xids: bool = True) -> None:
         """Open the library, list the devices and start waiting for Xid errors.
 
         Args:
-            xids: whether Xid errors are collected, by a thread.
+            xids: whether a thread collects Xid errors.
 
         Raises:
-            OSError: there is no driver, or it fails for every GPU.
+            OSError: the machine has no driver, or the driver fails for every GPU.
         """
         try:
             nvml.nvmlInit()
@@ -95,7 +98,7 @@ class Nvml:
             self._devices, self._failed = _list_devices()
         except nvml.NVMLError as error:
             raise OSError(str(error)) from error
-        # By UUID: code, and time on the monotonic clock.
+        # By UUID of the GPU: error code, and time on the monotonic clock.
         self._xids: dict[str, deque[tuple[int, float]]] = defaultdict(
             lambda: deque(maxlen=XIDS_KEPT)
         )
@@ -104,22 +107,22 @@ class Nvml:
 
     @classmethod
     def sample_once(cls) -> tuple[AcceleratorSample, ...]:
-        """List and sample the devices, and close the library: this process holds no device.
+        """List and sample the devices, then close the library, so that no device stays open.
 
         Raises:
-            OSError: there is no driver, or it fails for every GPU.
+            OSError: the machine has no driver, or the driver fails for every GPU.
         """
         samples = cls(xids=False).sample()
-        with contextlib.suppress(nvml.NVMLError):  # the samples are complete
+        with contextlib.suppress(nvml.NVMLError):  # harmless: the samples are complete
             nvml.nvmlShutdown()
         return samples
 
     def devices(self) -> tuple[Accelerator, ...]:
-        """Return the possible slots: whole GPUs, and the instances of those in MIG mode."""
+        """Return the possible slots: whole GPUs, and the instances of GPUs in MIG mode."""
         return tuple(device.accelerator for device in self._devices if not device.divided)
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return the state of each device, divided GPUs included: they have a temperature too."""
+        """Return the state of each device, including divided GPUs: these have a temperature too."""
         return (*(self._sample(device) for device in self._devices), *self._failed)
 
     def _sample(self, device: _Device) -> AcceleratorSample:
@@ -139,7 +142,7 @@ class Nvml:
         return tuple(XidError(code=c, age_seconds=age) for c, age in ages if age <= XID_SECONDS)
 
     def _wait_for_xids(self) -> None:
-        """Collect Xid errors until the process ends; a driver without events reports none."""
+        """Collect Xid errors until the process ends; a driver without events reports no errors."""
         logged = ""
         try:
             events = nvml.nvmlEventSetCreate()
@@ -159,7 +162,7 @@ class Nvml:
                 uuid = nvml.nvmlDeviceGetUUID(event.device)
             except nvml.NVMLError_Timeout:
                 continue
-            except nvml.NVMLError as error:  # a lost GPU fails the wait for all of them
+            except nvml.NVMLError as error:  # one lost GPU fails the wait for all GPUs
                 if str(error) != logged:
                     logger.warning("Xid errors may be missed: %s", error)
                 logged = str(error)
@@ -170,9 +173,9 @@ class Nvml:
 
 
 def _list_devices() -> tuple[tuple[_Device, ...], tuple[AcceleratorSample, ...]]:
-    """Return the devices, and a sample with the problem of each GPU that fails.
+    """Return the devices that work, and for each failing GPU a sample with its problem.
 
-    The driver also lists GPUs that this process may not open, such as those of other containers:
+    The driver also lists GPUs that this process may not open, such as GPUs of other containers;
     they are left out.
 
     Raises:
@@ -212,7 +215,7 @@ def _open_gpu(index: int) -> Iterator[_Device]:
 
 def _describe(handle: Any, index: int) -> Accelerator:
     pci = _value(nvml.nvmlDeviceGetPciInfo, handle)
-    memory = _value(nvml.nvmlDeviceGetMemoryInfo, handle)  # None if it shares the host's
+    memory = _value(nvml.nvmlDeviceGetMemoryInfo, handle)  # None if it uses the host's memory
     return Accelerator(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -223,7 +226,7 @@ def _describe(handle: Any, index: int) -> Accelerator:
 
 
 def _value(read: Callable[[Any], Any], handle: Any) -> Any:
-    """Return the result of a call; None for a value that this device does not have.
+    """Return the result of a call; None for a value that the device does not have.
 
     Raises:
         NVMLError: the device fails, for example because it is lost.
@@ -237,7 +240,7 @@ def _value(read: Callable[[Any], Any], handle: Any) -> Any:
 
 
 def _throttle_reasons(handle: Any) -> tuple[str, ...]:
-    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)  # older drivers know it too
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)  # all drivers know this name
     return tuple(name for bit, name in THROTTLE_REASONS.items() if bits & bit)
 
 
@@ -256,9 +259,10 @@ def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
 
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
-    """Return processes that hold much memory, by pid; with unknown memory only those of CUDA.
+    """Return processes that hold much memory, by pid; if memory is unknown, only CUDA processes.
 
-    The functions are named by version: the unversioned ones fail differently on older drivers.
+    The functions are called by version, because the unversioned ones fail differently on older
+    drivers.
     """
     memory: dict[int, int | None] = {}
     for process in _value(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ():
@@ -294,4 +298,4 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
     "row_remap_pending": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
     "row_remap_failed": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[3]),
 }
-"""Reads each value of a sample from a handle."""
+"""Functions that read each value of a sample from a handle."""

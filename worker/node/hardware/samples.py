@@ -1,4 +1,4 @@
-"""Samples of the node for heartbeats, taken by threads, as a driver may hang."""
+"""Samples of the node for heartbeats; threads take them, because a driver may hang."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from worker.node.hardware.foreign import Supervisors, without_own
 logger = logging.getLogger(__name__)
 
 OVERDUE_SECONDS = 30.0
-"""Time after which an unfinished call is a problem of the node."""
+"""Time, in seconds, after which an unfinished call counts as a problem of the node."""
 
 Found = TypeVar("Found")
 
@@ -34,7 +34,7 @@ Found = TypeVar("Found")
 class Probe(threading.Thread, Generic[Found]):
     """A thread that calls one function repeatedly, and keeps its last result.
 
-    The function may hang, in a driver or on a network file system: then only this thread hangs.
+    The function may hang in a driver or on a network file system; then only this thread hangs.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Probe(threading.Thread, Generic[Found]):
         seconds: float,
         overdue_seconds: float = OVERDUE_SECONDS,
     ) -> None:
-        """Describe the calls; `start` starts them.
+        """Describe the probe; `start` starts the calls.
 
         Args:
-            what: name of the samples, for messages.
-            call: takes one sample.
-            seconds: pause between two samples.
-            overdue_seconds: time after which a call counts as hung.
+            what: name of the samples, for error messages.
+            call: function that takes one sample.
+            seconds: pause between two samples, in seconds.
+            overdue_seconds: time after which a call counts as hung, in seconds.
         """
         super().__init__(name=f"probe of {what}", daemon=True)
         self._what = what
@@ -76,9 +76,9 @@ class Probe(threading.Thread, Generic[Found]):
             time.sleep(self._seconds)
 
     def poll(self) -> tuple[Found | None, str | None]:
-        """Return the last sample, or the reason for its absence; never waits.
+        """Return the last sample, or the reason why there is none; never wait.
 
-        During a hung call there is no sample: the last one is outdated.
+        During a hung call no sample is returned, because the last sample is outdated.
         """
         silent = time.monotonic() - self._calling_since - self._seconds
         if silent > self._overdue_seconds:
@@ -87,7 +87,7 @@ class Probe(threading.Thread, Generic[Found]):
 
 
 class Sampler:
-    """Takes the samples of a node: of its accelerators, its disks and the host."""
+    """Takes the samples of a node, for its accelerators, its disks and the host."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class Sampler:
         overdue_seconds: float = OVERDUE_SECONDS,
         supervisors: Supervisors = tuple,
     ) -> None:
-        """Start the threads.
+        """Start the threads that take the samples.
 
         Args:
-            accelerators: the devices; None on a node without any.
-            folders: the folders to sample for free space, by name.
-            seconds: pause between two samples.
-            overdue_seconds: time after which a call counts as hung.
-            supervisors: returns the pids of this node's supervisors; their descendants are not
-                foreign to the devices.
+            accelerators: devices of the node; None if it has none.
+            folders: folders for which the free disk space is sampled, by name.
+            seconds: pause between two samples, in seconds.
+            overdue_seconds: time after which a call counts as hung, in seconds.
+            supervisors: returns the pids of this node's supervisors; processes below them do not
+                count as foreign.
         """
         limits = {"seconds": seconds, "overdue_seconds": overdue_seconds}
         self._disks = {
@@ -126,9 +126,10 @@ class Sampler:
         self._failing = False
 
     def sample(self) -> NodeSample | None:
-        """Return the newest sample of each part, and the failed parts; never waits.
+        """Return the newest sample of each part, and names of the failed parts; never wait.
 
-        Return None when the sample itself fails: a heartbeat without one keeps its node online.
+        Return None if the sample itself cannot be built: a heartbeat without a sample still keeps
+        the node online.
         """
         try:
             sample = self._sample()
@@ -163,7 +164,7 @@ class Sampler:
 
 
 def folders_of(data_dir: Path, roots: Mapping[str, str]) -> dict[str, Path]:
-    """Return the folders to sample for free space: the node's own, and roots that are folders."""
+    """Return the folders to sample for free space: the data folder, and roots that are folders."""
     named = {name: Path(place) for name, place in roots.items() if not is_object_store(place)}
     return {DATA_DIR: data_dir, **named}
 
@@ -179,7 +180,7 @@ def sample_disk(name: str, folder: Path) -> DiskSample:
 
 
 def _shown(text: str) -> str:
-    """Return a text that the server accepts: a library's error may hold any character."""
+    """Return a text with only characters that the server accepts; library errors may hold any."""
     return "".join(each if each.isprintable() else " " for each in text)[:500]
 
 

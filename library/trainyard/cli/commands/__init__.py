@@ -1,1 +1,1 @@
-"""The commands, a file for each group."""
+"""The subcommands, one module for each group."""

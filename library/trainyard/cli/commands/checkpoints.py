@@ -1,4 +1,4 @@
-"""`checkpoints`: a job's catalog and actions on it; `fork`: a new job from a checkpoint."""
+"""`checkpoints`: a job's catalog, and actions on checkpoints; `fork`: a new job from one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointVie
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
 MAX_SHOWN_FILES = 50
-"""Most listed files of a program's checkpoint."""
+"""Maximum number of files to list for a program's checkpoint."""
 VERBS = ("verify", "pin", "unpin", "delete")
 
 
@@ -88,7 +88,7 @@ def checkpoints(
 
 
 def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
-    """Return the catalog of a job."""
+    """Return the catalog of a job as a table."""
     if not shown:
         return Text("No checkpoints yet.")
     rows = Listing("STEP", "TRY", "KIND", "SIZE", "FILES", "LAYOUT", "DTYPE", "WRITTEN", "VERIFIED",
@@ -122,13 +122,13 @@ def _deletion(checkpoint: CheckpointView) -> str:
 
 
 def not_deleted(checkpoint: CheckpointView) -> str | None:
-    """Return why the files of a checkpoint still exist, and since when; None without a failure."""
+    """Return why a checkpoint's deletion fails, and since when; None if it has not failed."""
     failing = checkpoint.not_deleted
     return None if failing is None else f"not deleted: {formats.failed_tries(failing)}"
 
 
 def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
-    """Return content, writers and cost of a checkpoint."""
+    """Return the content, writers and cost of a checkpoint as text."""
     if isinstance(one.manifest, ProgramManifest):
         return _draw_of_program(one, one.manifest)
     stall = "unknown" if one.stall_seconds is None else f"{one.stall_seconds:.2f} s"
@@ -198,7 +198,7 @@ def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> Rende
 
 
 def written(checkpoint: CheckpointView) -> str:
-    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`; without writers, the duration of the save."""
+    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`, or the save's duration without writers."""
     count, stall = checkpoint.writers, checkpoint.stall_seconds
     if count is None:
         parts = [f"in {checkpoint.save_seconds:.2f} s"]
@@ -258,7 +258,7 @@ def fork(
     wait: Follow = False,
     json: Json = False,
 ) -> None:
-    """Start a new job with changed settings from a checkpoint, and list what stays exact."""
+    """Start a new job with changed settings from a checkpoint; list what continues exactly."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
 
     def origin(problem: Problem) -> str | None:
@@ -293,7 +293,7 @@ def fork(
 
 
 def _changes(assignments: list[Assignment]) -> dict[str, Any]:
-    """Return the assignments as a JSON merge patch: an empty value removes a field."""
+    """Return the assignments as a JSON merge patch, in which an empty value removes a field."""
     changes: dict[str, Any] = {}
     for assignment in assignments:
         section = changes

@@ -1,4 +1,4 @@
-"""`compare`: the same series of several jobs as a table, or their curves as CSV."""
+"""`compare`: the same series of several jobs as a table, or the curves of the series as CSV."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ USUAL = (
 )
 """Series to compare by default."""
 MAX_OTHERS = 6
-"""Most series to compare if no job has a usual one: the most common ones."""
+"""Maximum number of series to compare if no job has a default series; the most common series are
+chosen."""
 LONGEST_SHOWN = 40
-"""Most characters of a value in a column; `--facts --json` has all."""
+"""Maximum number of characters of a value in a column; `--facts --json` has the whole value."""
 CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
 
 
@@ -90,14 +91,14 @@ def compare(
 
 
 def usual_names(names: Iterable[Sequence[str]]) -> list[str]:
-    """Return the series to compare by default, given those of each job."""
+    """Return the series to compare by default, from the series names of each job."""
     jobs = Counter(name for each in names for name in each)
     usual = [name for name in USUAL if name in jobs]
     return usual or [name for name, _ in jobs.most_common(MAX_OTHERS)]
 
 
 def csv_lines(view: ComparisonView) -> Iterator[str]:
-    """Yield the header and a line for each bucket; unknown values are empty."""
+    """Yield the header and one line per bucket; unknown values are empty."""
     yield CSV_HEADER
     for job in view.jobs:
         start = job.start_time or 0.0
@@ -112,7 +113,7 @@ def csv_lines(view: ComparisonView) -> Iterator[str]:
 
 
 def draw_facts(view: FactsComparison) -> RenderableType:
-    """Return a line for each differing value, with a column for each job."""
+    """Return a table with a row per differing value and a column per job."""
     if not view.config and not view.summary:
         return Text(f"No differences: {counted(view.same, 'value')} in common.")
     heads = [f"{place}: {job.name}" for place, job in enumerate(view.jobs, start=1)]
@@ -125,7 +126,7 @@ def draw_facts(view: FactsComparison) -> RenderableType:
 
 
 def draw(view: ComparisonView) -> RenderableType:
-    """Return a line for each series and job."""
+    """Return a table with a row per series and job."""
     names = list(dict.fromkeys(curve.name for job in view.jobs for curve in job.curves))
     if not names:
         return Text("No metrics yet.")

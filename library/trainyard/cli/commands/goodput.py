@@ -1,4 +1,4 @@
-"""`goodput` and `advise`: the time of a job or of all slots by category, and what slows a job."""
+"""`goodput` and `advise`: time of a job or of all slots by category, and what slows a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainyard.protocol.goodput import (
 )
 
 BAR = 30
-"""Characters of a bar for all of the time."""
+"""Number of characters of a bar that stands for the whole time."""
 DAY = ["%Y-%m-%d"]
 
 
@@ -69,9 +69,9 @@ def goodput(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show how a job spent its time, by category; without JOB, how all slots did.
+    """Show the time of a job by category or, without JOB, the time of all slots.
 
-    The categories sum exactly to the time; docs/goodput.md explains each.
+    The categories sum to the exact total; docs/goodput.md explains each category.
     """
     if reference is None and interval_steps is not None:
         raise UsageError("--save-every needs a JOB")
@@ -92,7 +92,7 @@ def goodput(
 
 
 def draw(view: GoodputView) -> RenderableType:
-    """Return a line for each category with time, the longest first, and the ratios."""
+    """Return a row per category with time, the longest first, and the ratios."""
     times = [(each.words, each.milliseconds) for each in view.categories]
     rows = _bars("CATEGORY", "TIME", times)
     rows.add("wall time", duration(view.wall_milliseconds / 1000), "", "")
@@ -100,7 +100,7 @@ def draw(view: GoodputView) -> RenderableType:
 
 
 def draw_cluster(view: ClusterGoodputView) -> RenderableType:
-    """Return a line for each category with slot-time, and the jobs that lost the most."""
+    """Return a row per category with slot-time, and the jobs that lost most."""
     rows = _bars(
         "SLOTS WERE",
         "SLOT TIME",
@@ -118,7 +118,7 @@ def draw_cluster(view: ClusterGoodputView) -> RenderableType:
 
 
 def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
-    """Return the outcomes of the recorded, the requested and the best interval."""
+    """Return the outcomes of the recorded, the requested and the best save interval."""
     if answer.replayed is None or answer.best is None:
         return Text("No step times are recorded: there is nothing to replay.")
     numbers = ("GOODPUT", "WALL TIME", "STEPS LOST", "TIME LOST", "STALLS")
@@ -195,7 +195,7 @@ def _failed(view: MeanTimeToFailure) -> str:
 
 
 def advise(reference: JobReference, json: Json = False) -> None:
-    """Show what slows a job: evidence from its records, a remedy, and its largest possible gain.
+    """Show what slows a job, with evidence from its records, a remedy, and its maximum gain.
 
     docs/advice.md explains the rules.
     """
@@ -204,7 +204,7 @@ def advise(reference: JobReference, json: Json = False) -> None:
 
 
 def draw_advice(view: AdviceView) -> RenderableType:
-    """Return a paragraph for each finding, the costliest first."""
+    """Return a paragraph per finding, the costliest first."""
     if view.attempt is None:
         read = "No step times are recorded: only the time on slots was read."
     else:

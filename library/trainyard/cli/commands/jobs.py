@@ -28,7 +28,8 @@ from trainyard.protocol.rest.jobs import CancelReply, JobView
 from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
-"""Fields that a resume may change without the rest of their section, by name in the overrides."""
+"""Names in the overrides, by spec field, of the fields that a resume may change without changing
+the whole section."""
 
 
 def stop(
@@ -37,7 +38,7 @@ def stop(
     wait: Wait = False,
     json: Json = False,
 ) -> None:
-    """Save a checkpoint, then end the job; it can resume later."""
+    """Save a checkpoint, then end the job; the job can resume later."""
     with Client() as yard:
         job = yard.stop(resolve_job(yard, reference), reason=reason)
         if wait:
@@ -48,7 +49,7 @@ def stop(
 def cancel(
     reference: JobReference, reason: Reason = "", yes: Yes = False, json: Json = False
 ) -> None:
-    """End a job now without saving; shows the lost steps and requires confirmation."""
+    """End a job now without saving; show the lost steps and prompt for confirmation."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         if not yes:
@@ -89,7 +90,7 @@ def _cancelled(reply: CancelReply) -> RenderableType:
 
 
 def _at_risk(yard: Client, job: JobView) -> str:
-    """Return the work that a cancel would lose."""
+    """Return the work that a cancellation would lose, as text."""
     saved = max((c.step for c in yard.checkpoints(job.id) if c.on_lineage), default=0)
     if not formats.has_step(job.progress, job.state):
         return "Its work since the last save would be lost; it has reported no step."
@@ -155,7 +156,7 @@ def resume(
 
 
 def _warn_of_a_repeat(job: JobView, assignments: Iterable[Assignment]) -> None:
-    """Warn if a resume with these assignments would fail like the newest attempt."""
+    """Warn if a resume with these assignments would fail as the newest attempt did."""
     action = job.next_action
     if action is None:
         return
@@ -172,7 +173,7 @@ def _warn_of_a_repeat(job: JobView, assignments: Iterable[Assignment]) -> None:
 def _overrides(job: JobView, assignments: Iterable[Assignment]) -> dict[str, Any]:
     """Return the overrides for the assignments.
 
-    An override replaces a whole section, so each one starts from the newest attempt's section.
+    An override replaces a whole section, so each override starts from the newest attempt's section.
 
     Raises:
         UsageError: a resume may not change one of the fields.
@@ -204,7 +205,7 @@ def _check(assignment: Assignment) -> None:
 
 
 def _spec_field(pointer: str) -> str:
-    """Return the pointer into the spec of an override, such as `/overrides/steps`."""
+    """Return the pointer into the spec for an override, such as `/overrides/steps`."""
     field = pointer.removeprefix("/overrides").removeprefix("/")
     return f"/{SINGLE_FIELDS.get(field, field).replace('.', '/')}"
 
@@ -228,7 +229,7 @@ def delete(
 
 
 def confirm(question: str, *, flag: str) -> None:
-    """Prompt for confirmation; without a terminal, fail and name the option to use instead."""
+    """Prompt for confirmation; without a terminal, raise an error that names `flag` instead."""
     if not has_terminal():
         raise UsageError(question, remedy=f"There is no terminal for an answer: use {flag}.")
     if not typer.confirm(question, err=True):

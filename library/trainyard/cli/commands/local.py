@@ -1,4 +1,4 @@
-"""`up`, `down` and `login`: the control plane on this machine, or a connection to another."""
+"""`up`, `down` and `login`: the control plane on this machine, or a connection to a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def down(context: typer.Context) -> None:
 
 
 def _embedded(*arguments: str) -> None:
-    """Replace this process with `python -m embedded`, without importing it."""
+    """Replace this process with `python -m embedded`, without importing `embedded`."""
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
         raise UsageError(
             "the control plane is not installed here",
@@ -75,5 +75,5 @@ def login(
 
 
 def _guessed_scheme(address: str) -> str:
-    """Return the scheme of an address without one: `http` only for loopback, else `https`."""
+    """Return the scheme for an address without a scheme: `http` for loopback, else `https`."""
     return "http" if is_loopback(urlsplit(f"//{address}").hostname or "") else "https"

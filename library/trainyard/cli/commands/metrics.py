@@ -1,4 +1,4 @@
-"""`metrics`, `logs` and `artifacts`: output of training."""
+"""`metrics`, `logs` and `artifacts`: the output of training."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _write(line: LogLine, *, as_json: bool) -> None:
 
 
 class _Follower:
-    """Writes lines as they arrive; a terminal shows the unfinished line below them."""
+    """Writes lines as they arrive; on a terminal, the unfinished line is shown below them."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -151,7 +151,7 @@ class _Follower:
         self._clear()
 
     def write(self, each: LogLine | str) -> None:
-        """Write a line, or the text of the unfinished one."""
+        """Write a finished line, or the current text of the unfinished line."""
         self._clear()
         if isinstance(each, LogLine):
             _write(each, as_json=self._as_json)
@@ -169,9 +169,9 @@ class _Follower:
 def _following(
     yard: Client, job_id: str, *, attempt: int | None, rank: int, lines: int
 ) -> Iterator[LogLine | str]:
-    """Yield the last lines, then new ones across attempts until the job has ended.
+    """Yield the last lines, then new lines across attempts until the job has ended.
 
-    After each output comes the text of the unfinished line.
+    After each output, yield the text of the unfinished line.
     """
     shown: int | None = None
     next_line: int | None = None
@@ -216,12 +216,12 @@ def _rest(
     next_line: int | None,
     lines: int = PAGE_LINES,
 ) -> Iterator[LogLine | str]:
-    """Yield lines from `next_line` on, or at first the last `lines`; then the unfinished one."""
+    """Yield lines from `next_line`, or the last `lines` at first; then the unfinished line."""
     while True:
         try:
             limit = lines if next_line is None else PAGE_LINES
             page = yard.logs(job_id, attempt=attempt, rank=rank, first_line=next_line, limit=limit)
-        except (NotFoundError, InvalidRequestError):  # this rank has written nothing yet
+        except (NotFoundError, InvalidRequestError):  # the rank has written nothing yet
             return
         if not page.lines:
             if page.open_line is not None:

@@ -1,4 +1,4 @@
-"""`operations`, `export` and `sample`: operations on checkpoints, their progress and outcome."""
+"""`operations`, `export` and `sample`: operations on checkpoints, with progress and outcome."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def operations(
 
 
 def _operation(yard: Client, reference: str) -> str:
-    """Return the id of the open operation with this prefix; a whole id is returned unchanged."""
+    """Return the id of the open operation with this prefix; return a whole id unchanged."""
     if is_id(reference):
         return reference
     return beginning_with(reference, yard.operations(open_only=True), "open operation").id
@@ -153,15 +153,15 @@ def sample(
 
 
 def _harmless(text: str) -> str:
-    """Return a text without terminal control sequences."""
+    """Return a text without its terminal control sequences."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
-    """Print the result of an operation, or how to follow it.
+    """Print the result of an operation, or the command that follows the operation.
 
     Raises:
-        typer.Exit: with 1, if the command waited and the operation did not succeed.
+        typer.Exit: with 1 if the command waited and the operation did not succeed.
     """
     emit(operation, operation_line, as_json=as_json)
     if waited and not is_well(operation):
@@ -169,7 +169,7 @@ def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
 
 
 def draw_operations(shown: Sequence[OperationView]) -> RenderableType:
-    """Return operations, the newest first."""
+    """Return a table of operations, the newest first."""
     if not shown:
         return Text("No operations.")
     rows = Listing("ID", "WHAT", "CHECKPOINT", "STATE", "DONE", "NODE", "BY", "AGE", "RESULT",
@@ -210,13 +210,13 @@ def _result(operation: OperationView) -> str:
 
 
 def is_well(operation: OperationView) -> bool:
-    """Return whether it has succeeded, and a verification found no damage."""
+    """Return whether the operation succeeded and, for a verification, found no damage."""
     found = operation.outcome.verification if operation.outcome else None
     return operation.state == OperationState.SUCCEEDED and (found is None or found.ok)
 
 
 def operation_line(operation: OperationView) -> Text:
-    """Return the state of an open operation, or the outcome of an ended one."""
+    """Return the state of an open operation or the outcome of an ended operation."""
     what = _what(operation)
     title = f"{operation.kind} of {what}"
     if operation.state in {OperationState.QUEUED, OperationState.RUNNING}:

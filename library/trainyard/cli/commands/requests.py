@@ -1,4 +1,4 @@
-"""`save`, `profile` and `snapshot`: requests to a running trainer, which continues."""
+"""`save`, `profile` and `snapshot`: requests to a running trainer; training continues."""
 
 from __future__ import annotations
 

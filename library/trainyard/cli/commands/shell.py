@@ -1,4 +1,4 @@
-"""`shell`: a command in a running attempt, on this terminal or with pipes."""
+"""`shell`: runs a command in a running attempt, on this terminal or with pipes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from trainyard.protocol.shell_sessions.messages import INPUT_BYTES, Terminal
 from trainyard.protocol.shell_sessions.views import ShellView
 
 FULL_SECONDS = 0.2
-"""Pause while the server's input buffer is full."""
+"""Pause before a retry while the server's input buffer is full, in seconds."""
 SLOW_SECONDS = 5.0
-"""Time after which a note explains that the command has not started."""
+"""Time after which a note explains that the command has not started, in seconds."""
 
 
 def shell(
@@ -54,10 +54,10 @@ def shell(
 ) -> None:
     """Run a command in a running attempt: on its slots, in its environment, as its user.
 
-    The command ends with the attempt at the latest. The exit code is that of the command, or 128
-    plus the number of a signal. Server and node must allow code (TRAINYARD_ALLOW_CODE); the job's
-    events name the command and its user. No shell parses the command; to use one, write
-    `trainyard shell JOB -- sh -c 'ls | wc -l'`.
+    The command ends when the attempt ends, at the latest. The exit code is the command's exit code,
+    or 128 plus the number of the signal that ended the command. Server and node must allow code
+    (TRAINYARD_ALLOW_CODE). The job's events name the command and its user. No shell parses the
+    command; to use a shell, write `trainyard shell JOB -- sh -c 'ls | wc -l'`.
     """
     argv = command or []
     terminal = None if pipes else _terminal()
@@ -86,7 +86,7 @@ def shell(
 
 
 def _terminal() -> Terminal | None:
-    """Return this terminal; None unless both input and output are one."""
+    """Return this terminal; None unless both stdin and stdout are a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
     size = os.get_terminal_size(sys.stdout.fileno())
@@ -99,13 +99,13 @@ def _terminal() -> Terminal | None:
 
 @contextmanager
 def _raw(is_terminal: bool) -> Iterator[None]:
-    """Pass every key to the command during the block; its terminal interprets them."""
+    """Pass every key to the command during the block; the command's terminal interprets it."""
     if not is_terminal:
         yield
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps the input typed ahead
+    tty.setraw(descriptor, termios.TCSADRAIN)  # keeps typed input that is not read yet
     try:
         yield
     finally:
@@ -113,7 +113,7 @@ def _raw(is_terminal: bool) -> Iterator[None]:
 
 
 def _converse(yard: Client, opened: ShellView, terminal: Terminal | None) -> ShellView:
-    """Pass input and output until the command has ended; return its final state."""
+    """Pass input and output until the command ends; return its final state."""
     typing = _Input(yard, opened, terminal)
     threading.Thread(target=typing.carry, name="shell-input", daemon=True).start()
     out, start, shown, begun = sys.stdout.buffer, 0, False, time.monotonic()
@@ -138,7 +138,7 @@ def _since(moment: float) -> float:
 
 
 class _Input:
-    """Sends typed or piped input, and the size of the terminal."""
+    """Sends typed or piped input to the command, and the size of the terminal."""
 
     def __init__(self, yard: Client, opened: ShellView, terminal: Terminal | None) -> None:
         self._yard = yard
@@ -151,7 +151,7 @@ class _Input:
             signal.signal(signal.SIGWINCH, lambda _number, _frame: self._resized.set())
 
     def carry(self) -> None:
-        """Send input until its end, or the end of the command."""
+        """Send input until the input or the command ends."""
         with suppress(TrainyardError, OSError, ValueError):
             descriptor = sys.stdin.fileno()
             while not self._over.is_set():
@@ -164,7 +164,7 @@ class _Input:
                     return
 
     def stop(self) -> None:
-        """Stop sending."""
+        """Stop sending input."""
         self._over.set()
 
     def _send(self, content: bytes) -> None:
@@ -174,7 +174,7 @@ class _Input:
                 stored = self._yard.send_shell_input(
                     self._shell.job_id, self._shell.id, content, start=self._sent, end=end
                 )
-            except ConflictError:  # it has ended; the output ends with its outcome
+            except ConflictError:  # the command has ended; its output ends with the outcome
                 return
             content, self._sent = content[stored - self._sent :], stored
             if not content:

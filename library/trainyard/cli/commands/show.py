@@ -67,7 +67,7 @@ def ps(
         if json:
             write_json(at_most(limit, jobs))
             return
-        shown = list(itertools.islice(jobs, limit))  # the others are counted below
+        shown = list(itertools.islice(jobs, limit))  # the rest is counted below
         filtered = any(value is not None and value != () for value in wanted.values())
         write_text(draw_jobs(shown, filtered=filtered))
         if shown:
@@ -112,7 +112,7 @@ def queue(
 
 
 def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:
-    """List the events of a job, oldest first."""
+    """List the events of a job, the oldest first."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         shown = at_most(limit, yard.events(job_id))[::-1]
@@ -138,10 +138,12 @@ def nodes(
     """List nodes with their slots and the jobs on them; cordon, drain or label a node.
 
     `cordon`: the node gets no new attempts, and running ones finish. The server itself cordons a
-    node with broken GPUs or repeatedly failing attempts. `uncordon` ends either.
+    node with broken GPUs or repeatedly failing attempts. `uncordon` ends both
+    kinds of cordon.
 
     `drain`: the node gets no new attempts, and running ones save at the next step boundary and
-    resume on other nodes, or wait in the queue. This uses up no retry. `undrain` ends it.
+    resume on other nodes, or wait in the queue. A drain uses up no retry, and
+    `undrain` ends it.
 
     `label`: a spec selects nodes by label with `resources.node_selector`.
     """
@@ -192,10 +194,10 @@ def _change_node(yard: Client, given: list[str], *, finish: bool, reason: str | 
 
 
 def _labels(given: list[str]) -> dict[str, str | None]:
-    """Parse changes of labels, such as `zone=a` and `rack-`.
+    """Parse changes to labels, such as `zone=a` and `rack-`.
 
     Raises:
-        UsageError: a word has neither form.
+        UsageError: a word has neither of the two forms.
     """
     withdrawn = [word[:-1] for word in given if "=" not in word and word.endswith("-")]
     added = [word for word in given if "=" in word or not word.endswith("-")]

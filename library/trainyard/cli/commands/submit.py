@@ -1,4 +1,4 @@
-"""`init`, `schema`, `plan`, `submit` and `import`: from a spec file, or a past run, to a job."""
+"""`init`, `schema`, `plan`, `submit` and `import`: from a spec file or a past run to a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.spec.job import DEFAULT_PROJECT
 
 MAX_SHOWN = 10
-"""Most failed runs that the last line names; each has its own line before."""
+"""Maximum number of failed runs in the last line; each failed run already has its own line."""
 
 
 def init(
@@ -73,7 +73,7 @@ def submit(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Submit a job; shows its plan's warnings, and prompts if the job does not fit in memory."""
+    """Submit a job; show its plan's warnings, and prompt if the job does not fit in memory."""
     if file is None and not settings:
         raise UsageError("submit needs a spec file", remedy=_without_a_file())
     with Client() as yard:
@@ -105,7 +105,7 @@ def _without_a_file() -> str:
 
 
 def _confirm_misfit(plan: AnyPlan) -> None:
-    """Prompt before the submission of a job that does not fit; without a terminal, submit it."""
+    """Prompt before a job that does not fit is submitted; without a terminal, do not prompt."""
     question = f"The job does not fit into the memory of {plan.name}. Submit it?"
     if has_terminal() and not typer.confirm(question, err=True):
         raise typer.Exit(FAILED)
@@ -128,7 +128,7 @@ def import_(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Import runs of another tool, each as a job; a repeat imports nothing twice."""
+    """Import each run of another tool as a job; a repeated import adds no duplicates."""
     options = ImportOptions(name=name, project=project, tags=tuple(tags or ()))
     views, left_out = [], list[str]()
     with Client() as yard:

@@ -1,4 +1,4 @@
-"""`watch`: follows a job, with a live panel on a terminal, else with lines."""
+"""`watch`: follows a job, with a live panel on a terminal and with lines otherwise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 INTERRUPTED = 130
 BAR_COLUMNS = 60
 PROGRESS_SECONDS = 2.0
-"""Least time between two lines of progress without a terminal."""
+"""Minimum time between two lines of progress without a terminal, in seconds."""
 
 
 def watch(reference: JobReference = "@last", json: Json = False) -> None:
@@ -40,19 +40,19 @@ def watch(reference: JobReference = "@last", json: Json = False) -> None:
 
 
 class Screen:
-    """Shows a job and its events; this one shows nothing."""
+    """Shows a job and its events; this base class shows nothing."""
 
     def __enter__(self) -> None:
         """Open the screen."""
 
     def __exit__(self, *exception: object) -> None:
-        """Close it."""
+        """Close the screen."""
 
     def show(self, job: JobView) -> None:
         """Show the current state of the job."""
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:
-        """Show an event or a notice, with the job's state after it."""
+        """Show an event or a notice, and the job's state after the event or notice."""
 
 
 def end_code(state: JobState) -> int:
@@ -61,7 +61,7 @@ def end_code(state: JobState) -> int:
 
 
 def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
-    """Show a job until it has ended, and return it; Ctrl-C leaves it running."""
+    """Show a job until it has ended, and return the job; Ctrl-C leaves the job running."""
     screen: Screen
     if as_json:
         screen = JsonPrinter()
@@ -81,7 +81,7 @@ def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
 
 
 def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
-    """Feed a screen from the stream until the job has ended, and return the job."""
+    """Update a screen from the stream until the job has ended; return the job."""
     for item in yard.stream(job_id=job_id):
         if isinstance(item, Resync):
             job = yard.job(job_id)
@@ -93,7 +93,7 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
             else:
                 job = yard.job(job_id)
             screen.show_item(item, job)
-            # The job may end before its last events arrive: show them too.
+            # The job may end before its last events arrive, so show these events too.
             ended = item.kind == EventKind.JOB_ENDED and job.state in TERMINAL_JOB_STATES
         if ended:
             return job
@@ -101,15 +101,15 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
 
 
 class JsonPrinter(Screen):
-    """Every event and notice as one line of JSON."""
+    """Writes every event and notice as one line of JSON."""
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:  # noqa: ARG002 - a Screen
-        """Write the event or notice."""
+        """Write the event or notice as one line of JSON."""
         write_json_line(item)
 
 
 class Lines(Screen):
-    """Plain lines: events immediately, progress every other second."""
+    """Writes plain lines: events immediately, progress at most every two seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -117,7 +117,7 @@ class Lines(Screen):
         self._shown: str | None = None
 
     def show(self, job: JobView) -> None:
-        """Write the job on one line, unless it equals the last written line."""
+        """Write the job on one line, unless the line equals the last one about the job."""
         line = state_text(job.state).append(f"  {summary(job)}", style="default")
         if line.plain != self._shown:
             console().print(Text.assemble((f"{job.name}  ", "bold"), line))
@@ -125,17 +125,17 @@ class Lines(Screen):
         self._next_progress = self._now() + PROGRESS_SECONDS
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:
-        """Write an event, or the progress if the interval has passed."""
+        """Write an event; then write the progress if the minimum time between lines has passed."""
         if not isinstance(item, Notice):
             console().print(event_line(item))
             if item.kind == EventKind.JOB_ENDED:
-                self.show(job.model_copy(update={"reason": None}))  # the event names it
+                self.show(job.model_copy(update={"reason": None}))  # the event contains the reason
         elif job.state not in TERMINAL_JOB_STATES and self._now() >= self._next_progress:
             self.show(job)
 
 
 class Panel(Screen):
-    """A live panel of the job, with its events above."""
+    """A live panel of the job, with the job's events above the panel."""
 
     def __init__(self) -> None:
         self._live = Live(console=console(), auto_refresh=False)
@@ -145,7 +145,7 @@ class Panel(Screen):
         self._live.start()
 
     def __exit__(self, *exception: object) -> None:
-        """Leave the last view standing."""
+        """Leave the last view on the terminal."""
         self._live.stop()
 
     def show(self, job: JobView) -> None:
@@ -153,19 +153,19 @@ class Panel(Screen):
         self._live.update(panel(job), refresh=True)
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:
-        """Write an event above the panel, and draw the job."""
+        """Write an event above the panel, then draw the job."""
         if not isinstance(item, Notice):
             self._live.console.print(event_line(item))
         self.show(job)
 
 
 def event_line(event: AnyEvent) -> Text:
-    """Return an event with its time of day."""
+    """Return an event as text, with its time of day."""
     return Text.assemble((formats.clock(event.at), "dim"), f"  {event.message}")
 
 
 def summary(job: JobView) -> str:
-    """Return layout, attempt, phase and progress, or the reason why the job does not run."""
+    """Return phase, progress, layout, attempt, and the reason for the job's state, if any."""
     parts = [progress_words(job.progress, job.state)]
     if (phase := phase_words(job)) is not None:
         parts.insert(0, phase)
@@ -177,7 +177,7 @@ def summary(job: JobView) -> str:
 
 
 def phase_words(job: JobView) -> str | None:
-    """Return the trainer's activity, unless the state implies it."""
+    """Return the trainer's phase as text; None if the job's state implies the phase."""
     phase = job.progress.phase
     implied = phase is None or phase in ("training", job.state) or job.state in TERMINAL_JOB_STATES
     return None if implied or phase is None else phase.replace("_", " ")

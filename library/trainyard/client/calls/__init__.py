@@ -1,1 +1,1 @@
-"""Calls of `Client`, by noun."""
+"""Calls of `Client`, one module for each kind of object."""

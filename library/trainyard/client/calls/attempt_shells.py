@@ -1,4 +1,4 @@
-"""The SDK's calls about commands in running attempts."""
+"""Calls of the SDK for commands in running attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.protocol.shell_sessions.views import (
 
 
 class ShellCalls:
-    """Calls of `Client` about commands in running attempts."""
+    """Calls of `Client` for commands in running attempts."""
 
     transport: Transport
     """Sends the requests."""
@@ -33,19 +33,22 @@ class ShellCalls:
     ) -> ShellView:
         """Run a command on a node of the current attempt, in the environment of its ranks.
 
-        Read its output within a minute, and keep reading: otherwise the server ends the command.
+        Read the command's output within a minute, and continue to read; otherwise the server ends
+        the command.
 
         Args:
-            job_id: the job.
-            argv: the command, word by word; no shell parses it. With a terminal it may be empty.
-            node: the node; by default the node of `rank`, or the first.
-            rank: global rank for the command's `RANK` and `LOCAL_RANK`.
-            terminal: terminal of the person; by default the command has pipes.
-            seconds: time limit.
+            job_id: id of the job.
+            argv: the command and its arguments; no shell parses them. With a terminal, it may be
+            empty.
+            node: the node; by default the node of `rank`, or the attempt's first node.
+            rank: global rank whose `RANK` and `LOCAL_RANK` the command gets.
+            terminal: the person's terminal; by default the command has pipes.
+            seconds: time limit of the command.
 
         Raises:
-            InvalidRequestError: the server runs no code of people, or the attempt lacks the node.
-            ConflictError: the job does not run, or has too many commands.
+            InvalidRequestError: the server runs no user code, or the attempt does not have the
+            node.
+            ConflictError: the job does not run, or it has too many commands.
         """
         body = ShellRequest(
             argv=tuple(argv), node=node, rank=rank, terminal=terminal, seconds=seconds
@@ -55,7 +58,7 @@ class ShellCalls:
     def shell_output(
         self, job_id: str, shell_id: str, *, start: int = 0, wait_seconds: float = MAX_WAIT_SECONDS
     ) -> ShellOutput:
-        """Wait for output from an offset on; the server drops the output before it."""
+        """Wait for output from offset `start` on; the server drops the output before `start`."""
         path, query = f"/jobs/{job_id}/shells/{shell_id}/output", {"start": start}
         waiting = {**query, "wait_seconds": wait_seconds}
         return self.transport.get(ShellOutput, path, waiting)
@@ -70,7 +73,7 @@ class ShellCalls:
         end: bool = False,
         terminal: Terminal | None = None,
     ) -> int:
-        """Send input; return the offset up to which it is stored. Send the rest again later.
+        """Send input; return the offset up to which the server has stored it; send the rest later.
 
         Raises:
             ConflictError: the command has ended.
@@ -80,5 +83,5 @@ class ShellCalls:
         return read(ShellInputStored, self.transport.send("PUT", path, body=body)).stored
 
     def close_shell(self, job_id: str, shell_id: str) -> ShellView:
-        """End a command."""
+        """End a command, and return its shell."""
         return self.transport.post(ShellView, f"/jobs/{job_id}/shells/{shell_id}/close")

@@ -1,4 +1,4 @@
-"""The SDK's calls about checkpoints and operations."""
+"""Calls of the SDK for checkpoints and operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
 
 
 class CatalogCalls:
-    """Calls of `Client` about checkpoints; deletions and verifications are operations."""
+    """Calls of `Client` for checkpoints; deletions and verifications are operations."""
 
     transport: Transport
     """Sends the requests."""
@@ -32,7 +32,7 @@ class CatalogCalls:
         return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
 
     def verify(self, checkpoint_id: str) -> OperationView:
-        """Compare a checkpoint with its checksums and load it; `wait_for_operation` waits."""
+        """Compare a checkpoint with its checksums and load it; wait with `wait_for_operation`."""
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/verify")
 
     def export(
@@ -44,19 +44,19 @@ class CatalogCalls:
         root: str | None = None,
         shard_gib: float | None = None,
     ) -> OperationView:
-        """Export weights and tokenizer in Hugging Face's format.
+        """Export the weights and the tokenizer in Hugging Face's format.
 
-        `wait_for_operation` waits; `outcome.export` then names the folder.
+        Wait with `wait_for_operation`; `outcome.export` then gives the folder.
 
         Args:
-            checkpoint_id: the checkpoint, of a model of a known family.
-            dtype: `float32`, `bfloat16` or `float16`; by default as stored.
-            name: name of the folder, in `exports` below the root.
-            root: storage root; by default the checkpoint's own.
-            shard_gib: largest size of a file's tensors, in GiB.
+            checkpoint_id: the checkpoint, from a model of a known family.
+            dtype: `float32`, `bfloat16` or `float16`; by default the stored dtype.
+            name: name of the folder in `exports` below the storage root.
+            root: storage root; by default the checkpoint's own root.
+            shard_gib: maximum size of the tensors in one file, in GiB.
 
         Raises:
-            ConflictError: refused, for the reason in the message.
+            ConflictError: the server rejects the export; the message gives the reason.
         """
         body = given(dtype=dtype, name=name, root=root, shard_gib=shard_gib)
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/export", body)
@@ -70,17 +70,17 @@ class CatalogCalls:
         temperature: float | None = None,
         seed: int | None = None,
     ) -> OperationView:
-        """Generate text; `wait_for_operation` waits, and `outcome.sample` then has it.
+        """Generate text; wait with `wait_for_operation`, and read the text in `outcome.sample`.
 
         Args:
-            checkpoint_id: the checkpoint, of any model.
+            checkpoint_id: the checkpoint, from any model.
             prompt: text to continue.
-            max_tokens: most tokens to generate; by default 200.
-            temperature: divisor of the logits; 0 always takes the likeliest token.
+            max_tokens: maximum number of tokens to generate; by default 200.
+            temperature: divisor of the logits; 0 always selects the likeliest token.
             seed: seed of the sampling.
 
         Raises:
-            ConflictError: refused, for the reason in the message.
+            ConflictError: the server rejects the request; the message gives the reason.
         """
         body = given(prompt=prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/sample", body)
@@ -90,14 +90,14 @@ class CatalogCalls:
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")
 
     def unpin(self, checkpoint_id: str) -> CheckpointDetails:
-        """Unpin a checkpoint: retention applies to it again."""
+        """Unpin a checkpoint, so that retention applies to the checkpoint again."""
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/unpin")
 
     def delete_checkpoint(self, checkpoint_id: str) -> OperationView:
         """Delete a checkpoint from storage.
 
         Raises:
-            ConflictError: refused, for the reason in the message.
+            ConflictError: the server rejects the deletion; the message gives the reason.
         """
         response = self.transport.send("DELETE", f"/checkpoints/{checkpoint_id}")
         return read(OperationView, response)
@@ -112,16 +112,16 @@ class CatalogCalls:
         dry_run: bool = False,
         idempotency_key: str | None = None,
     ) -> ForkReply:
-        """Start a new job from a checkpoint; the reply lists what resumes exactly.
+        """Start a new job from a checkpoint; the reply lists what continues exactly.
 
         Args:
             checkpoint_id: a checkpoint of any job.
             name: name of the new job.
-            changes: changed fields of the other job's spec, by section; None removes one.
-            parts: `model`, and any of `optimizer`, `counters` and `data`; by default all that can
-                continue.
-            dry_run: return the preview, store nothing.
-            idempotency_key: repeats with the same key start only one job; by default a fresh key.
+            changes: changed fields of the other job's spec, by section; None removes a field.
+            parts: `model`, and any of `optimizer`, `counters` and `data`; by default all parts that
+                can continue.
+            dry_run: return the preview without storing anything.
+            idempotency_key: repeats with the same key start only one job; by default a new key.
         """
         changed = dict(changes or {})
         body = given(name=name, parts=parts and list(parts), changes=changed, dry_run=dry_run)
@@ -136,11 +136,11 @@ class CatalogCalls:
         checkpoint_id: str | None = None,
         open_only: bool = False,
     ) -> Iterator[OperationView]:
-        """Iterate over operations on checkpoints, newest first.
+        """Iterate over operations on checkpoints, the newest first.
 
         Args:
-            job_id: only for checkpoints of this job, which may be deleted.
-            checkpoint_id: only for this checkpoint.
+            job_id: only operations on checkpoints of this job, which may be deleted.
+            checkpoint_id: only operations on this checkpoint.
             open_only: only open operations.
         """
         query = {"job": job_id, "checkpoint": checkpoint_id, "open": open_only or None}
@@ -154,14 +154,14 @@ class CatalogCalls:
         """Cancel an operation.
 
         Raises:
-            ConflictError: it has ended, or is a deletion that has started.
+            ConflictError: the operation has ended, or is a deletion that has started.
         """
         return self.transport.post(OperationView, f"/operations/{operation_id}/cancel")
 
     def wait_for_operation(
         self, operation_id: str, *, timeout: float | None = None, poll_seconds: float = 0.5
     ) -> OperationView:
-        """Return an operation once it has ended, or waits for another try after a failure.
+        """Return an operation once it has ended, or once it waits for a retry after a failure.
 
         Raises:
             TimeoutError: neither happened within `timeout` seconds.

@@ -1,4 +1,4 @@
-"""The SDK's calls about packs: the code of programs."""
+"""Calls of the SDK for packs, which contain the code of programs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trainyard.protocol.rest.jobs import PackView
 
 
 class PackCalls:
-    """Calls of `Client` about packs."""
+    """Calls of `Client` for packs."""
 
     transport: Transport
     """Sends the requests."""
 
     def upload_pack(self, archive: bytes) -> PackView:
-        """Upload a gzipped tar archive, unless the server has it; a repeat changes nothing.
+        """Upload a gzipped tar archive unless the server has it; a repeat changes nothing.
 
-        The server keeps it for a day, and as long as a job refers to it.
+        The server keeps the pack for a day, and then for as long as a job refers to the pack.
 
         Raises:
             InvalidRequestError: the server accepts no code from jobs.

@@ -1,4 +1,4 @@
-"""The SDK's calls about goodput of jobs and the cluster, save intervals, and advice."""
+"""Calls of the SDK for goodput of jobs and the cluster, save intervals, and advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.protocol.goodput import (
 
 
 class GoodputCalls:
-    """Calls of `Client` about goodput."""
+    """Calls of `Client` for goodput."""
 
     transport: Transport
     """Sends the requests."""
@@ -25,7 +25,7 @@ class GoodputCalls:
         return self.transport.get(GoodputView, f"/jobs/{job_id}/goodput")
 
     def calibrations(self) -> CalibrationsView:
-        """Return the calibration of each kind of hardware, with the errors of predictions."""
+        """Return the calibration of each kind of hardware, with the errors of the predictions."""
         return self.transport.get(CalibrationsView, "/calibrations")
 
     def advice(self, job_id: str) -> AdviceView:
@@ -51,7 +51,7 @@ class GoodputCalls:
         Args:
             first: first day, in UTC; by default 29 days before the last.
             last: last day, in UTC, included; by default today.
-            project: only slots held by its jobs.
+            project: only slots that this project's jobs held.
         """
         query: dict[str, QueryValue | None] = {
             "from": None if first is None else first.isoformat(),

@@ -1,4 +1,4 @@
-"""The SDK's calls about artifacts: images, histograms and files of jobs."""
+"""Calls of the SDK for artifacts: images, histograms and files of jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.run.atomic import replacing
 
 
 class ArtifactCalls:
-    """Calls of `Client` about artifacts."""
+    """Calls of `Client` for artifacts."""
 
     transport: Transport
     """Sends the requests."""
@@ -28,8 +28,8 @@ class ArtifactCalls:
         """Iterate over the artifacts of a job, the newest first; pages are fetched on demand.
 
         Args:
-            job_id: the job.
-            kind: only this kind: `image`, `histogram`, `output`, or one named by the script.
+            job_id: id of the job.
+            kind: only this kind: `image`, `histogram`, `output`, or a kind that the script named.
             name: only this name, and names below it as a folder.
         """
         path, query = f"/jobs/{job_id}/artifacts", given(kind=kind, name=name)
@@ -39,8 +39,8 @@ class ArtifactCalls:
         """Iterate over the bytes of an image or a file.
 
         Raises:
-            NotFoundError: there is no such artifact, or it is a histogram.
-            ConnectionFailedError: the server could not be reached, or was silent for too long.
+            NotFoundError: no such artifact exists, or the artifact is a histogram.
+            ConnectionFailedError: the server could not be reached, or sent nothing for too long.
         """
         path = f"/jobs/{job_id}/artifacts/{artifact_id}/content"
         try:
@@ -52,15 +52,15 @@ class ArtifactCalls:
     def download_artifacts(
         self, job_id: str, name: str, folder: str | os.PathLike[str]
     ) -> list[Path]:
-        """Download the newest artifact of a name, or of each name below it, into a folder.
+        """Download the newest artifact with a name, or with each name below it, into a folder.
 
         The name is the path in the folder. An existing file is replaced atomically.
 
         Returns:
-            The files.
+            Paths of the files.
 
         Raises:
-            UnknownReferenceError: the job has no image or file of this name.
+            UnknownReferenceError: the job has no image or file with this name.
             OSError: a file cannot be written.
         """
         newest: dict[str, ArtifactView] = {}

@@ -1,4 +1,4 @@
-"""The SDK's calls about node sources and requests for nodes."""
+"""Calls of the SDK for node sources and requests for nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trainyard.protocol.rest.common import Page
 
 
 class SourceCalls:
-    """Calls of `Client` about node sources."""
+    """Calls of `Client` for node sources."""
 
     transport: Transport
     """Sends the requests."""
 
     def sources(self) -> Iterator[SourceView]:
-        """Iterate over the sources, by name."""
+        """Iterate over the sources in the order of their names."""
         return self.transport.pages(Page[SourceView], "/sources")
 
     def source(self, name: str) -> SourceView:
@@ -29,23 +29,23 @@ class SourceCalls:
         return self.transport.get(SourceView, f"/sources/{name}")
 
     def pause_source(self, name: str, *, reason: str | None = None) -> SourceView:
-        """Send no more requests to a source; allocated nodes stay (with the admin token)."""
+        """Stop sending requests to a source; allocated nodes stay (with the admin token)."""
         return self.transport.post(SourceView, f"/sources/{name}/pause", SourceOrder(reason=reason))
 
     def unpause_source(self, name: str) -> SourceView:
-        """End a pause (with the admin token)."""
+        """Resume sending requests to a source (with the admin token)."""
         return self.transport.post(SourceView, f"/sources/{name}/unpause")
 
     def delete_source(self, name: str) -> None:
-        """Forget a source (with the admin token).
+        """Delete a source from the server (with the admin token).
 
         Raises:
-            ConflictError: it has open requests.
+            ConflictError: the source has open requests.
         """
         self.transport.send("DELETE", f"/sources/{name}")
 
     def node_requests(self, source: str, *, open_only: bool = False) -> Iterator[NodeRequestView]:
-        """Iterate over the requests for nodes of a source, the newest first."""
+        """Iterate over a source's requests for nodes, the newest first."""
         query = {"open": "true" if open_only else None}
         return self.transport.pages(Page[NodeRequestView], f"/sources/{source}/requests", query)
 
@@ -54,7 +54,7 @@ class SourceCalls:
         return self.transport.get(NodeRequestView, f"/sources/{source}/requests/{request_id}")
 
     def request_nodes(self, source: str, *, nodes: int = 1) -> NodeRequestView:
-        """Request nodes without a queued job that needs them (with the admin token).
+        """Request nodes without a queued job that needs the nodes (with the admin token).
 
         Raises:
             ConflictError: the source is paused, offline, or at one of its limits.
@@ -63,25 +63,25 @@ class SourceCalls:
         return self.transport.post(NodeRequestView, path, NodesRequest(nodes=nodes))
 
     def cancel_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Cancel a request at the engine (with the admin token)."""
+        """Cancel a request for nodes at the engine (with the admin token)."""
         path = f"/sources/{source}/requests/{request_id}/cancel"
         return self.transport.post(NodeRequestView, path)
 
     def end_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Cancel and forget a request, even if the engine no longer knows it (admin).
+        """Cancel and forget a request even if the engine no longer knows it (admin token).
 
-        Trainyard then does not know of processes that the engine may still run.
+        Afterwards, Trainyard does not know about processes that the engine may still run.
         """
         path = f"/sources/{source}/requests/{request_id}/end"
         return self.transport.post(NodeRequestView, path)
 
     def explain_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Queue a query to the engine; its answer becomes the request's `reason`."""
+        """Queue a query to the engine; the engine's answer becomes the request's `reason`."""
         path = f"/sources/{source}/requests/{request_id}/explain"
         return self.transport.post(NodeRequestView, path)
 
     def check_source(self, name: str) -> NodeRequestView:
-        """Request one node, which examines its environment and ends (with the admin token)."""
+        """Request one node that examines its environment and ends (with the admin token)."""
         return self.transport.post(NodeRequestView, f"/sources/{name}/check")
 
     def wait_for_findings(
@@ -90,7 +90,7 @@ class SourceCalls:
         """Return a check once it has findings or has ended.
 
         Raises:
-            TimeoutError: it had neither within `timeout` seconds.
+            TimeoutError: the check had no findings and did not end within `timeout` seconds.
         """
         return self.transport.poll(
             lambda: self.node_request(check.source, check.id),
@@ -103,11 +103,11 @@ class SourceCalls:
     def wait_for_explanation(
         self, before: NodeRequestView, *, timeout: float, poll_seconds: float = 0.5
     ) -> NodeRequestView:
-        """Return a request once its reason has changed, or it has ended.
+        """Return a request once its reason has changed or the request has ended.
 
         Raises:
-            TimeoutError: neither happened within `timeout` seconds: the reason still holds, or the
-                provisioner does not answer.
+            TimeoutError: neither happened within `timeout` seconds, because the reason still holds
+                or the provisioner does not answer.
         """
         return self.transport.poll(
             lambda: self.node_request(before.source, before.id),

@@ -1,4 +1,4 @@
-"""The SDK's calls about nodes."""
+"""Calls of the SDK for nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.protocol.rest.nodes import (
 
 
 class NodeCalls:
-    """Calls of `Client` about nodes."""
+    """Calls of `Client` for nodes."""
 
     transport: Transport
     """Sends the requests."""
@@ -26,15 +26,15 @@ class NodeCalls:
         return self.transport.pages(Page[NodeView], "/nodes")
 
     def drain(self, node: str, *, running: Running = "move") -> NodeView:
-        """Place no new attempts on a node; running ones save and move, or finish."""
+        """Place no new attempts on a node; running attempts save and move, or finish."""
         return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
 
     def undrain(self, node: str) -> NodeView:
-        """End a drain: place attempts on the node again."""
+        """End a drain, so that attempts are placed on the node again."""
         return self.transport.post(NodeView, f"/nodes/{node}/undrain")
 
     def cordon(self, node: str, *, reason: str | None = None) -> NodeView:
-        """Place no new attempts on a node; running ones finish."""
+        """Place no new attempts on a node; running attempts finish."""
         body = CordonRequest(reason=reason)
         return self.transport.post(NodeView, f"/nodes/{node}/cordon", body)
 
@@ -43,6 +43,6 @@ class NodeCalls:
         return self.transport.post(NodeView, f"/nodes/{node}/uncordon")
 
     def label_node(self, node: str, labels: Mapping[str, str | None]) -> NodeView:
-        """Change labels of a node; None removes a label that was set by this call."""
+        """Change labels of a node; None removes a label that an earlier call set."""
         body = LabelChange(labels=dict(labels))
         return self.transport.post(NodeView, f"/nodes/{node}/labels", body)

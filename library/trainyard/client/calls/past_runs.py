@@ -1,4 +1,4 @@
-"""The SDK's calls about imports: runs of other tools."""
+"""Calls of the SDK for imports of runs of other tools."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from trainyard.protocol.past_runs.views import ImportedPoints, ImportRequest, Im
 
 
 class ImportCalls:
-    """Calls of `Client` about imports; each may be repeated."""
+    """Calls of `Client` for imports; each call may be repeated."""
 
     transport: Transport
     """Sends the requests."""
 
     def start_import(self, request: ImportRequest) -> ImportView:
-        """Store a run without its points; the same content, by its digest, is stored once.
+        """Store a run without its points; content with the same digest is stored once.
 
         Raises:
-            InvalidRequestError: its project does not exist.
+            InvalidRequestError: the run's project does not exist.
         """
         headers = {"Idempotency-Key": request.run.digest}
         return self.transport.post(ImportView, "/imports", request, headers=headers)
 
     def add_points(self, job_id: str, batch: ImportedPoints) -> ImportView:
-        """Store the next points of an import; stored points are ignored.
+        """Store the next points of an import; points already stored are ignored.
 
         Raises:
             ConflictError: earlier points are missing.

@@ -1,4 +1,4 @@
-"""The SDK's calls about projects."""
+"""Calls of the SDK for projects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trainyard.protocol.rest.projects import ProjectView
 
 
 class ProjectCalls:
-    """Calls of `Client` about projects."""
+    """Calls of `Client` for projects."""
 
     transport: Transport
     """Sends the requests."""
 
     def projects(self) -> Iterator[ProjectView]:
-        """Iterate over the projects, by name."""
+        """Iterate over the projects in the order of their names."""
         return self.transport.pages(Page[ProjectView], "/projects")
 
     def project(self, name: str) -> ProjectView:
@@ -28,16 +28,16 @@ class ProjectCalls:
         """Create a project.
 
         Args:
-            name: its name.
+            name: name of the project.
             settings: fields of `trainyard.protocol.rest.projects.ProjectSettings`.
 
         Raises:
-            ConflictError: the name is taken.
+            ConflictError: another project has the name.
         """
         return self.transport.post(ProjectView, "/projects", {"name": name, **settings})
 
     def change_project(self, name: str, **settings: Any) -> ProjectView:
-        """Change settings of a project; omitted ones stay, None removes a quota."""
+        """Change settings of a project; omitted settings stay, and None removes a quota."""
         response = self.transport.send("PATCH", f"/projects/{name}", body=settings)
         return read(ProjectView, response)
 
@@ -45,6 +45,6 @@ class ProjectCalls:
         """Delete a project.
 
         Raises:
-            ConflictError: it has jobs.
+            ConflictError: the project has jobs.
         """
         self.transport.send("DELETE", f"/projects/{name}")

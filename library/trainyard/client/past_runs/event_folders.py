@@ -1,4 +1,4 @@
-"""Reads runs of TensorBoard: each folder with event files is one, as in TensorBoard itself."""
+"""Reads runs of TensorBoard; as in TensorBoard, each folder with event files is one run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SLICE_BYTES = 16 * 2**20
 def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
     """Return the run of a folder: the scalars of its event files, in the order of file names.
 
-    Like TensorBoard, it drops the points that a restart repeats: all points from the step of a
-    `SessionLog.START` on, and a series' points after the step of its next point.
+    As in TensorBoard, the points that a restart repeats are dropped: all points from the step of a
+    `SessionLog.START` on, and all points of a series after the step of the series' next point.
 
     Args:
-        folder: the folder of the files.
+        folder: the folder with the event files.
         files: the event files.
-        root: the folder that the user named; names of runs are relative to it.
+        root: the folder that the user named; the names of runs are relative to it.
 
     Raises:
         OSError: a file cannot be read.
@@ -64,7 +64,7 @@ def _add(run: PastRun, scalar: Scalar | Restart) -> None:
 
 
 def event_folders(path: Path, *, most: int) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield each folder with event files at or below a path, with its files."""
+    """Yield each folder with event files at or below a path, together with the files."""
     found: dict[Path, list[Path]] = {}
     for file in sorted(path.rglob(f"*{NAME_PART}*"))[:most]:
         if file.is_file() and not file.is_symlink():

@@ -1,4 +1,4 @@
-"""Builds the requests of an import: the head of a run, then its points in batches."""
+"""Builds the requests of an import: first the run without points, then points in batches."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from trainyard.run.figures import LOSSES
 from trainyard.spec.job import DEFAULT_PROJECT
 
 PART_BYTES = 250_000
-"""Most bytes of the arguments, of the summary, of the original names, and of a batch of points,
-each: a server accepts a body of 1 MiB."""
+"""Maximum size in bytes of each of these: arguments, summary, original names, batch of points. The
+server accepts a body of 1 MiB."""
 MAX_ENTRIES, MAX_ARGUMENT_VALUES = 2000, 4000
-"""Most entries of the summary, and of the original names; most values of the arguments, list items
-included. A server accepts `MAX_VALUES` in a body."""
+"""Maximum number of entries in the summary and in the original names, and of argument values,
+including list items. The server accepts `MAX_VALUES` values in a body."""
 COMMAND_BYTES = 100_000
 POINT_BYTES, SERIES_BYTES = 72, 32
-"""Most bytes of a point, and of a series without its name."""
+"""Maximum size in bytes of a point, and of a series without its name."""
 POINT_VALUES, SERIES_VALUES, BODY_VALUES = 4, 3, 2
-"""Keys and list items of a point, of a series without its points, and of the rest of a body."""
+"""Number of keys and list items in a point, a series without points, and the rest of a body."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """The user's settings of the jobs."""
+    """Settings that the user gave for the imported jobs."""
 
     name: str | None = None
-    """Name of the jobs; by default that of the run."""
+    """Name of the jobs; by default the name of each run."""
     project: str = DEFAULT_PROJECT
     tags: tuple[str, ...] = ()
 
 
 def request_of(run: PastRun, names: dict[str, str], options: ImportOptions) -> ImportRequest:
-    """Return the head of a run; entries that do not fit are left out and noted.
+    """Return the request that starts an import; entries that do not fit are left out and noted.
 
     Args:
-        run: the run, ordered.
-        names: legal name of each of its series.
+        run: the run, with each series in order.
+        names: legal metric name for each series.
         options: the user's settings.
     """
     start, seconds = times_of(run)
@@ -99,7 +99,7 @@ def request_of(run: PastRun, names: dict[str, str], options: ImportOptions) -> I
 def _fitting(
     run: PastRun, what: str, entries: Mapping[str, Value], *, most: int
 ) -> dict[str, Value]:
-    """Return the first entries with `most` values that fit into `PART_BYTES`; note the others."""
+    """Return the first entries, limited to `most` values and `PART_BYTES`; note an omission."""
     found: dict[str, Value] = {}
     size = count = 0
     for name, value in entries.items():
@@ -121,23 +121,23 @@ def _fitting_words(run: PastRun, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def json_bytes(value: object) -> int:
-    """Return the bytes of a value in JSON."""
+    """Return the size of a value in JSON, in bytes."""
     return len(json.dumps(value, ensure_ascii=False).encode())
 
 
 @dataclass
 class _Batch:
-    """Points of one request, and the rest of its limits."""
+    """Points of one request, and the remaining limits of the request."""
 
     start: int
     series: list[ImportedSeries] = field(default_factory=list)
     points: int = 0
     values: int = MAX_VALUES - BODY_VALUES
-    """Remaining keys and list items."""
+    """Number of keys and list items that still fit."""
     bytes: int = PART_BYTES
 
     def room(self, name: str) -> int:
-        """Return the number of points that fit from a further series."""
+        """Return the number of points of another series that still fit."""
         return min(
             MAX_BATCH_POINTS - self.points,
             (self.values - SERIES_VALUES) // POINT_VALUES,
@@ -145,7 +145,7 @@ class _Batch:
         )
 
     def add(self, series: ImportedSeries) -> None:
-        """Add points of a series, which must fit."""
+        """Add points of a series; the caller checks that they fit."""
         self.series.append(series)
         self.points += len(series.points)
         self.values -= SERIES_VALUES + POINT_VALUES * len(series.points)
@@ -157,7 +157,7 @@ class _Batch:
 
 
 def batches(run: PastRun, names: dict[str, str], *, start: int) -> Iterator[ImportedPoints]:
-    """Yield all points from number `start` on, series by series."""
+    """Yield batches of all points from point number `start` on, series by series."""
     batch, place = _Batch(start), 0
     for name in sorted(run.series):
         columns, legal = run.series[name], names[name]

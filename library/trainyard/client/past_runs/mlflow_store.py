@@ -1,4 +1,4 @@
-"""Reads runs of an MLflow store: an SQLite database, or the folders of `mlruns`."""
+"""Reads the runs of an MLflow store, which is an SQLite database or a folder `mlruns`."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ STATES: Mapping[str, tuple[Ended, str]] = {
     "FAILED": ("failed", "status FAILED"),
     "KILLED": ("cancelled", "status KILLED"),
 }
-"""State and reason by status; other statuses become `stopped`."""
+"""State and reason by MLflow status; any other status becomes `stopped`."""
 STATUS_NUMBERS = {"1": "RUNNING", "2": "SCHEDULED", "3": "FINISHED", "4": "FAILED", "5": "KILLED"}
-"""Status by its number in a file store."""
+"""MLflow status by its number in a file store."""
 _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 LARGEST = 1.7976931348623157e308
-"""MLflow stores this number for infinity."""
+"""Number that MLflow stores for infinity."""
 MAX_ROWS = 5_000
-"""Most parameters, and most tags, of a run that are read."""
+"""Maximum number of parameters, and of tags, read per run."""
 LONGEST_NUMBER = 400
 SMALL_FILE = 64 * 1024
 MAX_LINE = 200
 MAX_RUNS = 10_000
 
 LONGEST_VALUE = 16 * 2**20
-"""Most bytes of a value in a store; a run with a longer one is not read."""
+"""Maximum size of a value in a store, in bytes; a run with a longer value is not read."""
 LEAST_OPERATIONS, OPERATIONS_A_BYTE = 10_000_000, 20
-"""Limit of SQLite's operations in a query: at least, and per byte of the file. It is more than any
-query on a plain table takes."""
+"""Limits of SQLite operations in a query: the minimum, and the number per byte of the file. The
+limit is higher than the need of any query on a plain table."""
 OPERATIONS_AT_ONCE = 100_000
 READ: Mapping[str, frozenset[str]] = {
     "experiments": frozenset({"experiment_id", "name"}),
@@ -76,13 +76,13 @@ _METRICS = (
 
 
 def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the active runs of an SQLite store in the order of their rows, read-only.
+    """Yield the active runs of an SQLite store in row order; the store is opened read-only.
 
-    The file may be hostile: its views, triggers and functions are refused, and the work of a query
-    and the size of a value are bounded.
+    The file may be hostile, so its views, triggers and functions are rejected, and the work per
+    query and the size of a value are limited.
 
     Raises:
-        ValueError: the file is not a store of MLflow, or is damaged.
+        ValueError: the file is not a store of MLflow, or it is damaged.
     """
     refuse_pointer(path)
     try:
@@ -115,9 +115,10 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _is_plain(connection: sqlite3.Connection, table: str) -> bool:
-    """Return whether it is a table with only stored columns: a computed one may take for ever.
+    """Return whether a name is a table without computed columns, which could take forever.
 
-    Views and virtual tables have no root page, and no authorizer sees a generated column.
+    Views and virtual tables have no root page. Generated columns must be excluded here because the
+    authorizer does not see them.
     """
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     page = connection.execute(query, (table,)).fetchone()
@@ -126,7 +127,7 @@ def _is_plain(connection: sqlite3.Connection, table: str) -> bool:
 
 
 class _Store:
-    """A database that limits the work of queries in proportion to its size."""
+    """A database that limits the work of queries in proportion to the database's size."""
 
     def __init__(self, connection: sqlite3.Connection, size: int) -> None:
         self._connection = connection
@@ -135,10 +136,11 @@ class _Store:
         connection.set_progress_handler(self._is_over, OPERATIONS_AT_ONCE)
 
     def select(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
-        """Start a query, after the previous one has been read.
+        """Start a query; the previous query must have been read.
 
         Raises:
-            sqlite3.Error: the database is damaged or refused, possibly only while rows are read.
+            sqlite3.Error: the database is damaged or rejects the query, possibly while rows are
+            read.
         """
         self._left = self._turns
         return self._connection.execute(query, values)
@@ -151,7 +153,7 @@ class _Store:
 def _authorized(
     action: int, first: str | None, second: str | None, _store: str | None, source: str | None
 ) -> int:
-    """Allow only reads of known columns of tables; `source` is a reading view or trigger."""
+    """Allow only reads of known table columns; `source` is the view or trigger that reads."""
     reads = action == sqlite3.SQLITE_READ and second in {*READ.get(first or "", ()), "", "ROWID"}
     calls = action == sqlite3.SQLITE_FUNCTION and second == "substr"
     legal = source is None and (reads or calls or action == sqlite3.SQLITE_SELECT)
@@ -159,7 +161,7 @@ def _authorized(
 
 
 def _run_of(store: _Store, row: int) -> PastRun | None:
-    """Return the run of a row; None for a deleted one."""
+    """Return the run of a row; None if the run is deleted."""
     values = store.select(_RUN, (row,)).fetchone()
     if values is None or values[-1] != "active":
         return None
@@ -188,7 +190,7 @@ def _texts(store: _Store, query: str, run_uuid: object) -> dict[str, str]:
 
 
 def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the runs below a folder `mlruns`; each has a `meta.yaml` with a `run_id`."""
+    """Yield the runs below a folder `mlruns`; a run has a `meta.yaml` with a `run_id`."""
     for folder in sorted(root.glob("*/*"))[:MAX_RUNS]:
         try:
             meta = _document(folder / "meta.yaml")
@@ -203,7 +205,7 @@ def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder of an experiment has points or parameters, like a run."""
+    """Return whether a folder is in an experiment and, as a run, has points or parameters."""
     of_experiment = (folder.parent / "meta.yaml").is_file()
     return of_experiment and any((folder / name).is_dir() for name in ("metrics", "params"))
 
@@ -211,7 +213,8 @@ def _is_run(folder: Path) -> bool:
 def _resembles_run(folder: Path) -> bool:
     """Return whether a folder with an unreadable file is a run.
 
-    Otherwise it is an experiment, a model, or of another tool with such files, such as conda.
+    Otherwise it is an experiment, a model, or the folder of another tool with such files, such as
+    conda.
     """
     if any((folder / name).is_dir() for name in ("metrics", "params", "tags")):
         return True
@@ -243,7 +246,7 @@ def _run_in(folder: Path, run_id: str, meta: Mapping[str, object]) -> PastRun:
 
 
 def _experiment_of(run: PastRun, folder: Path) -> str:
-    """Return the name of an experiment; if its file is unreadable, add a note and return ''."""
+    """Return an experiment's name; if `meta.yaml` is unreadable, add a note and return ''."""
     try:
         return _text_of(_document(folder / "meta.yaml"), "name")
     except (*DAMAGE, OSError) as error:
@@ -273,9 +276,9 @@ def _add_tags(run: PastRun, tags: Mapping[str, str]) -> None:
 
 
 def typed(text: str) -> object:
-    """Return a parameter, which MLflow stores as text, as a number if it is one.
+    """Return a parameter, which MLflow stores as text; convert it if it is a number or boolean.
 
-    Text in an unusual form stays text: `007` and `1_000` may be names.
+    Text in an unusual form stays text, because `007` and `1_000` may be names.
     """
     if len(text) <= LONGEST_NUMBER and _NUMBER.fullmatch(text):
         number = float(text) if set(text) & set(".eE") else int(text)
@@ -288,11 +291,11 @@ def _finite(value: float) -> float:
 
 
 def _document(path: Path) -> Mapping[str, object]:
-    """Return the table of a `meta.yaml` with all values as text; empty without a file.
+    """Return the table of a `meta.yaml` with all values as text; empty if the file is missing.
 
     Raises:
         ValueError: the file is not a table, or uses aliases.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     if not path.is_file() or path.is_symlink():
         return {}
@@ -306,16 +309,16 @@ def _document(path: Path) -> Mapping[str, object]:
 
 
 class PlainLoader(yaml.BaseLoader):
-    """Reads every value as text, a list or a table, with work in proportion to the text.
+    """Reads every value as text, a list or a table; the work is proportional to the text.
 
-    Aliases are refused: with them, a small file could stand for an endless value.
+    Aliases are rejected, because with aliases a small file could stand for an endless value.
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Return the next value.
 
         Raises:
-            yaml.YAMLError: it is an alias.
+            yaml.YAMLError: the value is an alias.
         """
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases are not read")
@@ -323,7 +326,7 @@ class PlainLoader(yaml.BaseLoader):
 
 
 def _text_of(meta: Mapping[str, object], key: str) -> str:
-    """Return a text value of a `meta.yaml`; empty for a list, a table and null."""
+    """Return a text value of a `meta.yaml`; empty for a list, a table or null."""
     found = meta.get(key)
     return found if isinstance(found, str) and found not in ("null", "~") else ""
 
@@ -340,7 +343,7 @@ def _small_files(folder: Path) -> dict[str, str]:
 
 
 def _regular_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the regular files below a folder with their relative paths; follow no links."""
+    """Yield regular files below a folder with their relative paths, without following links."""
     count = 0
     for parent, folders, names in os.walk(folder):
         folders.sort()

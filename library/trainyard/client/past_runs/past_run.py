@@ -28,27 +28,27 @@ from trainyard.spec.sections.program import ArgumentName, ArgumentValue, Scalar,
 Ended = Literal["succeeded", "failed", "stopped", "cancelled"]
 
 MAX_SERIES = 2000
-"""Most series of a run that the server keeps."""
+"""Maximum number of series per run that the server keeps."""
 MAX_ARGUMENTS = 256
 MAX_TEXT, MAX_NAME, MAX_LIST = 4096, 200, 256
 DAMAGE = (ValueError, OverflowError, RecursionError)
-"""Exceptions from damaged or hostile content."""
+"""Exceptions that damaged or hostile content causes."""
 LATEST, MAX_SECONDS = 10.0**11, 10.0**8
-"""Greatest Unix time and longest duration that can be stored."""
+"""Latest Unix time and longest duration, in seconds, that can be stored."""
 
 
 @dataclass(frozen=True)
 class UnreadRun:
-    """A run that cannot be imported, and the reason."""
+    """A run that cannot be imported, with the reason."""
 
     name: str
-    """Its path, or its name."""
+    """Path or name of the run."""
     reason: str
 
 
 @dataclass
 class SeriesColumns:
-    """Points of one series, in the order in which they were read."""
+    """The points of one series, in the order in which they were read."""
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
@@ -58,7 +58,7 @@ class SeriesColumns:
         return len(self.steps)
 
     def cut(self, length: int) -> int:
-        """Keep only the first points; return the number of dropped ones."""
+        """Keep only the first `length` points; return the number of dropped points."""
         dropped = len(self) - length
         for column in (self.steps, self.times, self.values):
             del column[length:]
@@ -67,30 +67,30 @@ class SeriesColumns:
 
 @dataclass
 class PastRun:
-    """The content of one run; `notes` name the parts that were left out."""
+    """The content of one run; `notes` lists the parts that were left out."""
 
     tool: ImportTool
     run_id: str
     name: str
     config: dict[str, object] = field(default_factory=dict)
-    """The tool's configuration; mappings may be nested."""
+    """Configuration as the tool stored it; mappings may be nested."""
     summary: dict[str, float] = field(default_factory=dict)
     series: dict[str, SeriesColumns] = field(default_factory=dict)
-    """Series by the tool's names."""
+    """Series by the names that the tool uses."""
     command: tuple[str, ...] = ()
     description: str = ""
     tags: tuple[str, ...] = ()
     state: Ended = "stopped"
     reason: str = ""
     started: float | None = None
-    """Unix time, seconds."""
+    """Unix time of the start, in seconds."""
     ended: float | None = None
     notes: list[str] = field(default_factory=list)
     points: int = 0
-    """Points of all series."""
+    """Number of points in all series."""
 
     def add(self, name: str, step: int, *, time: float, value: float) -> None:
-        """Add a point, unless servers cannot store it."""
+        """Add a point, unless the server cannot store the point."""
         if not 0 <= step <= LAST_STEP or not 0 <= time <= LATEST:
             self.note(f"points are left out: step {step} at {time} is not 0 to {LAST_STEP:,}")
             return
@@ -109,15 +109,15 @@ class PastRun:
         self.points += 1
 
     def restart(self, step: int) -> None:
-        """Drop all points from a step on, where another session starts.
+        """Drop all points from `step` on, because another session starts at this step.
 
-        The points of each series must have been added in non-decreasing order of steps.
+        In each series, points must have been added without a decrease of the step.
         """
         for name, columns in self.series.items():
             self._cut(name, bisect_left(columns.steps, step))
 
     def rewind(self, name: str, step: int) -> None:
-        """Drop the points of a series after a step, which its next point has."""
+        """Drop the points of a series after `step`, which is the step of the series' next point."""
         columns = self.series.get(name)
         if columns and step < columns.steps[-1]:
             self._cut(name, bisect_right(columns.steps, max(step, 0)))
@@ -129,17 +129,17 @@ class PastRun:
             self.note(f"points that a restart wrote again are left out, such as of {name!r}")
 
     def note(self, text: str) -> None:
-        """Add a note on an omission, unless one starts with the same 24 characters."""
+        """Add a note on an omission, unless a note starts with the same 24 characters."""
         if len(self.notes) < 50 and not any(text[:24] == note[:24] for note in self.notes):
             self.notes.append(text)
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a Git LFS pointer, which a clone of recorded runs may have instead of a file.
+    """Reject a Git LFS pointer, which a clone of recorded runs may have instead of a file.
 
     Raises:
         ValueError: the file is a pointer.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         problem = pointer_problem(file.read(LONGEST_POINTER + 1))
@@ -148,10 +148,10 @@ def refuse_pointer(path: Path) -> None:
 
 
 def ordered(run: PastRun) -> None:
-    """Order each series by step, and keep only the newest point of each step.
+    """Sort each series by step, and keep only the newest point of each step.
 
-    If all points of a series have the same step, as after `log_metric` without a step, they are
-    numbered by time instead.
+    If all points of a series have the same step, as after `log_metric` without a step, the points
+    are numbered in the order of time instead.
     """
     for name, columns in run.series.items():
         if len(columns) > 1 and len(set(columns.steps)) == 1:
@@ -185,7 +185,8 @@ def _taken(columns: SeriesColumns, places: list[int], *, number: bool = False) -
 def legal_names(names: Iterable[str]) -> dict[str, str]:
     """Return a unique legal metric name for each name.
 
-    Legal names stay; others change like those of a script, and equal ones are numbered.
+    Legal names stay. Other names change by the same rules as a script's names, and duplicates get a
+    number.
     """
     taken: set[str] = set()
     found = {}
@@ -205,7 +206,7 @@ def _unique(name: str, taken: Container[str], limit: int) -> str:
 
 
 def renamed(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the changed original names by new name; `MAX_RENAMED` at most."""
+    """Return the changed original names by new name, at most `MAX_RENAMED` names."""
     changed = [(new, clean_text(old)[:500]) for old, new in names.items() if old != new]
     return dict(changed[:MAX_RENAMED])
 
@@ -264,18 +265,18 @@ def _scalar(value: object) -> Scalar | None:
 
 
 def clean_text(text: str) -> str:
-    """Return a text without control characters, which no field accepts."""
+    """Return a text with control characters replaced, because no field accepts them."""
     return "".join(c if c in "\n\t" or c.isprintable() else "�" for c in text)
 
 
 def words_of(command: tuple[str, ...]) -> tuple[Word, ...]:
-    """Return the words of a command for a spec; none if the first one is missing."""
+    """Return the words of a command for a spec; empty if the first word is missing."""
     words = tuple(clean_text(word)[:MAX_TEXT] for word in command[:MAX_LIST])
     return words if words and words[0].strip() else ()
 
 
 def times_of(run: PastRun) -> tuple[float, float]:
-    """Return start, in Unix time, and duration in seconds; by default those of the points."""
+    """Return start (Unix time) and duration in seconds; by default taken from the points."""
     firsts = [time for columns in run.series.values() for time in columns.times[:1]]
     lasts = [time for columns in run.series.values() for time in columns.times[-1:]]
     start = _bounded(min(firsts, default=0.0) if run.started is None else run.started, LATEST)
@@ -288,7 +289,7 @@ def _bounded(time: float, most: float) -> float:
 
 
 def last_value(columns: SeriesColumns) -> WrittenNumber | None:
-    """Return the last value of a series."""
+    """Return the last value of a series in its JSON form; None for an empty series."""
     return written(columns.values[-1]) if columns else None
 
 
@@ -302,7 +303,7 @@ def written(value: float) -> WrittenNumber:
 
 
 def digest_of(run: PastRun) -> str:
-    """Return `sha256:...` of all imported content of a run, the same on every machine."""
+    """Return `sha256:...` over all imported content of a run; equal on every machine."""
     config = _with_text_keys(run.config)
     known = [run.tool, run.run_id, config, sorted(run.summary.items()), list(run.command)]
     sha256 = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
@@ -316,7 +317,7 @@ def digest_of(run: PastRun) -> str:
 
 
 def _with_text_keys(value: object) -> object:
-    """Return a value with all table keys as text, so that they can be sorted."""
+    """Return a value with all table keys as text, so that the keys can be sorted."""
     if isinstance(value, dict):
         return {str(key): _with_text_keys(inner) for key, inner in value.items()}
     return [_with_text_keys(item) for item in value] if isinstance(value, list | tuple) else value

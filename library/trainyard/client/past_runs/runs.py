@@ -1,4 +1,4 @@
-"""Imports the runs at a path: finds them, and sends each with its points."""
+"""Imports the runs at a path: finds the runs, and sends each with its points."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from trainyard.client.past_runs.wandb_files import files_of_runs, read_wandb
 from trainyard.protocol.past_runs.views import ImportTool, ImportView
 
 MAX_FILES = 10_000
-"""Most files below a path that are examined."""
+"""Maximum number of files below a path that are examined."""
 UNREADABLE = (*DAMAGE, OSError)
 
 
 @dataclass(frozen=True)
 class ImportResult:
-    """The outcome of one run."""
+    """Outcome of importing one run."""
 
     run: PastRun
     view: ImportView
     sent: int
-    """Points sent now; 0 if the server had all of them."""
+    """Number of points sent by this import; 0 if the server already had all points."""
 
 
 def find_runs(tool: ImportTool, path: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the runs of a tool at a path; a damaged one does not stop the others.
+    """Yield the runs of a tool at a path; a damaged run does not stop the others.
 
     Raises:
-        UsageError: there is no run, or the path itself cannot be read.
+        UsageError: the path has no run, or the path itself cannot be read.
     """
     if not path.exists():
         raise UsageError(f"{path} does not exist")
@@ -62,19 +62,19 @@ EXPECTED: dict[ImportTool, str] = {
     "mlflow": "Name the SQLite file of the store, or the folder `mlruns`, or one above them.",
     "tensorboard": "Name a folder with event files (*tfevents*), or one above such folders.",
 }
-"""Hints on the path, by tool."""
+"""Hints on the expected path, by tool."""
 
 
 def import_runs(
     yard: ImportCalls, runs: Iterable[PastRun | UnreadRun], options: ImportOptions
 ) -> Iterator[ImportResult | UnreadRun]:
-    """Send runs one after the other; yield the outcome of each.
+    """Send runs one after another; yield the outcome of each run.
 
-    An unreadable or refused run does not stop the others.
+    A run that cannot be read or that the server rejects does not stop the others.
 
     Raises:
-        ApiError: a refusal that applies to every run: the token, or the project.
-        ConnectionFailedError: the server does not answer.
+        ApiError: the server rejects every run because of the token or the project.
+        ConnectionFailedError: the server cannot be reached.
     """
     for run in runs:
         if isinstance(run, UnreadRun):
@@ -95,10 +95,10 @@ def import_runs(
 
 
 def import_run(yard: ImportCalls, run: PastRun, options: ImportOptions) -> ImportResult:
-    """Send a run and the points that the server lacks; a repeat continues it.
+    """Send a run and the points that the server does not have; a repeat continues the import.
 
     Raises:
-        ApiError: the server refuses it.
+        ApiError: the server rejects the run.
     """
     ordered(run)
     names = legal_names(run.series)

@@ -1,4 +1,4 @@
-"""Reads offline runs of wandb: logs of protocol buffers in blocks like those of LevelDB."""
+"""Reads offline runs of wandb, which are logs of protocol buffers in blocks as in LevelDB."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ BLOCK = 32 * 1024
 HEADER = struct.Struct("<IHB")
 DAMAGED, FULL, FIRST, MIDDLE, LAST = 0, 1, 2, 3, 4
 LONGEST_RECORD = 16 * 2**20
-"""Most bytes of a record; a longer one is skipped."""
+"""Maximum size of a record in bytes; a longer record is skipped."""
 MAX_CONFIG = 5_000
-"""Most values of a configuration or a summary that are read."""
+"""Maximum number of values read from a configuration or a summary."""
 HEAD_RECORDS = 100
-"""First records to search for that of the run; wandb writes it first."""
+"""Number of first records in which the run's record is searched; wandb writes it first."""
 STEP, TIME = "_step", "_timestamp"
 HISTORY, SUMMARY, CONFIG, RUN, EXIT, ENVIRONMENT = 2, 3, 4, 17, 18, 26
 
 
 def files_of_runs(paths: Iterable[Path]) -> Iterator[list[Path]]:
-    """Yield the files of each run in order of their start: a resumed run has several.
+    """Yield the files of each run in the order of their starts; a resumed run has several files.
 
-    Files belong together if they have the same id and project; an unreadable file stands alone.
+    Files belong to one run if they have the same id and project; an unreadable file is its own run.
     """
     runs: dict[tuple[str, ...], list[tuple[float, Path]]] = {}
     for path in paths:
@@ -56,7 +56,7 @@ def files_of_runs(paths: Iterable[Path]) -> Iterator[list[Path]]:
 
 @dataclass
 class _Head:
-    """The run of a file."""
+    """Id, project and start time of the run in a file."""
 
     run_id: str
     project: str = ""
@@ -86,15 +86,15 @@ def _head_of(record: memoryview, run_id: str) -> _Head:
 
 
 def read_wandb(paths: Sequence[Path]) -> PastRun:
-    """Return the run of files `run-<id>.wandb`; a damaged end is noted, not refused.
+    """Return the run in files `run-<id>.wandb`; a damaged end causes a note instead of an error.
 
     Args:
-        paths: the files of one run in order of their start. A later file continues an earlier one:
-            its configuration, summary and end replace the earlier ones.
+        paths: the files of one run in the order of their starts. A later file continues an earlier
+            file; its configuration, summary and end replace the earlier ones.
 
     Raises:
         OSError: a file cannot be read.
-        ValueError: a file is not of wandb.
+        ValueError: a file was not written by wandb.
     """
     run = PastRun("wandb", _id_of(paths[0]), paths[0].stem)
     for path in paths:
@@ -116,7 +116,7 @@ def _id_of(path: Path) -> str:
 
 
 def _records(file: BinaryIO, run: PastRun) -> Iterator[bytes]:
-    """Yield whole records; after a damaged block, continue with the next one."""
+    """Yield whole records; after a damaged block, continue with the next block."""
     head = file.read(FILE_HEADER)
     if head[:4] != MAGIC:
         raise ValueError("it does not start like a log of wandb")
@@ -127,7 +127,7 @@ def _records(file: BinaryIO, run: PastRun) -> Iterator[bytes]:
         elif kind == DAMAGED:
             run.note("the log is cut off or damaged, and is read as far as possible")
             parts = []
-        elif parts:  # else its start was damaged
+        elif parts:  # otherwise its start was damaged
             parts.append(content)
         if sum(map(len, parts)) > LONGEST_RECORD:
             run.note("records of more than 16 MiB are left out")
@@ -193,7 +193,7 @@ def _history(run: PastRun, history: memoryview) -> None:
 
 
 def _numbers(path: str, value: dict[str, object]) -> dict[str, float]:
-    """Return the numbers of a nested value by path; media, which have a `_type`, yield none."""
+    """Return the numbers in a nested value by path; media (with a `_type`) have no numbers."""
     if "_type" in value:
         return {}
     found: dict[str, float] = {}
@@ -261,7 +261,7 @@ def _environment(run: PastRun, record: memoryview) -> None:
 
 
 def _item(item: memoryview) -> tuple[str, object]:
-    """Return name and value of an item; a nested name is joined by dots."""
+    """Return name and value of an item; the parts of a nested name are joined by dots."""
     names: list[str] = []
     found: object = None
     for number, value in fields(item):
@@ -294,7 +294,7 @@ def _timestamp(record: memoryview) -> float:
 
 
 def _number(value: object) -> float | None:
-    """Return a value as a number; wandb writes some NaN and infinities as text."""
+    """Return a value as a number; wandb writes some NaN and infinite values as text."""
     if isinstance(value, bool | int | float):
         try:
             return float(value)

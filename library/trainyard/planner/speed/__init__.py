@@ -1,1 +1,1 @@
-"""Step time of a layout: work of its fullest rank, and rates of the hardware."""
+"""Step time of a layout, from the work of its busiest rank and the rates of the hardware."""

@@ -1,4 +1,4 @@
-"""Fit the coefficients of a kind of hardware to its runs, and measure their accuracy."""
+"""Fit the coefficients for a kind of hardware to runs on it, and measure their accuracy."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from trainyard.planner.speed.rates import (
 )
 
 FOLDS = 5
-"""Number of parts of the runs; each part is predicted by a fit to the others."""
+"""Number of parts into which the runs are divided; a fit to the other parts predicts each part."""
 MEMORY_SPREAD = 0.3
-"""Standard deviation of a part of memory; small, because the estimate is arithmetic on shapes."""
+"""Standard deviation of a coefficient of memory; small, because shapes determine the estimate."""
 MARGIN_FROM = 8
-"""Number of runs from which the margin of memory follows from their errors."""
+"""Minimum number of runs for which the margin of memory is derived from their errors."""
 MARGIN_BEYOND = 0.02
-"""Added to the largest error seen: the next run may be the largest."""
+"""Addition to the largest known error, because the next run may exceed it."""
 MemoryPart = Literal["fixed", "lasting", "gathered", "activations", "logits"]
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run of a kind of hardware."""
+    """A finished run on a kind of hardware."""
 
     work: StepWork
-    """Work of a step."""
+    """Work of one step."""
     memory: MemoryEstimate
-    """The planner's estimate from the spec."""
+    """Estimate by the planner, from the spec."""
     step_seconds: float | None = None
-    """Measured time of a step; None without enough steps."""
+    """Measured time of a step; None if there were too few steps."""
     peak_bytes: int | None = None
-    """Measured peak of the fullest rank; None if unknown."""
+    """Measured memory peak of the fullest rank; None if unknown."""
     available_bytes: int | None = None
     """Memory of a slot; None if unknown."""
     out_of_memory: bool = False
-    """Whether it ran out of memory."""
+    """Whether the run ran out of memory."""
 
 
 def calibrate(prior: Calibration, runs: Sequence[MeasuredRun]) -> Calibration:
-    """Return the coefficients that explain the runs, with their accuracy.
+    """Return the coefficients that fit the runs best, with their accuracy.
 
     Args:
         prior: coefficients from the data sheet.
-        runs: finished runs of the hardware, in any order.
+        runs: finished runs on the hardware, in any order.
     """
     if not runs:
         return prior
@@ -80,12 +80,12 @@ def predicted_seconds(calibration: Calibration, work: StepWork) -> float:
 
 
 def predicted_bytes(calibration: Calibration, memory: MemoryEstimate) -> float:
-    """Return the predicted peak of the fullest rank."""
+    """Return the predicted memory peak of the fullest rank."""
     return sum(_memory_parts(memory, _rates_of(calibration)).values())
 
 
 def is_said_to_fit(calibration: Calibration, memory: MemoryEstimate, available: int) -> bool:
-    """Return whether the predicted peak with its margin fits into the memory of a slot."""
+    """Return whether the predicted peak, with its margin, fits into the memory of a slot."""
     return calibration.memory_margin * predicted_bytes(calibration, memory) <= available
 
 
@@ -138,7 +138,7 @@ def _memory_parts(
 
 
 def _margin(pairs: Sequence[tuple[MeasuredRun, Calibration]]) -> float:
-    """Return the factor on the prediction that no run exceeds; 1 with few runs."""
+    """Return the factor on the predictions that no run exceeds; 1 if there are few runs."""
     over = [
         run.peak_bytes / predicted_bytes(fitted, run.memory)
         for run, fitted in pairs

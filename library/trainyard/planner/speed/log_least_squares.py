@@ -1,8 +1,8 @@
-"""Fit coefficients to measured runs: least squares in log space, with a data sheet as the prior.
+"""Fit coefficients to measured runs by least squares in log space; a data sheet gives the prior.
 
-A coefficient is prior x exp(s + d): one s for all, and a d for each, both with a Gaussian prior. So
-one run moves all coefficients together, and further runs separate them. Outliers weigh less
-(Huber), and no coefficient becomes negative.
+A coefficient is prior x exp(s + d), where s is common to all coefficients and each has its own d.
+Both have a Gaussian prior. So a single run moves all coefficients together, and further runs
+separate them. Outliers have less weight (Huber), and no coefficient becomes negative.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 NOISE = 0.08
-"""Relative standard deviation of a measured figure."""
+"""Relative standard deviation of a measured value."""
 SPREAD = 1.5
-"""Standard deviation of d: factors of 4 are common, factors of 20 are not."""
+"""Standard deviation of d. It makes a factor of 4 common and a factor of 20 rare."""
 COMMON_SPREAD = 3.0
 """Standard deviation of s."""
 OUTLIER = 3.0
-"""Residual, in standard deviations, above which a run weighs less."""
+"""Residual, in standard deviations, above which a run has less weight."""
 BOUND = 6.0
-"""Largest s + d: a coefficient is within a factor of 400 of its prior."""
+"""Maximum of |s + d|, which keeps a coefficient within a factor of 400 of its prior."""
 ITERATIONS, CONVERGED = 40, 1e-4
 
 
@@ -33,14 +33,14 @@ def fit_coefficients(
     common_spread: float = COMMON_SPREAD,
     spread: float = SPREAD,
 ) -> dict[Name, float]:
-    """Return the coefficients that explain runs best.
+    """Return the coefficients that fit the runs best.
 
     Args:
-        runs: for each run a function that returns the parts of its figure for given coefficients,
-            and the measured figure, above 0. Each part is proportional to the coefficient of its
-            name.
-        prior: the coefficients before any run, above 0.
-        common_spread: standard deviation of s; 0 leaves s out.
+        runs: per run, a function that returns the parts of the predicted value for given
+            coefficients, and the measured value, which is above 0. Each part has the name of a
+            coefficient and is proportional to it.
+        prior: coefficients before any run, each above 0.
+        common_spread: standard deviation of s; 0 omits s.
         spread: standard deviation of d.
     """
     names = list(prior)
@@ -96,7 +96,7 @@ def _normal_equations(
     at: Sequence[float],
     precisions: Sequence[float],
 ) -> tuple[list[list[float]], list[float]]:
-    """Return J'WJ and J'Wr of the residuals r = log(predicted / measured)."""
+    """Return J'WJ and J'Wr for the residuals r = log(predicted / measured)."""
     size = len(at)
     coefficients = _coefficients(prior, names, at)
     matrix = [[0.0] * size for _ in range(size)]
@@ -108,7 +108,7 @@ def _normal_equations(
         predicted = sum(parts.values())
         residual = math.log(predicted / measured)
         weight = 1 / NOISE**2 * min(1.0, OUTLIER * NOISE / max(abs(residual), 1e-12))
-        # d log(sum of parts) / d log(coefficient) is the share of its part.
+        # d log(sum of parts) / d log(coefficient) is the share of the coefficient's part.
         slopes = [1.0, *(parts.get(name, 0.0) / predicted for name in names)]
         touched = [index for index, slope in enumerate(slopes) if slope]
         for i in touched:
@@ -119,7 +119,7 @@ def _normal_equations(
 
 
 def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Return x of A x = b for a positive definite A, by elimination."""
+    """Return x from A x = b for a positive definite A, by elimination."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)
     for i in range(size):

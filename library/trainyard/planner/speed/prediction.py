@@ -1,4 +1,4 @@
-"""Prediction of step time and peak memory of a layout on known hardware."""
+"""Prediction of step time and memory peak for a layout on known hardware."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ PART_OF: Mapping[Quantity, StepPart] = {
 
 @dataclass(frozen=True)
 class Predictor:
-    """Nodes of one kind, with the coefficients of their hardware."""
+    """Predictor for nodes of one kind, with the coefficients for their hardware."""
 
     node: NodeKind
-    """The nodes."""
+    """Kind of the nodes."""
     calibration: Calibration
-    """Coefficients of their hardware."""
+    """Coefficients for the hardware of the nodes."""
 
     def speed(
         self, spec: JobSpec, layout: Layout, *, partition: BatchPartition, memory: MemoryEstimate
     ) -> SpeedEstimate:
-        """Return the predicted step of a layout.
+        """Return the predicted speed of a layout.
 
         Args:
             spec: the job, without `auto` values.
             layout: the parallel axes.
             partition: micro-batch size and rounds.
-            memory: the estimate from the spec, which the calibration corrects.
+            memory: estimate from the spec, which the calibration corrects.
 
         Raises:
-            SpecError: the model or the batch cannot be cut into the stages of a pipeline.
+            SpecError: the pipeline cannot divide the model into stages, or the batch into
+                micro-batches.
         """
         work = step_work(spec, layout, partition=partition, node=self.node)
         spent: dict[StepPart, float] = {}
@@ -66,7 +67,8 @@ class Predictor:
         )
 
     def fits(self, memory: MemoryEstimate, available: int) -> bool:
-        """Return whether a layout fits; before any run on the hardware, by the estimate alone."""
+        """Return whether a layout fits; without runs on the hardware, the estimate alone
+        decides."""
         if not self.calibration.runs:
             return memory.total <= available
         return is_said_to_fit(self.calibration, memory, available)

@@ -1,4 +1,4 @@
-"""Quantities that make up a step time, and the nodes that they depend on."""
+"""Quantities of work that add up to a step time, and the nodes on which they depend."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ Quantity = Literal[
     "rounds",
     "steps",
 ]
-"""Products by type, attention, bytes of activations, updates, and traffic within and between nodes,
-collectives, passes of blocks that the host launches, micro-batches, and the step itself."""
+"""Quantities of work: matrix products by dtype, attention, bytes of activations, bytes of updates,
+traffic within and between nodes, collectives, passes of blocks that the host launches,
+micro-batches, and the step itself."""
 
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Properties of the nodes that step times depend on."""
+    """Properties of nodes on which the step time depends."""
 
     device: Literal["cpu", "cuda"]
     """Kind of slot."""
     name: str
     """Name of the GPU or CPU."""
     slots: int
-    """Slots of a node; an axis with more ranks communicates over the network."""
+    """Number of slots per node; an axis that spans more ranks communicates over the network."""
     cores: int
-    """CPU cores of a node, which CPU ranks share."""
+    """Number of CPU cores per node, which CPU ranks share."""
 
     def crowding(self, ranks: int) -> float:
         """Return the number of CPU ranks per core; 1 on GPUs."""
@@ -44,11 +45,11 @@ class NodeKind:
 
 @dataclass(frozen=True)
 class StepWork:
-    """Work of the busiest rank in a step."""
+    """Work of the busiest rank in one step."""
 
     quantities: dict[Quantity, float]
-    """Amount of each quantity; waits in a pipeline and shared cores increase it."""
+    """Amount of each quantity, including waits in a pipeline and the effect of shared cores."""
     hidden: dict[Quantity, float]
-    """Part of the traffic that a device with its own streams sends while it computes."""
+    """Amount of traffic that a device with separate streams sends while it computes."""
     device: Literal["cpu", "cuda"]
     """Kind of slot."""

@@ -1,4 +1,4 @@
-"""Time of a kind of hardware for each quantity of work, from its data sheet or fitted to runs."""
+"""Time per unit of work on a kind of hardware, from its data sheet or fitted to runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Amount = Annotated[float, Field(ge=0)]
 RelativeError = Annotated[float, Field(ge=0, json_schema_extra={"unit": "share"})]
 
 ON_CPU: Mapping[Quantity, float] = {
-    "float32_flops": 1 / 50e9,  # a core with AVX-512
+    "float32_flops": 1 / 50e9,  # one core with AVX-512
     "bfloat16_flops": 1 / 25e9,
     "attention_flops": 1 / 20e9,
     "moved_bytes": 1 / 5e9,
@@ -28,59 +28,61 @@ ON_CPU: Mapping[Quantity, float] = {
     "rounds": 1e-3,
     "steps": 3e-3,
 }
-"""Seconds per unit on one core of a server; only the order of magnitude was measured."""
+"""Seconds per unit on one core of a server. The values are only right in order of magnitude."""
 ON_GPU: Mapping[Quantity, float] = {
     "moved_bytes": 1 / 1.5e12,
     "updated_bytes": 1 / 1.5e12,
-    "network_bytes": 1 / 40e9,  # a 400 Gbit/s adapter for each GPU
+    "network_bytes": 1 / 40e9,  # one 400 Gbit/s adapter per GPU
     "messages": 20e-6,
-    "block_passes": 250e-6,  # some 30 launches
+    "block_passes": 250e-6,  # about 30 kernel launches
     "rounds": 1e-3,
     "steps": 5e-3,
 }
 """Seconds per unit on a GPU and its host, for quantities that no data sheet gives."""
 PRODUCTS_REACH, ATTENTION_REACHES = 0.65, 0.4
-"""Shares of the peak that large matrix products, and fused attention, reach."""
+"""Shares of the peak FLOP/s that large matrix products and fused attention achieve."""
 NVLINK, PCIE = 200e9, 12e9
-"""Bytes/s of a collective from a GPU to the other GPUs of its node."""
+"""Bytes/s of a collective from one GPU to the other GPUs of its node."""
 PROCESS_BYTES = {"cpu": 350 * MIB, "cuda": 64 * MIB}
-"""Memory of a rank beyond its tensors: torch itself on a CPU, the allocator's pools on a GPU."""
+"""Memory of a rank in addition to its tensors: torch itself on a CPU, the allocator's pools on a
+GPU."""
 
 
 class MemoryRates(RecordModel):
-    """Bytes of a rank for each estimated byte, by the part of the estimate."""
+    """Actual bytes of a rank per estimated byte, by part of the estimate."""
 
     fixed: Amount
-    """Bytes beyond all parts."""
+    """Bytes in addition to all parts, independent of the estimate."""
     lasting: Amount
-    """Weights, gradients and optimizer states."""
+    """Factor for weights, gradients and optimizer states."""
     gathered: Amount
-    """Gathered weights and gradients of the active layers."""
+    """Factor for gathered weights and gradients of the active layers."""
     activations: Amount
-    """Activations."""
+    """Factor for activations."""
     logits: Amount
-    """Logits, their log-softmax and gradients."""
+    """Factor for logits, their log-softmax and their gradients."""
 
 
 class Accuracy(RecordModel):
-    """Errors of predictions for the runs of a kind of hardware; the fit excludes the run itself."""
+    """Errors of predictions for runs on a kind of hardware; each prediction is by a fit to other
+    runs."""
 
     step_median: RelativeError | None
-    """Median error of the step time; absent without a measured step time."""
+    """Median relative error of the step time; absent without a measured step time."""
     step_p95: RelativeError | None
-    """Error that 95 % of the runs do not exceed."""
+    """Relative error of the step time that 95 % of the runs do not exceed."""
     memory_median: RelativeError | None
-    """Median error of the memory peak."""
+    """Median relative error of the memory peak."""
     memory_p95: RelativeError | None
-    """Error that 95 % of the runs do not exceed."""
+    """Relative error of the memory peak that 95 % of the runs do not exceed."""
     fits_judged: Annotated[int, Field(ge=0)]
-    """Runs that were predicted to fit."""
+    """Number of runs that were predicted to fit into memory."""
     fits_wrong: Annotated[int, Field(ge=0)]
-    """Runs among them that ran out of memory or needed more than a slot has."""
+    """Number of these runs that ran out of memory or needed more than a slot has."""
 
 
 class Calibration(RecordModel):
-    """Coefficients of a kind of hardware, and their accuracy."""
+    """Coefficients for a kind of hardware, with their accuracy."""
 
     device_name: str
     """Name of the GPU or CPU."""
@@ -89,15 +91,15 @@ class Calibration(RecordModel):
     seconds: dict[Quantity, Amount]
     """Seconds per unit of each quantity."""
     memory: MemoryRates
-    """Bytes per estimated byte."""
+    """Actual bytes per estimated byte, by part of the estimate."""
     memory_margin: Annotated[float, Field(ge=1)] = 1.0
-    """Factor on the predicted memory that no known run exceeds; a job fits only with it."""
+    """Factor on the predicted memory peak that no known run exceeds; `fits` includes it."""
     accuracy: Accuracy | None = None
-    """Errors over the runs; absent without runs."""
+    """Errors of the predictions for the runs; absent without runs."""
 
 
 def sheet_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration | None:
-    """Return the coefficients of the data sheet; None for an unknown GPU.
+    """Return the coefficients from the data sheet; None for an unknown GPU.
 
     Args:
         device: `cpu` or `cuda`.
@@ -124,9 +126,9 @@ def sheet_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration
 
 
 def prior_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration:
-    """Return the initial coefficients of a fit; an H100's for an unknown GPU.
+    """Return the initial coefficients of a fit; for an unknown GPU, those of an H100.
 
-    The first run scales all of them.
+    The first run then scales all of them.
     """
     known = sheet_rates(device, device_name)
     if known is None:
@@ -139,8 +141,8 @@ def prior_rates(device: Literal["cpu", "cuda"], device_name: str) -> Calibration
 def seconds_by_quantity(work: StepWork, seconds: Mapping[Quantity, float]) -> dict[Quantity, float]:
     """Return the seconds of a step by quantity; their sum is the step time.
 
-    A CPU does everything in sequence. A GPU computes while its host launches and while overlapping
-    traffic is sent: only the longest of the three counts.
+    A CPU does all work in sequence. A GPU computes while the host launches kernels and while
+    overlapping traffic is sent, so only the longest of these three counts.
     """
     spent = {name: amount * seconds[name] for name, amount in work.quantities.items() if amount}
     if work.device == "cpu":

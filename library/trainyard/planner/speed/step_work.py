@@ -1,7 +1,7 @@
-"""Work of one step on the busiest rank: operations, bytes and messages, by quantity.
+"""Work of one step on the busiest rank, by quantity: operations, bytes and messages.
 
-Each quantity is multiplied by a coefficient of the hardware (`trainyard.planner.speed.rates`), in
-seconds per unit; the sum is the step time. The quantities follow from spec and layout.
+The quantities follow from spec and layout. Each is multiplied by a coefficient of the hardware in
+seconds per unit (`trainyard.planner.speed.rates`); the sum of the products is the step time.
 """
 
 from __future__ import annotations
@@ -27,30 +27,34 @@ from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.flops import matmul_parameters_of_a_block
 
 COMPILED = 0.5
-"""Share of elementwise bytes, and of the host's launches, that remains when blocks are compiled."""
+"""Share of elementwise bytes, and of the host's kernel launches, that remains in compiled
+blocks."""
 SELECTIVE = 0.5
-"""Share of a block's products that backward repeats under `selective`: every second product."""
+"""Share of a block's matrix products that backward recomputes under `selective`: every second
+one."""
 QUANTIZED = 0.6
-"""Time of a float8 product with its casts, relative to bfloat16, on a GPU with float8."""
+"""Time of a float8 product including its casts, relative to bfloat16, on a GPU with float8."""
 EMULATED = 2.0
-"""The same on a CPU, which rounds the operands and multiplies in the type of computation."""
+"""Time of an emulated float8 product, relative to a product without quantization, on a CPU, which
+rounds the operands and multiplies in the dtype of the computation."""
 COLLECTIVES_OF_A_STEP = 4
-"""Collectives of a step that no axis counts: norm of the gradient, loss, digests, decisions."""
+"""Number of collectives per step that belong to no axis: gradient norm, loss, digests,
+decisions."""
 
 
 def step_work(
     spec: JobSpec, layout: Layout, *, partition: BatchPartition, node: NodeKind
 ) -> StepWork:
-    """Return the work of a step.
+    """Return the work of one step.
 
     Args:
         spec: the job, without `auto` values.
         layout: the parallel axes.
         partition: micro-batch size and rounds.
-        node: nodes of the ranks.
+        node: kind of the nodes.
 
     Raises:
-        SpecError: the model or the batch cannot be cut into the stages of a pipeline.
+        SpecError: the pipeline cannot divide the model, or the batch into micro-batches.
     """
     pipeline = plan_pipeline(spec, layout, partition)
     rounds = partition.rounds if pipeline is None else pipeline.runs * pipeline.microbatches
@@ -63,7 +67,7 @@ def step_work(
     bubble = 0.0 if pipeline is None else pipeline.bubble_share
     mean = sum(rank.flops for rank in ranks) / len(ranks)
     crowding = node.crowding(layout.world_size)
-    # Waiting ranks leave their core to others, so either the slowest rank or the cores decide.
+    # Waiting ranks leave their cores to others, so either the slowest rank or the cores limit.
     stretch = max(1 / (1 - bubble), crowding * mean / busiest.flops)
     quantities = {name: amount * stretch for name, amount in busiest.computed().items()}
     hidden: dict[Quantity, float] = {}
@@ -81,7 +85,7 @@ def step_work(
 
 
 def _leaves_node(axis: str, layout: Layout, node: NodeKind) -> bool:
-    """Return whether the ranks of an axis are on several nodes."""
+    """Return whether the ranks of an axis span several nodes."""
     reach = 1
     for each in reversed(MESH_AXES):  # the fastest-varying axis first
         reach *= layout.size(each.name)
@@ -91,7 +95,7 @@ def _leaves_node(axis: str, layout: Layout, node: NodeKind) -> bool:
 
 
 class _Rank:
-    """One rank of a pipeline, or of the whole model."""
+    """One rank of a pipeline; without a pipeline, a rank with the whole model."""
 
     def __init__(
         self, spec: JobSpec, layout: Layout, *, partition: BatchPartition, part: Part, rounds: int
@@ -110,7 +114,7 @@ class _Rank:
         blocks = part.layers * matmul_parameters_of_a_block(a)
         passes = 3 + self.repeated
         products = 2 * self.tokens * (blocks * passes * _quantized(spec) + 3 * self.head)
-        # Causal attention: two products in forward, for scores and values of half of the pairs.
+        # Causal attention: two products in forward, for scores and values, on half of the pairs.
         pairs = self.tokens * spec.training.seq_len / 2
         attention = 4 * pairs * a.attention_dim * part.layers
         self.products = rounds * products / self.matrices
@@ -132,7 +136,7 @@ class _Rank:
         }
 
     def _moved(self, fewer: float) -> float:
-        """Return the bytes written and read for activations and logits of a micro-batch."""
+        """Return the bytes that one micro-batch reads and writes for activations and logits."""
         spec, tokens = self.spec, math.ceil(self.tokens)
         saved = activations_of_a_block(spec, self.layout, tokens=tokens)
         moved = self.part.layers * saved * (3 + self.repeated) * fewer
@@ -151,7 +155,7 @@ class _Rank:
         return counted / shards * (4 * BYTES[weight] + 4 * BYTES[state])
 
     def traffic(self, stages: int) -> list[tuple[str, Traffic]]:
-        """Return the rank's traffic for each axis, with this many pipeline stages on the rank."""
+        """Return the rank's traffic by axis, if the rank has this many pipeline stages."""
         spec, layout, a = self.spec, self.layout, self.shape
         counted = count_parameters(a)
         heads = self.tokens * self.compute / self.matrices
@@ -178,7 +182,7 @@ class _Rank:
 
 
 def _repeated(spec: JobSpec) -> float:
-    """Return the share of a block's forward that backward repeats."""
+    """Return the share of a block's forward pass that backward recomputes."""
     match spec.activation_checkpoint.mode:
         case "none":
             return 0.0
@@ -191,12 +195,12 @@ def _repeated(spec: JobSpec) -> float:
 
 
 def _repeated_attention(spec: JobSpec) -> float:
-    """Return the share of attention that backward repeats; `selective` keeps its output."""
+    """Return the share of attention that backward recomputes; `selective` keeps its output."""
     return 0.0 if spec.activation_checkpoint.mode == "selective" else _repeated(spec)
 
 
 def _quantized(spec: JobSpec) -> float:
-    """Return the time of a block's products relative to products without quantization."""
+    """Return the time of a block's products, relative to products without quantization."""
     if number_format(spec) is None:
         return 1.0
     part = quantized_elements(spec) / matmul_parameters_of_a_block(spec.architecture)

@@ -1,1 +1,1 @@
-"""Artifacts of jobs: uploads by supervisors, and views of people."""
+"""Artifacts of jobs: uploads by supervisors, and views for people."""

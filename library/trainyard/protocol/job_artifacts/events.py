@@ -8,16 +8,16 @@ from trainyard.protocol.event_kinds import EventData
 from trainyard.run.artifacts.artifact_records import DropReason
 
 ArtifactGroup = Literal["image", "histogram", "files"]
-"""Group of artifacts with its own list on the page of a job."""
+"""Group of artifacts; each group has its own list on the page of a job."""
 
 
 class OutputDropped(EventData):
-    """Artifacts or logs of an attempt were dropped; one event for each reason."""
+    """Artifacts or logs of an attempt were dropped; there is one event per reason."""
 
     what: Literal["artifacts", "logs"]
-    """What was dropped."""
+    """Kind of the dropped data."""
     reason: DropReason
-    """Why."""
+    """Reason of the drop."""
     first: str | None
     """Name of the first dropped artifact; null for logs."""
 
@@ -28,4 +28,5 @@ class ArtifactsStored(EventData):
     count: int
     """Number of artifacts."""
     group: ArtifactGroup | None = None
-    """Group of the artifacts; `files` for all others. Null in a notice of an earlier version."""
+    """Group of the artifacts; `files` for other artifacts. Null in a notice of an earlier
+    version."""

@@ -10,14 +10,15 @@ from trainyard.base.model_base import RecordModel
 from trainyard.run.artifacts.artifact_records import DropReason
 
 BLOCK_BYTES = 1024 * 1024
-"""Bytes of one upload; only the last upload of a file may have fewer."""
+"""Number of bytes in one upload; only the last upload of a file may have fewer."""
 ARTIFACT_DIGEST = r"^sha256:[0-9a-f]{64}$"
 
 
 class UploadReply(RecordModel):
-    """The answer to a block of an artifact's content."""
+    """Reply to the upload of a block of an artifact's content."""
 
     stored: Annotated[int, Field(ge=0)]
-    """Stored bytes: the offset at which the sender continues, until it equals the size."""
+    """Number of stored bytes: the offset at which the sender continues, until all bytes are
+    stored."""
     refused: DropReason | None = None
-    """Why the content is refused."""
+    """Reason for which the server refuses the content."""

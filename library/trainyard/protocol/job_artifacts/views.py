@@ -6,16 +6,16 @@ from trainyard.base.model_base import RecordModel
 
 
 class HistogramView(RecordModel):
-    """Counts of values in bins of equal width."""
+    """Histogram: counts of values in bins of equal width."""
 
     edges: tuple[float, ...]
-    """Ascending edges of the bins, one more than bins; empty without a finite value."""
+    """Edges of the bins, ascending, one more than bins; empty if no value is finite."""
     counts: tuple[int, ...]
     """Number of finite values in each bin; the last bin includes its upper edge."""
     nan: int
     """Number of NaN values."""
     positive_infinity: int
-    """Number of infinite values."""
+    """Number of values of plus infinity."""
     negative_infinity: int
     """Number of values of minus infinity."""
 
@@ -24,27 +24,30 @@ class ArtifactView(RecordModel):
     """An image, a histogram or a file that an attempt logged."""
 
     id: str
-    """Its id."""
+    """Id of the artifact."""
     attempt: int
     """Number of the attempt."""
     process: int | None
-    """Number of the process that logged it; null for files collected at the end of the attempt."""
+    """Number of the process that logged the artifact; null for a file that was collected at the end
+    of the attempt."""
     kind: str
-    """`image`, `histogram`, `output` (collected), or the script's own kind, such as `file`."""
+    """Kind of artifact: `image`, `histogram`, `output` for a collected file, or the kind that the
+    script gave, such as `file`."""
     name: str
-    """Its name, with `/` between folders; the newest artifact of a name counts."""
+    """Name of the artifact, with `/` between folders. If several artifacts have the same
+    name, the newest counts."""
     step: int | None
-    """Completed optimizer steps; null if the script gave none."""
+    """Number of completed optimizer steps; null if the script gave none."""
     caption: str
-    """Its caption."""
+    """Caption of the artifact."""
     time: float
-    """When it was logged, Unix time in seconds."""
+    """Time at which the artifact was logged, Unix time in seconds."""
     size: int | None
-    """Bytes of its content; null for a histogram."""
+    """Size of the content, in bytes; null for a histogram."""
     digest: str | None
-    """SHA-256 of its content; null for a histogram."""
+    """SHA-256 of the content; null for a histogram."""
     media_type: str | None
-    """Media type, detected from its first bytes: an image type, or `application/octet-stream`; null
-    for a histogram."""
+    """Media type, detected from the first bytes of the content: an image type, or
+    `application/octet-stream`; null for a histogram."""
     histogram: HistogramView | None
-    """The histogram."""
+    """Content of a histogram; null for other kinds."""

@@ -1,1 +1,1 @@
-"""Sources of nodes: messages of their provisioners and pilots, and views."""
+"""Sources of nodes: messages of provisioners and pilots, and views."""

@@ -1,4 +1,4 @@
-"""Messages between the server, the provisioners of nodes, and their pilots."""
+"""Messages between the server, the provisioners of nodes, and the pilots on nodes."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from trainyard.spec.storage_uri import ROOT_PATTERN
 
 SourceKind = Literal["slurm", "kubernetes", "ssh"]
 EngineState = Literal["unknown", "pending", "running", "completing", "ended"]
-"""State of an engine's job. `unknown` proves nothing: the engine fails, has forgotten the job, or
-lacks accounting."""
+"""State of a job in the engine. `unknown` proves nothing: the engine's call fails, or the engine
+has forgotten the job or lacks accounting."""
 Purpose = Literal["nodes", "check"]
-"""Purpose of a request: its pilots serve as nodes, or a single pilot checks the source and ends."""
+"""Purpose of a request. Pilots for `nodes` serve as nodes; the single pilot for `check` checks the
+source and then ends."""
 
 SOURCE_LABEL = "source"
-"""Label of each node of a source; its value is the source's name."""
+"""Key of a label that each node of a source has; the value is the name of the source."""
 MAX_NODES = 256
-"""Most nodes of one request."""
+"""Maximum number of nodes in one request."""
 MAX_JOBS = 10_000
-"""Most jobs in one report, and most jobs in its earlier parts."""
+"""Maximum number of jobs in one report, and of jobs in the earlier parts of a report."""
 MAX_CANCELS = 1000
-"""Most jobs in the reply to a report; the next reply has the rest."""
+"""Maximum number of jobs to cancel in the reply to a report; the next reply has the rest."""
 USEFUL_SECONDS = 300.0
-"""Shortest useful time on a node, from placement until its allocation's end forces a leave: start
-and save take minutes."""
+"""Minimum useful time on a node: from placement until the attempt must leave before the end of the
+node's allocation. Start and save alone take minutes."""
 SOURCE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME, examples=["slurm-a100"])]
-"""Name of a source, which is the prefix of its nodes' names."""
+"""Name of a source, and prefix of the names of its nodes."""
 RequestId = Annotated[str, Field(pattern=ID_PATTERN)]
-"""Id of a request for nodes. It is stored before the call of the engine, and names the engine's job
-(`trainyard-<id>`), so that the job is found after a repeated or a lost call."""
+"""Id of a request for nodes. The id is stored before the engine is called, and the engine's job is
+named `trainyard-<id>`, so that a repeated call, or one without a response, can find the job."""
 SecretHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Reason = Annotated[Text, Field(max_length=2000)]
 UnixTime = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_SECONDS = 1e8
-"""Longest time in a setting: three years. A date plus this time is always a valid date."""
+"""Maximum of a duration in the settings: three years. A date plus this duration is always valid."""
 MAX_NODE_HOURS = 1e9
-"""Highest limit of node-hours per month: more than 100,000 nodes can use."""
+"""Maximum of a limit on node-hours per month: the use of more than 100,000 nodes."""
 
 
 def _printable(text: str) -> str:
@@ -53,16 +54,16 @@ def _printable(text: str) -> str:
 
 
 Word = Annotated[str, AfterValidator(_printable)]
-"""Name from an engine, on one line, because terminals and pages show it."""
+"""Name from an engine, without line breaks, because terminals and pages show it on one line."""
 
 
 def job_name(request_id: str) -> str:
-    """Return the name of a request's job in the engine."""
+    """Return the name in the engine of a request's job."""
     return f"trainyard-{request_id}"
 
 
 def pilot_name(source: str, request_id: str, index: int) -> str:
-    """Return the node name of pilot `index` of a request."""
+    """Return the node name of the pilot with this index in a request."""
     return f"{source}-{request_id}-{index}"
 
 
@@ -70,242 +71,247 @@ class NodeShape(RecordModel):
     """Expected resources of each node of a source."""
 
     slots: Annotated[int, Field(ge=1, le=1024)]
-    """Slots."""
+    """Number of slots."""
     device: Literal["cpu", "cuda"]
-    """Kind of its slots."""
+    """Kind of the node's slots."""
     labels: Labels = Field(default_factory=dict)
-    """Labels of its nodes; each also has `source=<name>`."""
+    """Labels of each node, in addition to `source=<name>`."""
     roots: Annotated[
         tuple[Annotated[str, Field(pattern=ROOT_PATTERN.pattern)], ...], Field(max_length=64)
     ] = ("checkpoints",)
-    """Storage roots that its nodes see. The registration detects a node that sees another storage
-    under a name, as for any node."""
+    """Storage roots that each node sees. Registration of a node detects a root that is different
+    storage on this node, as for any node."""
 
 
 class SourceLimits(RecordModel):
-    """Limits of requests to a source."""
+    """Limits on the requests to a source."""
 
     pending: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Most requests that wait in the engine at the same time."""
+    """Maximum number of requests that wait in the engine at the same time."""
     nodes: Annotated[int, Field(ge=1, le=100_000)] = 16
-    """Most nodes that are requested or allocated at the same time."""
+    """Maximum number of nodes that are requested or allocated at the same time."""
     nodes_per_request: Annotated[int, Field(ge=1, le=MAX_NODES)] = 8
-    """Most nodes of one request."""
+    """Maximum number of nodes in one request."""
     node_hours_per_month: Annotated[float, Field(ge=0, le=MAX_NODE_HOURS)] | None = None
-    """Most node-hours in a calendar month (UTC), including running requests up to their end;
-    unlimited when absent."""
+    """Maximum number of node-hours per calendar month (UTC), including those of running requests
+    until their end; unlimited when absent."""
 
 
 class SourceRegistration(RecordModel):
     """Registration of a source by its provisioner, at its start and after each change."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     name: SourceName
-    """Its name; a source token is bound to it."""
+    """Name of the source; its source token is valid for this name only."""
     kind: SourceKind
     """Kind of engine."""
     shape: NodeShape
-    """Resources of each of its nodes."""
+    """Expected resources of each node of the source."""
     limits: SourceLimits
-    """Limits of requests to it."""
+    """Limits on the requests to the source."""
     request_seconds: Annotated[float, Field(ge=60, le=LONGEST_SECONDS)] | None
-    """Length of an allocation; when absent, nodes stay until they are released."""
+    """Duration of an allocation; when absent, nodes stay until they are released."""
     idle_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
-    """Time without an attempt after which nodes are released."""
+    """Time without an attempt after which a node is released."""
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)]
-    """Time before the end of an allocation at which its attempts save and leave."""
+    """Time before the end of an allocation at which attempts on the node save and leave."""
     check_addresses: bool
-    """Whether a pilot must join from one of its addresses in the engine; off behind NAT."""
+    """Whether a pilot must join from an address that the engine reports for it; disable behind
+    NAT."""
     version: Word
-    """Version of Trainyard at the provisioner."""
+    """Version of Trainyard on the provisioner's machine."""
 
 
 class SourceRegistrationReply(RecordModel):
-    """The answer to the registration of a source."""
+    """Reply to the registration of a source."""
 
     source_token: str | None
-    """Token of the source, sent once when it joins."""
+    """Token of the source; only sent in the reply to its first registration."""
 
 
 class SourceMessage(RecordModel):
-    """The Celery message to a provisioner: ids only. It grants nothing; only a claim does."""
+    """Celery message to a provisioner. It only contains ids and grants nothing; only a claim
+    grants."""
 
     source: SourceName
-    """Source."""
+    """Name of the source."""
     call: Literal["submit", "cancel", "list", "status", "explain"]
-    """Call of the engine: `list` is for all requests of the source, the others for one."""
+    """Requested call to the engine. `list` concerns all requests of the source, the other calls
+    one."""
     request_id: RequestId | None = None
-    """The request; absent for `list`."""
+    """Id of the request; absent for `list`."""
 
 
 class RequestClaim(RecordModel):
-    """Claim of a request by the provisioner, before it calls the engine; repeats are granted."""
+    """Claim of a request by the provisioner before its call to the engine; a repeat is granted."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     source: SourceName
-    """Its source."""
+    """Source of the request."""
     secret_hashes: Annotated[tuple[SecretHash, ...], Field(max_length=MAX_NODES)]
-    """SHA-256 of each pilot's join secret, by index. The server drops those beyond the request's
-    number of nodes, which the reply to the claim gives. The provisioner draws the secrets, keeps
-    them in a file of mode 0600 and passes them to the pilots. The server sees a secret only when
-    its pilot joins."""
+    """SHA-256 of the join secret of each pilot, by index. The server ignores hashes beyond the
+    request's number of nodes, which the provisioner only learns from the reply. The provisioner
+    draws the secrets, keeps them in a file of mode 0600 and passes them to the pilots. The server
+    receives a secret only when its pilot joins."""
 
 
 class RequestOrder(RecordModel):
-    """The answer to a claim: the job to submit to the engine, or to cancel."""
+    """Reply to a claim: the job that the provisioner must submit to the engine or cancel."""
 
     request_id: RequestId
-    """The request."""
+    """Id of the request."""
     purpose: Purpose
-    """Purpose of its pilots."""
+    """Purpose of the request's pilots."""
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)]
-    """Number of nodes; each has one pilot."""
+    """Number of nodes, with one pilot each."""
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-    """Length of the allocation; unlimited when absent."""
+    """Duration of the allocation; unlimited when absent."""
     wanted: bool
-    """Whether the nodes are still wanted. If not, nothing is submitted, and an existing job is
-    cancelled."""
+    """Whether the nodes are still wanted. If not, the provisioner submits nothing, and cancels an
+    existing job."""
     urls: Annotated[tuple[str, ...], Field(max_length=8)] = ()
-    """URLs of the server for pilots; the provisioner's own setting takes precedence."""
+    """URLs of the server for pilots; a setting of the provisioner takes precedence."""
 
 
 class EngineNode(RecordModel):
-    """A node of an engine's job, as the engine describes it."""
+    """A node of an engine's job, as reported by the engine."""
 
     index: Annotated[int, Field(ge=0, lt=MAX_NODES)]
-    """Index of its pilot."""
+    """Index of the node's pilot."""
     instance: Annotated[Word, Field(min_length=1, max_length=200)]
-    """The engine's name of this run of the pilot; a requeue or a new pod has another name."""
+    """The engine's name for this run of the pilot. A requeue or a new pod gets another name."""
     host: Annotated[Word, Field(max_length=255)] = ""
-    """The engine's name of the machine."""
+    """The engine's name for the machine."""
     addresses: Annotated[
         tuple[Annotated[Word, Field(max_length=64)], ...], Field(max_length=16)
     ] = ()
-    """Addresses of the machine or pod; empty if the engine does not report them."""
+    """Addresses of the machine or pod; empty if the engine does not report any."""
     gone: bool = False
-    """Whether the engine reports that no process of this instance is left. This is a proof, even
-    while other instances of the job run; a missing instance is not proved gone."""
+    """Whether the engine reports that this instance has no process left. Such a report is a proof,
+    even while other instances of the job run. Absence of the instance from a report is no proof."""
 
 
 class EngineJob(RecordModel):
-    """An engine's job, as the engine describes it now."""
+    """A job in the engine, as reported by the engine."""
 
     request_id: RequestId
-    """The request, from the job's name."""
+    """Id of the request, from the name of the job."""
     ref: Annotated[Word, Field(min_length=1, max_length=200)]
-    """The engine's id of the job."""
+    """The engine's id for the job."""
     state: EngineState
-    """Its state."""
+    """State of the job in the engine."""
     gone: bool = False
-    """Whether the engine reports that no process of the job is left. This is a proof, as is the end
-    of a node's processes. Never set for `unknown`."""
+    """Whether the engine reports that the job has no process left. Such a report is a proof, as is
+    the same report for a node. Never set for `unknown`."""
     reason: Reason = ""
-    """Why it waits or has ended, in the engine's words."""
+    """Reason why the job waits or has ended, as text from the engine."""
     starts_at: UnixTime | None = None
-    """Expected or actual start."""
+    """Expected or actual start of the job."""
     ends_at: UnixTime | None = None
-    """Expected or actual end; it may change with the engine's limits."""
+    """Expected or actual end of the job; it may change when the engine's limits change."""
     nodes: Annotated[tuple[EngineNode, ...], Field(max_length=MAX_NODES)] = ()
-    """Its nodes that have started. An index may have several instances: a running one, and earlier
-    ones, which have `gone` if the engine proves that."""
+    """Nodes of the job that have started. An index may have several instances: a running instance
+    and earlier instances, which have `gone` if the engine proves their end."""
 
 
 class NeedsLogin(RecordModel):
-    """The route to the engine needs a person."""
+    """The connection to the engine needs a login by a person."""
 
     reason: Reason
-    """Why."""
+    """Reason for the login."""
     command: Annotated[Text, Field(max_length=500)]
-    """Command that renews the login, on the provisioner's machine."""
+    """Command for the provisioner's machine that renews the login."""
 
 
 class SourceReport(RecordModel):
-    """Result of a provisioner's call of the engine."""
+    """Result of a provisioner's call to the engine."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     source: SourceName
-    """Its source."""
+    """Source of the sender."""
     jobs: Annotated[tuple[EngineJob, ...], Field(max_length=MAX_JOBS)] = ()
     """Jobs that the engine reported."""
     earlier: Annotated[tuple[RequestId, ...], Field(max_length=MAX_JOBS)] = ()
-    """Requests with jobs in the previous reports: a long answer comes in several reports, and the
-    last of them is complete."""
+    """Ids of requests with a job in an earlier part of this report. A long report is split into
+    several parts, of which the last is complete."""
     complete: bool = False
-    """Whether these and the earlier ones are all jobs of the source. A submitted job that is
-    missing is `unknown`, never gone."""
+    """Whether `jobs` and `earlier` contain all jobs of the source. A submitted job that is missing
+    then becomes `unknown`, never gone."""
     asked: RequestId | None = None
-    """The request of the call, if it had one."""
+    """Id of the request that the call was for; absent for a call without a request."""
     explanation: Reason | None = None
-    """Answer to `explain`."""
+    """Result of the call `explain`."""
     error: Reason | None = None
-    """Why the call failed; the state of its jobs is then `unknown`."""
+    """Reason why the call failed; the state of the source's jobs is then `unknown`."""
     refused: bool = False
-    """Whether the error is the engine's final refusal of the request (an invalid option, a limit
+    """Whether the error is a final refusal of the request by the engine (an invalid option, a limit
     of an account), so that a repeat is useless."""
     needs_login: NeedsLogin | None = None
-    """Set while the route to the engine needs a person."""
+    """Required login; set while the connection to the engine needs a login by a person."""
 
 
 class SourceReportReply(RecordModel):
-    """The answer to a source's report."""
+    """Reply to a source's report."""
 
     cancel: Annotated[tuple[RequestId, ...], Field(max_length=MAX_CANCELS)] = ()
-    """Requests with jobs to cancel: withdrawn requests, and orphans without a row."""
+    """Ids of requests with a job to cancel: withdrawn requests, and requests unknown to the
+    server."""
 
 
 class PilotIdentity(RecordModel):
-    """Identity of one run of a pilot; a join secret is valid for one instance at a time."""
+    """Identity of one run of a pilot; a join secret is valid for one run at a time."""
 
     request_id: RequestId
-    """Its request."""
+    """Id of the pilot's request."""
     index: Annotated[int, Field(ge=0, lt=MAX_NODES)]
-    """Its index."""
+    """Index of the pilot in the request."""
     instance: Annotated[Word, Field(min_length=1, max_length=200)]
-    """The engine's name of this run, as in `EngineNode.instance`."""
+    """The engine's name for this run, as in `EngineNode.instance`."""
 
 
 class CheckResult(RecordModel):
     """One finding of the check of a source."""
 
     name: Annotated[str, Field(pattern=NAME, max_length=40)]
-    """Subject of the check: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ..."""
+    """Subject of the finding: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ..."""
     passed: bool
-    """Whether it satisfies a pilot's needs."""
+    """Whether the finding satisfies a pilot's needs."""
     detail: Reason
-    """What was found, and what is needed."""
+    """Found state and required state."""
 
 
 class CheckReport(RecordModel):
-    """Findings of the pilot of a check, sent once with its join secret."""
+    """Findings of a check's pilot, sent once and authenticated by the pilot's join secret."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     pilot: PilotIdentity
-    """The sender."""
+    """Identity of the pilot that sends the report."""
     results: Annotated[tuple[CheckResult, ...], Field(min_length=1, max_length=50)]
-    """Its findings."""
+    """Findings of the check."""
 
 
 class MessagesRequest(RecordModel):
-    """Long poll of a worker that does not use the broker."""
+    """Long poll for messages by a worker that does not use the broker."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     node: Annotated[str, Field(pattern=NAME, max_length=100)]
-    """Its name."""
+    """Name of the worker's node."""
     wait_seconds: Annotated[float, Field(ge=0, le=30)] = 25.0
-    """Longest time that the server holds the poll while it has no message."""
+    """Maximum time for which the server holds the poll while it has no message."""
     known: Annotated[tuple[str, ...], Field(max_length=1024)] = ()
-    """Ids of launches and operations that it is starting; the server does not send them again."""
+    """Ids of launches and operations that the worker is starting; the server does not resend
+    them."""
 
 
 class MessagesReply(RecordModel):
-    """Ids for a worker to claim. As with the broker, an id grants nothing; only a claim does."""
+    """Ids for a worker to claim. An id grants nothing, as with the broker; only a claim grants."""
 
     attempts: tuple[str, ...] = ()
-    """Ids of attempts with an unclaimed share on the node."""
+    """Ids of attempts with a share on the node that is not claimed yet."""
     operations: tuple[str, ...] = ()
-    """Ids of unclaimed operations that were given to the node."""
+    """Ids of operations that are assigned to the node and not claimed yet."""

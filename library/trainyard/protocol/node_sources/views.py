@@ -1,4 +1,4 @@
-"""Views, orders and events of node sources and of requests for nodes."""
+"""Views, request bodies and events of node sources and of requests for nodes."""
 
 from __future__ import annotations
 
@@ -20,136 +20,136 @@ from trainyard.protocol.node_sources.messages import (
 )
 
 RequestState = Literal["wanted", "pending", "running", "leaving", "ended"]
-"""`wanted` until the engine has the job; `leaving` once its nodes are withdrawn or near their end;
-`ended` when the engine proves that nothing of it is left."""
+"""State of a request: `wanted` until the engine has the job, `leaving` once the nodes are withdrawn
+or near the end of their allocation, `ended` once the engine proves that no process is left."""
 
 
 class SourceOrder(SpecModel):
-    """Body of pause; every field is optional."""
+    """Body of a request to pause a source; every field is optional."""
 
     reason: Annotated[Text, Field(max_length=500)] | None = None
-    """Reason, shown with the source."""
+    """Reason, which is shown with the source."""
 
 
 class NodesRequest(SpecModel):
-    """Body of a request for nodes by a person."""
+    """Body of a person's request for nodes."""
 
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
-    """Nodes."""
+    """Number of nodes."""
 
 
 class SourceView(RecordModel):
     """A source of nodes."""
 
     name: str
-    """Name."""
+    """Name of the source."""
     kind: SourceKind
     """Kind of engine."""
     shape: NodeShape
-    """Expected resources of each of its nodes."""
+    """Expected resources of each node of the source."""
     limits: SourceLimits
-    """Limits of requests to it."""
+    """Limits on the requests to the source."""
     request_seconds: float | None
-    """Length of an allocation; absent if nodes stay until they are released."""
+    """Duration of an allocation; absent if nodes stay until they are released."""
     idle_seconds: float
-    """Time without an attempt after which nodes are released."""
+    """Time without an attempt after which a node is released."""
     online: bool
-    """Whether its provisioner answers."""
+    """Whether reports of the source's provisioner arrive."""
     listed_at: datetime | None
-    """When the engine last listed its jobs."""
+    """Time at which the engine last listed the source's jobs."""
     error: str | None
-    """Why the last call of the engine failed; absent if it succeeded."""
+    """Reason why the last call to the engine failed; absent if the call succeeded."""
     needs_login: NeedsLogin | None
-    """Set while the route to the engine needs a person."""
+    """Required login; set while the connection to the engine needs a login by a person."""
     paused: bool
-    """Whether it receives no new requests."""
+    """Whether the source is paused, so that it receives no new requests."""
     paused_by: str | None
-    """Who paused it."""
+    """Person who paused the source."""
     pause_reason: str | None
-    """Why."""
+    """Reason for the pause."""
     pending_requests: int
-    """Requests queued in the engine or being submitted."""
+    """Number of requests that are queued in the engine or being submitted."""
     nodes_asked: int
-    """Nodes of these requests."""
+    """Number of nodes in the pending requests."""
     nodes_running: int
-    """Nodes of running requests."""
+    """Number of nodes in running requests."""
     node_hours_this_month: float
-    """Node-hours of the calendar month so far."""
+    """Node-hours that the source used in this calendar month."""
     registered_at: datetime
-    """When it first registered."""
+    """Time of the source's first registration."""
     version: str
-    """Version of Trainyard at the provisioner."""
+    """Version of Trainyard on the provisioner's machine."""
 
 
 class NodeRequestView(RecordModel):
     """A request for nodes."""
 
     id: str
-    """Id; the engine's job is named after it."""
+    """Id of the request; the engine's job is named after it."""
     source: str
-    """Source."""
+    """Name of the source."""
     purpose: Purpose
-    """Purpose of its pilots."""
+    """Purpose of the request's pilots."""
     state: RequestState
-    """State."""
+    """State of the request."""
     nodes: int
-    """Nodes."""
+    """Number of nodes."""
     seconds: float | None
-    """Length of the allocation; unlimited when absent."""
+    """Duration of the allocation; unlimited when absent."""
     caused_by: str
-    """The queued jobs that caused it, or the person who made it."""
+    """Queued jobs that caused the request, or the person who made it."""
     ref: str | None
-    """The engine's id of the job."""
+    """The engine's id for the job."""
     engine_state: str
-    """The engine's last answer; `unknown` proves nothing."""
+    """State of the job in the engine's last report; `unknown` proves nothing."""
     reason: str
-    """Why it waits or ended, from the engine or from Trainyard."""
+    """Reason why the request waits or ended, from the engine or from Trainyard."""
     starts_at: datetime | None
-    """Expected or actual start, from the engine."""
+    """Expected or actual start of the allocation, from the engine."""
     ends_at: datetime | None
-    """Expected or actual end, from the engine."""
+    """Expected or actual end of the allocation, from the engine."""
     joined: tuple[str, ...]
-    """Names of its nodes that have registered."""
+    """Names of the request's nodes that have registered."""
     results: tuple[CheckResult, ...] = ()
     """Findings of a check."""
     created_at: datetime
-    """When it was made."""
+    """Time at which the request was made."""
     ended_at: datetime | None
-    """When it ended."""
+    """Time at which the request ended."""
 
 
 class NodesRequested(EventData):
     """Nodes were requested from a source."""
 
     request_id: str
-    """Request."""
+    """Id of the request."""
     source: str
-    """Source."""
+    """Name of the source."""
     nodes: int
-    """Nodes."""
+    """Number of nodes."""
 
 
 class NodesReleased(EventData):
     """Nodes were withdrawn from a source, or an allocation has ended."""
 
     request_id: str
-    """Request."""
+    """Id of the request."""
     source: str
-    """Source."""
+    """Name of the source."""
     nodes: int
-    """Nodes."""
+    """Number of nodes."""
     ended: bool
-    """Whether the engine proves that nothing of it is left."""
+    """Whether the engine proves that the request has no process left."""
 
 
 class SourceChanged(EventData):
-    """A source was registered, paused or resumed, is away, or needs a login."""
+    """A source was registered, paused or resumed, became unreachable, or needs a login."""
 
     source: str
-    """Source."""
+    """Name of the source."""
     online: bool
-    """Whether its provisioner answers."""
+    """Whether reports of the source's provisioner arrive."""
     paused: bool
-    """Whether it receives no new requests."""
+    """Whether the source is paused, so that it receives no new requests."""
     needs_login: bool
-    """Whether its route to the engine needs a person."""
+    """Whether the connection to the engine needs a login by a person."""

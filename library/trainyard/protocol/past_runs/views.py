@@ -1,4 +1,4 @@
-"""Requests and views of imports: runs that other tools recorded."""
+"""Requests and views for imports of runs that other tools recorded."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ def _checked(name: str) -> str:
 
 MetricName = Annotated[
     str,
-    # The pattern is for readers of the schema; `is_storable` is stricter.
+    # The pattern only informs readers of the schema; `is_storable` is stricter.
     Field(min_length=1, max_length=LONGEST, pattern=r"^[^,\x00-\x20][^,\x00-\x1f]*$"),
     AfterValidator(_checked),
 ]
 ImportTool = Literal["wandb", "mlflow", "tensorboard"]
-"""A tool whose recorded runs can be imported."""
+"""Tool with recorded runs that can be imported."""
 MAX_IMPORT_POINTS = 20_000_000
-"""Most points of an imported run."""
+"""Maximum number of points in an imported run."""
 MAX_BATCH_POINTS = 2_000
-"""Most points of one request: a JSON document has at most 10,000 items, and a point has four."""
+"""Maximum number of points in one request. A JSON document may have 10,000 items, and a point takes
+four."""
 WrittenNumber = (
     Annotated[float, Field(allow_inf_nan=False)]
     | Annotated[str, Field(pattern="^(NaN|-?Infinity)$")]
 )
-"""A number; strings stand for NaN and infinity, which JSON lacks."""
+"""A number; NaN and infinity are strings, because JSON has no such numbers."""
 UnixTime = Annotated[float, Field(ge=0, le=10**11, json_schema_extra={"unit": "s"})]
-"""Seconds since 1970."""
+"""Unix time in seconds."""
 MAX_RENAMED = 2000
 
 
@@ -46,69 +47,70 @@ class ImportedRun(SpecModel):
     """A run that another tool recorded."""
 
     tool: ImportTool
-    """The tool."""
+    """Tool that recorded the run."""
     run_id: Annotated[Text, Field(min_length=1, max_length=200)]
-    """Name of the run in that tool."""
+    """Name of the run in the tool."""
     digest: Annotated[str, Field(pattern=PACK_DIGEST)]
-    """SHA-256 of the imported content; the same content is stored once."""
+    """SHA-256 of the imported content; the same content is only stored once."""
     summary: Annotated[dict[MetricName, WrittenNumber], Field(max_length=2000)] = Field(
         default_factory=dict
     )
-    """Last or best values that the tool stores separately from the series."""
+    """Last or best values that the tool stores apart from the series."""
     renamed: Annotated[
         dict[MetricName, Annotated[Text, Field(max_length=500)]], Field(max_length=MAX_RENAMED)
     ] = Field(default_factory=dict)
-    """Original name of each renamed series, by its new name; illegal names are replaced."""
+    """Original name of each renamed series, by new name. An import renames a series with an illegal
+    name."""
     points: Annotated[int, Field(ge=0, le=MAX_IMPORT_POINTS)]
-    """Number of points in all series."""
+    """Total number of points in all series."""
 
 
 class ImportView(RecordModel):
-    """An imported run, and the progress of its import."""
+    """An imported run, and the progress of the import."""
 
     job_id: str
-    """Its job."""
+    """Id of the job that the run became."""
     run: ImportedRun
-    """The run."""
+    """Imported run."""
     received: int
-    """Points that the server has; the import is complete once it has all of `run.points`."""
+    """Number of points that the server has received; the import is complete at `run.points`."""
 
 
 class ImportRequest(SpecModel):
-    """Body of an import: an ended run, without its points."""
+    """Body of an import: a run that has ended, without its points."""
 
     run: ImportedRun
-    """The run."""
+    """Run to import."""
     name: JobName
     """Name of the job."""
     description: Annotated[Text, Field(max_length=4000)] = ""
-    """What it was for."""
+    """Purpose of the run."""
     tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=MAX_TAGS)] = ()
-    """Words to filter by."""
+    """Tags by which lists of jobs can be filtered."""
     project: ProjectName = DEFAULT_PROJECT
-    """Project of the job; it must exist."""
+    """Existing project for the job."""
     command: Annotated[tuple[Word, ...], Field(strict=False, max_length=256)] = ()
-    """Words of the command, if the tool recorded it."""
+    """Command of the run, word by word, if the tool recorded it."""
     arguments: Annotated[dict[ArgumentName, ArgumentValue], Field(max_length=256)] = Field(
         default_factory=dict
     )
-    """Its configuration, in the form of `program.arguments`."""
+    """Configuration of the run, in the form of `program.arguments`."""
     state: Literal["succeeded", "failed", "stopped", "cancelled"]
-    """How it ended; `stopped` if the tool recorded no end."""
+    """Final state of the run; `stopped` if the tool recorded no end."""
     reason: Annotated[Text, Field(max_length=500)] = ""
-    """How it ended, in the words of the tool."""
+    """Reason for the end, as text from the tool."""
     start_time: UnixTime
-    """When it started."""
+    """Time at which the run started."""
     seconds: Seconds
-    """Time from the start to its end, or to its last sign of life."""
+    """Duration from the start of the run to its end, or to its last record."""
     last_step: Steps
-    """Greatest step of its points."""
+    """Highest step of all points."""
     loss: WrittenNumber | None = None
-    """Last loss, for lists."""
+    """Last loss of the run, shown in lists of jobs."""
 
 
 class ImportedSeries(SpecModel):
-    """Points of one series, by ascending step."""
+    """Points of one series, sorted by step, ascending."""
 
     name: MetricName
     """Name of the series."""
@@ -116,16 +118,16 @@ class ImportedSeries(SpecModel):
         list[tuple[Steps, UnixTime, WrittenNumber]],
         Field(min_length=1, max_length=MAX_BATCH_POINTS),
     ]
-    """Step, time and value of each."""
+    """Step, time and value of each point."""
 
 
 class ImportedPoints(SpecModel):
-    """Body with the next points of an import."""
+    """Body of a request with the next points of an import."""
 
     start: Annotated[int, Field(ge=0, le=MAX_IMPORT_POINTS)]
-    """Number of points before these."""
+    """Number of points that precede these points in the import."""
     series: Annotated[
         tuple[ImportedSeries, ...],
         Field(strict=False, min_length=1, max_length=MAX_BATCH_POINTS),
     ]
-    """The points; the same series may continue in the next request."""
+    """Next points, by series; a series may continue in the next request."""

@@ -12,12 +12,12 @@ from trainyard.spec.job import JobName
 
 
 class SessionRequest(SpecModel):
-    """Body of a browser login: a token or a one-time code."""
+    """Body of a browser login, with either a token or a one-time code."""
 
     token: Annotated[str, Field(max_length=200)] | None = None
-    """An API or admin token."""
+    """API token or admin token."""
     code: Annotated[str, Field(max_length=200)] | None = None
-    """The code of a one-time login link."""
+    """Code from a one-time login link."""
 
 
 class SessionView(RecordModel):
@@ -26,37 +26,38 @@ class SessionView(RecordModel):
     name: str
     """Name of the token behind the session."""
     kind: Literal["admin", "api"]
-    """Its scope."""
+    """Scope of the session."""
     expires_at: datetime | None
-    """When the session ends; absent for a bearer token."""
+    """Time at which the session ends; absent for a bearer token."""
 
 
 class TokenRequest(SpecModel):
-    """Body of a new token."""
+    """Body of a request for a new token."""
 
     name: JobName
-    """What it is for."""
+    """Purpose of the token."""
     kind: Literal["api", "join", "login"] = "api"
-    """`api` for people and programs, `join` for a node or source, `login` for a browser login."""
+    """Scope of the token: `api` for people and programs, `join` for a node or source, `login` for a
+    browser login."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
-    """Lifetime; when absent, a year for `api`, an hour for `join`, and ten minutes for `login`,
-    which is also the longest for `login`."""
+    """Lifetime of the token. When absent, a year for `api`, an hour for `join`, and ten minutes for
+    `login`. Ten minutes is also the maximum for `login`."""
 
 
 class TokenView(RecordModel):
-    """A token; its secret is shown once."""
+    """A token; only the response to its creation contains the secret."""
 
     id: str
-    """Id."""
+    """Id of the token."""
     name: str
-    """What it is for."""
+    """Purpose of the token."""
     kind: Literal["admin", "api", "join", "login", "node", "source"]
-    """What it may do."""
+    """Scope of the token."""
     secret: str | None = None
-    """The token itself; present only in the response to its creation."""
+    """Secret of the token; only present in the response to its creation."""
     created_at: datetime
-    """When it was made."""
+    """Time at which the token was created."""
     expires_at: datetime | None
-    """When it ends."""
+    """Time at which the token expires."""
     last_used_at: datetime | None
-    """When it was last used."""
+    """Time at which the token was last used."""

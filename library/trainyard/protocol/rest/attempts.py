@@ -18,112 +18,115 @@ from trainyard.training.data_stream import Windows
 
 
 class ContinuityCheck(RecordModel):
-    """A quantity that must be continuous across a resume."""
+    """Check of a quantity that must be continuous across a resume."""
 
     name: Literal["sequences", "tokens", "lr", "data_digest", "loss", "code"]
     """Name of the quantity."""
     ok: bool
-    """Whether it held."""
+    """Whether the quantity is continuous."""
     expected: str
-    """Value in the lineage."""
+    """Value of the quantity in the lineage."""
     got: str
-    """Value that the attempt reported."""
+    """Value of the quantity that the attempt reported."""
     within: str | None = None
-    """Bound of the comparison; absent if both must be equal."""
+    """Tolerance of the comparison; absent if both values must be equal."""
 
 
 class Continuity(RecordModel):
-    """Whether an attempt continues from the state of its parent checkpoint, within named bounds."""
+    """Whether an attempt continues the state of its parent checkpoint, within stated tolerances."""
 
     ok: bool
-    """Whether every check held."""
+    """Whether all checks succeeded."""
     step: int
-    """First step of the attempt, which is the checked step."""
+    """Checked step: the first step of the attempt."""
     checks: tuple[ContinuityCheck, ...]
-    """The checks."""
+    """Checks of single quantities."""
     exact: bool = False
-    """Whether every check held, nothing differs, and the digest of the sequences equals that of
-    another attempt."""
+    """Whether all checks succeeded, `differs` is empty, and the digest of the sequences equals the
+    digest that another attempt recorded."""
     differs: tuple[str, ...] = ()
-    """For a fork from another job: changed fields that affect the result, such as `optimizer.lr:
-    0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest."""
+    """For a fork of another job: changed fields that affect the result, such as `optimizer.lr:
+    0.0006 -> 0.0003`, and omitted parts of the checkpoint. The checks cover the other
+    quantities."""
     summary: str = ""
-    """The comparisons with their bounds, or the difference."""
+    """Summary: the comparisons with their tolerances, or the difference."""
 
 
 class AttemptNodeView(RecordModel):
-    """One node's share of an attempt."""
+    """Share of one node in an attempt."""
 
     node: str
-    """Node."""
+    """Name of the node."""
     node_rank: int
-    """Position in the attempt."""
+    """Position of the node in the attempt."""
     slots: tuple[int, ...]
-    """Slots that it holds."""
+    """Indices of the slots that the share holds."""
     state: AttemptNodeState
-    """State."""
+    """State of the share."""
     unreachable_since: datetime | None
-    """When its lease expired without a report of its supervisor; absent while reports arrive."""
+    """Time at which the lease expired without a report of the supervisor; absent while reports
+    arrive."""
     lost_at: datetime | None = None
-    """When the attempt ended without this share; its slots are held until it has ended."""
+    """Time at which the attempt ended without this share; the share holds its slots until it
+    ends."""
     outcome: AttemptOutcome | None
-    """How it ended."""
+    """Outcome of the share."""
 
 
 class AttemptView(RecordModel):
-    """One launch of a job."""
+    """An attempt: one launch of a job."""
 
     id: str
-    """Id."""
+    """Id of the attempt."""
     number: int
-    """Number within the job."""
+    """Number of the attempt in the job."""
     cause: AttemptCause
-    """Why it was launched."""
+    """Cause of the launch."""
     actor: str
-    """Who requested it."""
+    """Author of the launch."""
     state: AttemptState
-    """State."""
+    """State of the attempt."""
     outcome: AttemptOutcome | None
-    """How it ended."""
+    """Outcome of the attempt."""
     failure: Failure | None
-    """Why it failed, and the remedy."""
+    """Reason of the failure, with the remedy."""
     layout: Layout
-    """Parallel axes."""
+    """Sizes of the parallel axes."""
     layout_name: str
-    """The axes in words."""
+    """Layout as text."""
     device: DeviceKind
-    """Kind of its slots."""
+    """Kind of the attempt's slots."""
     auto: AutoValues
-    """Resolved value of each field that is `auto`."""
+    """Resolved value of each field with the value `auto`."""
     overrides: Overrides
-    """Settings that override the job's spec."""
+    """Settings that replace settings of the job's spec."""
     changes: tuple[Difference, ...]
     """Fields of the job's spec that the overrides change."""
     micro_batch_size: int | None
-    """Sequences in one forward pass of a rank; null for a program."""
+    """Number of sequences in one forward pass of a rank; null for a program."""
     parent_checkpoint_id: str | None
-    """Its parent checkpoint; absent for a fresh start."""
+    """Id of the parent checkpoint; absent for a fresh start."""
     start_step: int
-    """Step of that checkpoint; 0 for a fresh start."""
+    """Step of the parent checkpoint; 0 for a fresh start."""
     skip: Windows
     """Windows of the stream (start, end) that the lineage skips up to this attempt."""
     last_step: int
-    """Last step that it reported."""
+    """Last step that the attempt reported."""
     on_lineage: bool
-    """Whether it is the current attempt or an ancestor of it."""
+    """Whether the attempt is the current attempt or one of its ancestors."""
     continuity: Continuity | None
     """Check of the first step after a resume."""
     save_failed: SaveFailed | None
-    """The last save if it failed and is retried; absent once a save is committed."""
+    """Last save, if it failed and is being retried; absent once a later save is committed."""
     stragglers: tuple[StragglerView, ...] = ()
-    """Its ranks that are slower than their peers, the costliest first; empty once it has ended."""
+    """Ranks that are slower than their peers, costliest first; empty once the attempt has ended."""
     nodes: tuple[AttemptNodeView, ...]
-    """Its nodes, by node rank."""
+    """Shares of the nodes, by node rank."""
     provenance: dict[str, object] | None
-    """Versions, host and commit of the run."""
+    """Software versions, host and commit of the attempt."""
     created_at: datetime
-    """When it was placed."""
+    """Time at which the attempt was placed."""
     started_at: datetime | None
-    """When training started."""
+    """Time at which training started."""
     ended_at: datetime | None
-    """When the last of its nodes ended."""
+    """Time at which the last share ended."""

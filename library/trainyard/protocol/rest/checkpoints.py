@@ -1,4 +1,4 @@
-"""Checkpoints: views, operations, and forks, which are new jobs from a checkpoint."""
+"""Checkpoints: views, operations, and forks (new jobs from a checkpoint)."""
 
 from __future__ import annotations
 
@@ -38,180 +38,183 @@ class DescendantView(RecordModel):
     job_id: str
     """Id of the job."""
     name: str
-    """Its name."""
+    """Name of the job."""
     parts: tuple[CheckpointPart, ...]
-    """Parts that it loaded."""
+    """Parts of the checkpoint that the job loaded."""
 
 
 class CheckpointView(RecordModel):
     """A committed checkpoint."""
 
     id: str
-    """Id: job, attempt and step."""
+    """Id of the checkpoint; it contains job, attempt and step."""
     job_id: str
-    """Job."""
+    """Id of the job."""
     attempt: int
-    """Attempt that wrote it."""
+    """Number of the attempt that wrote the checkpoint."""
     step: int
     """Completed optimizer steps."""
     kind: str
-    """Why it was saved."""
+    """Reason for the save."""
     place: str
-    """`<root>:<relative path>`."""
+    """Folder of the checkpoint, as `<root>:<relative path>`."""
     size: int
-    """Bytes."""
+    """Total size of all files, in bytes."""
     files: int
-    """Files."""
+    """Number of files."""
     layout: str
-    """Layout that wrote it; for a program, the number of its processes."""
+    """Layout that wrote the checkpoint; for a program, its number of processes."""
     dtype: str | None
-    """Type of the stored weights; absent if a program saved it."""
+    """Dtype of the stored weights; absent if a program wrote the checkpoint."""
     save_seconds: float
     """Time from the end of the step to the last byte of the data files."""
     stall_seconds: float | None
-    """Time for which training waited for the save; absent until the training loop has seen its end,
-    and for good if the run ends before that."""
+    """Time for which training waited for the save. Absent until the training loop has noticed the
+    end of the save; it stays absent if the run ends earlier."""
     writers: int | None
-    """Number of ranks that wrote tensors; absent if the manifest does not name them."""
+    """Number of ranks that wrote tensors; absent if the manifest does not list them."""
     write_seconds: float | None
-    """Time of the slowest writer; the bandwidth of the storage is `size` divided by this time."""
+    """Write time of the slowest writer. The storage bandwidth is `size` divided by this time."""
     parent: str | None
-    """Parent checkpoint of its attempt."""
+    """Id of the parent checkpoint of the attempt that wrote the checkpoint."""
     on_lineage: bool
-    """Whether the current attempt descends from it."""
+    """Whether the current attempt descends from the checkpoint."""
     created_at: datetime
-    """When it was committed."""
+    """Time at which the checkpoint was committed."""
     verification: Verification | None
-    """Result of its last check; absent before the first one."""
+    """Result of the last check; absent before the first check."""
     pinned_at: datetime | None
-    """When it was pinned, which exempts it from retention; absent if it is not pinned."""
+    """Time at which the checkpoint was pinned, so that retention keeps it; absent if it is not
+    pinned."""
     pinned_by: str | None
-    """Who pinned it."""
+    """Person who pinned the checkpoint."""
     deleting: bool
-    """Whether its deletion is requested; then nothing may start from it."""
+    """Whether a deletion was requested; then no job can start from the checkpoint."""
     not_deleted: FailedTries | None
-    """Failed tries to delete its files; absent before the first failure."""
+    """Failed tries to delete the files; absent before the first failure."""
 
 
 class CheckpointDetails(CheckpointView):
     """A committed checkpoint with its manifest."""
 
     manifest: StoredManifest
-    """Its manifest."""
+    """Manifest of the checkpoint."""
     descendants: tuple[DescendantView, ...]
-    """Jobs that were forked from it, oldest first; at most a hundred."""
+    """At most a hundred jobs that were forked from the checkpoint, oldest first."""
 
 
 class ForkRequest(SpecModel):
-    """Body of fork; every field is optional."""
+    """Body of a fork; every field is optional."""
 
     name: JobName | None = None
-    """Name of the new job; the other job's name with `-fork` when absent."""
+    """Name of the new job; when absent, the other job's name with `-fork`."""
     changes: dict[str, Any] = Field(default_factory=dict)
-    """Changes to the other job's spec, by section; null removes a field (a JSON merge patch)."""
+    """Changes to the other job's spec, by section, as a JSON merge patch; null removes a field."""
     parts: Parts | None = None
-    """Parts of the checkpoint to load. When absent: all parts, without the position in the data
-    if the new job has other data."""
+    """Parts of the checkpoint to load. When absent: all parts, except the position in the data if
+    the new job has other data."""
     dry_run: bool = False
-    """Compute the preview only; store nothing."""
+    """Whether to only compute the preview, and store nothing."""
 
 
 class ForkPreview(RecordModel):
     """Preview of a fork."""
 
     plan: Plan
-    """The plan of the new job."""
+    """Plan of the new job."""
     name: str
-    """Its name."""
+    """Name of the new job."""
     checkpoint_id: str
-    """Checkpoint that it starts from."""
+    """Id of the checkpoint that the new job loads."""
     step: int
-    """Step of that checkpoint."""
+    """Step of the checkpoint."""
     start_step: int
-    """Completed steps of the new job at its start."""
+    """Step at which the new job starts."""
     parts: tuple[CheckpointPart, ...]
-    """Parts that it loads."""
+    """Parts of the checkpoint that the new job loads."""
     guarantees: tuple[Guarantee, ...]
-    """Whether each aspect continues exactly, with a sentence."""
+    """Whether each aspect of training continues exactly, with an explanation."""
 
 
 class ForkReply(RecordModel):
-    """Answer to fork."""
+    """Reply to a fork."""
 
     preview: ForkPreview | None
-    """Preview of the new job; absent in a repeated request if the checkpoint was deleted since."""
+    """Preview of the new job; absent in a repeated request if the checkpoint has been deleted."""
     job: JobView | None
-    """The new job; absent after a dry run."""
+    """New job; absent after a dry run."""
 
 
 class ExportRequest(SpecModel):
-    """Body of export; every field is optional."""
+    """Body of an export; every field is optional."""
 
     dtype: WeightsType | None = None
-    """Type of the written weights; the stored type when absent."""
+    """Dtype of the written weights; when absent, the stored dtype."""
     root: RootName | None = None
-    """Storage root of the target; the checkpoint's own when absent."""
+    """Storage root of the export; when absent, the checkpoint's storage root."""
     name: ExportName | None = None
-    """Its folder, in `exports` below the root; the checkpoint's id and the type when absent."""
+    """Name of the target folder, in `exports` below the storage root; when absent, the checkpoint's
+    id and the dtype."""
     shard_gib: ShardGib = SHARD_GIB
-    """Largest total size of the tensors in one file; a larger tensor has its own file."""
+    """Maximum total size of the tensors in one file; a larger tensor gets a file of its own."""
 
 
 class SampleRequest(SpecModel):
-    """Body of sample; every field is optional."""
+    """Body of a request to generate text; every field is optional."""
 
     prompt: Prompt = ""
-    """The prompt."""
+    """Text that the model continues."""
     max_tokens: DrawnTokens = 200
-    """Largest number of tokens to generate; fewer if the model ends the text."""
+    """Maximum number of tokens to generate; fewer if the model ends the text."""
     temperature: Temperature = 0.7
-    """Divides the logits; 0 selects the likeliest token each time."""
+    """Sampling temperature, which divides the logits; 0 always selects the likeliest token."""
     seed: Seed = 0
-    """Seed of the sampling; the same seed gives the same text."""
+    """Seed for sampling; the same seed gives the same text."""
 
 
 class OperationView(RecordModel):
-    """Background work on a node."""
+    """An operation: background work on a node."""
 
     id: str
-    """Id."""
+    """Id of the operation."""
     kind: OperationKind
     """Kind of the operation."""
     state: OperationState
-    """State."""
+    """State of the operation."""
     job_id: str
-    """Job of the checkpoints; it may be deleted by now."""
+    """Id of the job that wrote the checkpoints; it may have been deleted."""
     job_name: str
-    """Its name."""
+    """Name of the job."""
     checkpoint_id: str | None
-    """Checkpoint; absent for an operation on all checkpoints of a job."""
+    """Id of the checkpoint; absent for an operation on all checkpoints of a job."""
     actor: str
-    """Who requested it: a token's name, `retention` or `scrubbing`."""
+    """Author of the operation: the name of a token, `retention` or `scrubbing`."""
     reason: str
-    """Why."""
+    """Reason for the operation."""
     waiting: str | None
-    """Why it has not started; absent once it has, and before the scheduler first checks it."""
+    """Reason why the operation has not started; absent after its start, and before the scheduler's
+    first check."""
     node: str | None
-    """Node that holds it, or held it last; absent before the first claim."""
+    """Name of the node that holds the operation or held it last; absent before the first claim."""
     tries: int
-    """Claims so far."""
+    """Number of claims so far."""
     failing: FailedTries | None
-    """Failures of a deletion, a scrub or a recovery, which repeats until it succeeds or is
+    """Failures of a deletion, scrub or recovery, which is repeated until it succeeds or is
     cancelled; absent before the first failure and after the end."""
     progress: OperationProgress | None
-    """Progress."""
+    """Progress of the operation."""
     outcome: OperationOutcome | None
-    """How it ended on its node."""
+    """Result of the operation on its node."""
     created_at: datetime
-    """When it was requested."""
+    """Time at which the operation was requested."""
     started_at: datetime | None
-    """When a node last claimed it."""
+    """Time at which a node last claimed the operation."""
     ended_at: datetime | None
-    """When it ended."""
+    """Time at which the operation ended."""
 
 
 class JobDeletedView(RecordModel):
-    """The answer to the deletion of a job with its checkpoints."""
+    """Reply to the deletion of a job and its checkpoints."""
 
     operations: list[OperationView]
-    """Operations that remove them from storage."""
+    """Operations that remove the checkpoints from storage."""

@@ -1,4 +1,4 @@
-"""Views for every endpoint: problems, pages, and readiness of the server."""
+"""Views that all endpoints share: problems, pages, and readiness of the server."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Item = TypeVar("Item")
 
 
 class ProblemDetails(RecordModel):
-    """RFC 9457 problem, sent as `application/problem+json`."""
+    """Error response: a problem by RFC 9457, sent as `application/problem+json`."""
 
     type: str = "about:blank"
     """Kind of problem, as a relative reference such as `/problems/invalid-spec`."""
     title: str
-    """The kind in words."""
+    """Kind of problem, as text."""
     status: int
     """HTTP status."""
     detail: str
-    """The error, and the legal values."""
+    """Description of the error, with the legal values."""
     errors: tuple[Problem, ...] = ()
-    """Each error, by JSON pointer into the request body or `query/<name>`."""
+    """Single errors; each has a JSON pointer into the request body, or `query/<name>`."""
     request_id: str
     """Id of the request in the server's log."""
 
@@ -32,7 +32,7 @@ class Page(RecordModel, Generic[Item]):
     """One page of a list."""
 
     items: tuple[Item, ...]
-    """The rows, in the order of the list."""
+    """Items of this page, in the order of the list."""
     next_page_token: str | None = None
     """Token of the next page; absent on the last page."""
 
@@ -42,23 +42,23 @@ class TaskView(RecordModel):
 
     name: str
     every_seconds: float
-    """Time from the start of a run to the start of the next run; 0 for a run in each round."""
+    """Time between the starts of two runs; 0 if the task runs in each round."""
     budget_seconds: float
-    """Time in a round after which a run in steps pauses."""
+    """Time in a round after which a task that works in steps pauses."""
     stored_at: datetime | None
-    """Time of the figures below; null before the first run."""
+    """Time at which the values below were stored; null before the first run."""
     runs: int
-    """Runs since this scheduler became the leader."""
+    """Number of runs since this scheduler became the leader."""
     failures: int
-    """Failed runs among them."""
+    """Number of failed runs since this scheduler became the leader."""
     seconds: float
-    """Working time of the last run."""
+    """Duration of the last run."""
     lag_seconds: float
-    """Delay of the last run's start after it was due."""
+    """Delay between the time at which the last run was due, and its start."""
 
 
 class Readiness(RecordModel):
-    """The server answers, and its database has the newest schema."""
+    """The server is ready: it responds, and its database has the newest schema."""
 
     status: Literal["ready"]
     tasks: tuple[TaskView, ...]

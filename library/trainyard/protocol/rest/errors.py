@@ -1,13 +1,13 @@
 """Errors of a call to the server, and their mapping from responses.
 
 TrainyardError
-├── ConnectionFailedError      the server could not be reached, or did not answer in time
+├── ConnectionFailedError      the server cannot be reached, or does not respond in time
 └── ApiError                   an error response; `problem` is its RFC 9457 document
-    ├── UnauthenticatedError   401  no token, or an unknown, expired or revoked one
-    ├── ForbiddenError         403  the token may not do this
-    ├── NotFoundError          404  nothing has this id
-    ├── ConflictError          409  the present state forbids it
-    ├── InvalidRequestError    413, 422  the request is invalid; `problem.errors` names the places
+    ├── UnauthenticatedError   401  the token is missing, unknown, expired or revoked
+    ├── ForbiddenError         403  the token does not permit the call
+    ├── NotFoundError          404  the id is unknown
+    ├── ConflictError          409  the current state does not permit the call
+    ├── InvalidRequestError    413, 422  the request is invalid; `problem.errors` has pointers
     └── ServerError            5xx  the server failed, or is temporarily unavailable
 """
 
@@ -22,11 +22,11 @@ from trainyard.protocol.rest.common import ProblemDetails
 
 
 class TrainyardError(Exception):
-    """Base of all errors that clients of the server raise."""
+    """Base class of all errors of a call to the server."""
 
 
 class ConnectionFailedError(TrainyardError):
-    """The server could not be reached, or did not answer in time."""
+    """The server could not be reached, or did not respond in time."""
 
 
 class ApiError(TrainyardError):
@@ -47,15 +47,15 @@ class UnauthenticatedError(ApiError):
 
 
 class ForbiddenError(ApiError):
-    """The token may not do this."""
+    """The token does not permit the call."""
 
 
 class NotFoundError(ApiError):
-    """Nothing has this id."""
+    """The id in the request is unknown."""
 
 
 class ConflictError(ApiError):
-    """The present state forbids it."""
+    """The current state does not permit the call."""
 
 
 class InvalidRequestError(ApiError):
@@ -77,7 +77,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 class Response(Protocol):
-    """The used part of a response; `httpx.Response` satisfies it."""
+    """Part of a response that this module reads; `httpx.Response` satisfies it."""
 
     @property
     def status_code(self) -> int:
@@ -89,7 +89,7 @@ class Response(Protocol):
 
     @property
     def content(self) -> bytes:
-        """The body; it must have been read."""
+        """Body of the response, which must have been read."""
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -101,9 +101,9 @@ class Response(Protocol):
 
 
 def error_of(response: Response) -> ApiError:
-    """Return the error of an unsuccessful response; its body must have been read.
+    """Return the error for an unsuccessful response; the body must have been read.
 
-    A proxy or another service may respond instead of the server; then only the status is known.
+    If a proxy or another service responds instead of the server, only the status is known.
     """
     status = response.status_code
     try:

@@ -1,4 +1,4 @@
-"""Data of each kind of event; `trainyard.protocol.rest.events` maps each kind to its model."""
+"""Data of each kind of event; `trainyard.protocol.rest.events` maps kinds to these models."""
 
 from __future__ import annotations
 
@@ -28,57 +28,57 @@ class Submitted(EventData):
     """A job was stored."""
 
     world_size: int
-    """Slots that it requests."""
+    """Number of slots that the job requests."""
     layout: str
-    """Layout in words."""
+    """Layout as text."""
     forked_from: str | None = None
-    """Checkpoint that it was forked from."""
+    """Checkpoint that the job was forked from."""
     parts: tuple[CheckpointPart, ...] = ()
-    """Parts of that checkpoint that it loads."""
+    """Parts of the checkpoint that the job loads."""
     not_exact: tuple[str, ...] = ()
-    """Effects of the parts that are not loaded."""
+    """Effects of the checkpoint's parts that are not loaded."""
 
 
 class Imported(EventData):
     """A run that another tool recorded was stored as a job."""
 
     tool: ImportTool
-    """The tool."""
+    """Tool that recorded the run."""
     run_id: str
-    """Name of the run in that tool."""
+    """Name of the run in the tool."""
     points: int
-    """Number of points in all series."""
+    """Total number of points in all series."""
 
 
 class Queued(EventData):
-    """A launch waits for slots again."""
+    """A job waits for slots again, for another launch."""
 
     cause: AttemptCause
     """Cause of the launch."""
     not_before: datetime | None
     """Earliest time of the launch."""
     reason: str | None
-    """The failure or order that caused it."""
+    """Failure or order that caused the launch."""
 
 
 class Waiting(EventData):
-    """The reason why a job waits changed."""
+    """The reason for which a job waits has changed."""
 
     reason: str
-    """The reason."""
+    """New reason."""
 
 
 class ResumeRequested(EventData):
     """A person resumed or resized a job."""
 
     world_size: int
-    """Slots of the new attempt."""
+    """Number of slots of the new attempt."""
     layout: str
-    """Layout in words."""
+    """Layout as text."""
     checkpoint_id: str | None
-    """Checkpoint that it loads; absent for a start at step 0."""
+    """Checkpoint that the attempt loads; absent for a start at step 0."""
     branch: bool
-    """Whether steps after that checkpoint are abandoned."""
+    """Whether the job abandons steps after the checkpoint."""
 
 
 class PriorityChanged(EventData):
@@ -94,9 +94,9 @@ class JobEnded(EventData):
     """A job reached a final state."""
 
     state: JobState
-    """The final state."""
+    """Final state of the job."""
     reason: str | None
-    """Why."""
+    """Reason for the final state."""
 
 
 class JobDeleted(EventData):
@@ -104,20 +104,21 @@ class JobDeleted(EventData):
 
 
 class Placed(EventData):
-    """An attempt got its slots."""
+    """An attempt received its slots."""
 
     layout: str
-    """Layout in words."""
+    """Layout as text."""
     nodes: tuple[str, ...]
-    """Nodes, in order of their rank."""
+    """Names of the nodes, by node rank."""
     spares: tuple[str, ...] = ()
-    """Reserved spare nodes."""
+    """Names of the reserved spare nodes."""
     parent_checkpoint_id: str | None
-    """Checkpoint that it loads."""
+    """Checkpoint that the attempt loads."""
     start_step: int
-    """Step of that checkpoint; 0 without one."""
+    """Step of the checkpoint; 0 without a checkpoint."""
     backfilled_before: str | None = None
-    """Name of the waiting job that keeps these nodes; this attempt ends in time for it."""
+    """Name of the waiting job that keeps these nodes; the attempt ends before that job can
+    start."""
 
 
 class TrainerData(EventData):
@@ -137,7 +138,7 @@ class PhaseEntered(EventData):
     """The trainer entered a phase."""
 
     phase: Phase
-    """The phase."""
+    """New phase of the trainer."""
     step: int | None = None
     """Completed optimizer steps; absent if the supervisor reports the phase."""
     time: float | None = None
@@ -152,48 +153,48 @@ class WeightsLoaded(TrainerData):
     """The trainer read the job's initial weights."""
 
     place: str
-    """Their location, as `<root>:<relative path>`."""
+    """Location of the weights, as `<root>:<relative path>`."""
     files: tuple[ManifestFile, ...]
-    """The files, with their checksums."""
+    """Files of the weights, with checksums."""
 
 
 class CodeDigests(RecordModel):
-    """Digests of an own model's code."""
+    """Digests of the code of a user's own model."""
 
     before: str
-    """Digest of the code that wrote the checkpoint."""
+    """Digest of the code at the time of the checkpoint."""
     now: str
-    """Digest of the code of this attempt."""
+    """Digest of the code in this attempt."""
 
 
 class Resumed(TrainerData):
     """The trainer loaded the attempt's parent checkpoint."""
 
     checkpoint_id: str
-    """The checkpoint."""
+    """Id of the parent checkpoint."""
     from_layout: Layout | None = None
-    """Layout that wrote it."""
+    """Layout that wrote the checkpoint."""
     layout: Layout | None = None
     """Layout of the attempt."""
     parts: tuple[CheckpointPart, ...] = ()
     """Loaded parts of the checkpoint."""
     not_exact: tuple[str, ...] = ()
-    """Effects of the parts that are not loaded."""
+    """Effects of the checkpoint's parts that are not loaded."""
     changed: tuple[str, ...] = ()
-    """Fields of the spec that differ, with both values."""
+    """Fields that differ between the checkpoint's spec and the attempt's, with both values."""
     compared: tuple[str, ...] = ()
-    """Extent of the comparison: the whole `spec`, or the content of an older manifest."""
+    """Compared fields: the whole `spec`, or the content of an older manifest."""
     code: CodeDigests | None = None
-    """Present for an own model if both digests are known."""
+    """Digests of the code of a user's own model, if both are known."""
 
 
 class StopRequested(EventData):
-    """An attempt is ordered to save and leave."""
+    """The server ordered an attempt to save and leave."""
 
     reason: str
-    """Why."""
+    """Reason for the order."""
     goes_on: bool = False
-    """Whether the job continues on other nodes."""
+    """Whether the job will continue on other nodes."""
 
 
 class StopAgreed(TrainerData):
@@ -201,34 +202,34 @@ class StopAgreed(TrainerData):
 
 
 class CancelRequested(EventData):
-    """An attempt is ordered to leave immediately."""
+    """The server ordered an attempt to leave immediately, without a save."""
 
     reason: str
-    """Why."""
+    """Reason for the order."""
     lost: str | None = None
-    """The lost work."""
+    """Lost work, as text."""
 
 
 class RolledBack(EventData):
     """A guard rolled a job back to an earlier checkpoint."""
 
     checkpoint_id: str | None
-    """The checkpoint; absent for a start at step 0."""
+    """Checkpoint of the rollback; absent for a start at step 0."""
     step: int
     """Step of the checkpoint."""
     window: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
-    """Skipped sequences: the first one, and the first one after them."""
+    """Window of skipped sequences: the first skipped one, and the first one after the window."""
     reason: FailureReason
-    """The guard's finding."""
+    """Reason for the rollback, as found by the guard."""
 
 
 class EndData(EventData):
-    """Fields of every event of an end."""
+    """Fields of every event about the end of an attempt or share."""
 
     outcome: AttemptOutcome
-    """How."""
+    """Outcome of the attempt or share."""
     failure: Failure | None
-    """Why it failed, without the traceback, which the attempt has."""
+    """Reason of the failure, without the traceback, which is stored with the attempt."""
 
 
 class NodeEnded(EndData):
@@ -240,11 +241,11 @@ class AttemptEnded(EndData):
 
 
 class Unreachable(EventData):
-    """A lease expired; the attempt ends only after proof that its processes have exited."""
+    """The lease of a node expired; the attempt ends only once its processes provably have ended."""
 
 
 class Reachable(EventData):
-    """A silent node reports again."""
+    """Reports of a silent node arrive again."""
 
 
 class ContinuityChecked(Continuity, EventData):
@@ -252,36 +253,36 @@ class ContinuityChecked(Continuity, EventData):
 
 
 class RequestAnswered(EventData):
-    """The trainer answered a request."""
+    """The trainer responded to a request."""
 
     request_id: str
-    """The request."""
+    """Id of the request."""
     ok: bool
-    """Whether it was done."""
+    """Whether the trainer did what was requested."""
     message: str
-    """What was done, or why not."""
+    """Result of the request, or reason of the failure."""
 
 
 class MetricsStored(EventData):
-    """Points were stored."""
+    """Points of metrics were stored."""
 
     step: int
-    """Highest step of the report."""
+    """Highest step in the report."""
     values: dict[str, float]
-    """Points of the newest step by metric name; NaN and infinity as strings."""
+    """Values of the newest step, by name of the metric; NaN and infinity are strings."""
     progress: Progress
     """Progress of the job after the report."""
 
 
 class MetricsDropped(EventData):
-    """Points of an attempt were dropped; one event for each limit."""
+    """Points of metrics were dropped; there is one event per limit."""
 
     what: Literal["series", "steps"]
-    """The quantity that exceeds its limit."""
+    """Quantity that exceeded its limit: number of series, or highest step."""
     limit: int
-    """The limit."""
+    """Value of the limit."""
     first: str | int
-    """First dropped series or step."""
+    """Name of the first dropped series, or first dropped step."""
 
 
 class LogStored(EventData):
@@ -290,94 +291,94 @@ class LogStored(EventData):
     rank: int
     """Global rank."""
     lines: int
-    """Lines of its output so far."""
+    """Number of lines of output so far."""
 
 
 class LineSkipped(EventData):
-    """A line of a run's file is unreadable and was skipped."""
+    """A line in a file of the run directory is unreadable and was skipped."""
 
     file: str
-    """File of the run directory."""
+    """Name of the file in the run directory."""
     offset: int
-    """First byte of the line."""
+    """Offset of the line's first byte."""
     error: str
-    """The error in the line."""
+    """Error in the line."""
 
 
 class CheckpointCommitted(EventData):
-    """A checkpoint entered the catalog."""
+    """A checkpoint was committed and entered the catalog."""
 
     checkpoint_id: str
-    """Its id."""
+    """Id of the checkpoint."""
     step: int
     """Completed optimizer steps."""
     size: int
-    """Bytes."""
+    """Size of the checkpoint, in bytes."""
     kind: str
-    """Why it was saved."""
+    """Reason for the save."""
 
 
 class CheckpointDamaged(EventData):
-    """An attempt could not load its checkpoint, because it is damaged."""
+    """An attempt could not load its checkpoint, because the checkpoint is damaged."""
 
     checkpoint_id: str
-    """Its id."""
+    """Id of the checkpoint."""
     fault: CheckpointFault
-    """The evidence."""
+    """Kind of the damage."""
 
 
 class CheckpointPinned(EventData):
-    """A checkpoint was pinned, which exempts it from retention, or unpinned."""
+    """A checkpoint was pinned, so that retention keeps it, or unpinned."""
 
     checkpoint_id: str
-    """Its id."""
+    """Id of the checkpoint."""
     pinned: bool
-    """Whether it is pinned now."""
+    """Whether the checkpoint is pinned now."""
 
 
 class OperationData(EventData):
-    """Fields of every event of an operation."""
+    """Fields of every event about an operation."""
 
     operation_id: str
-    """The operation."""
+    """Id of the operation."""
     kind: OperationKind
     """Kind of the operation."""
     checkpoint_id: str | None
-    """The checkpoint; absent for an operation on all checkpoints of a job."""
+    """Id of the checkpoint; absent for an operation on all checkpoints of a job."""
 
 
 class OperationQueued(OperationData):
     """An operation waits for a node, for the first time or again."""
 
     reason: str
-    """Why."""
+    """Reason why the operation waits."""
 
 
 class OperationWaiting(OperationData):
-    """The reason why an operation waits changed."""
+    """The reason for which an operation waits has changed."""
 
     waiting: str
-    """The reason."""
+    """New reason."""
 
 
 class OperationStarted(OperationData):
     """A node claimed an operation."""
 
     fence: int
-    """Number of this try."""
+    """Fencing number of the claim; each try has a higher number."""
 
 
 class OperationProgressed(OperationData):
-    """An operation advanced."""
+    """An operation progressed."""
 
     progress: OperationProgress
-    """Its progress."""
+    """Progress of the operation."""
 
 
 class OperationEnded(OperationData):
     """An operation ended."""
 
     state: OperationState
-    """How."""
+    """Final state of the operation."""
     ok: bool | None = None
-    """Result of a verification: whether the checkpoint is undamaged."""
+    """Whether a verification found the checkpoint undamaged; absent for other kinds."""

@@ -32,43 +32,43 @@ Data = TypeVar("Data")
 
 
 class Event(RecordModel, Generic[Kind, Data]):
-    """Something that happened."""
+    """An event: a stored record of something that happened."""
 
     id: int
-    """Position in the stream of all events."""
+    """Position of the event in the stream of all events."""
     at: datetime
-    """When."""
+    """Time of the event."""
     kind: Kind
     """Kind of the event; it determines the fields of `data`."""
     job_id: str | None
-    """Job of the event."""
+    """Id of the job."""
     attempt: int | None
     """Number of the attempt."""
     node: str | None
-    """Node."""
+    """Name of the node."""
     actor: str
-    """Its author: a token's name, `scheduler`, `trainer` or a node."""
+    """Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node."""
     message: str
     """The event as a sentence."""
     data: Data
-    """Its details."""
+    """Details of the event."""
 
 
 class Notice(RecordModel, Generic[Kind, Data]):
-    """The newest state of something that changes often; it is not stored as an event."""
+    """A notice: the newest state of something that changes often; it is not stored as an event."""
 
     at: datetime
-    """When it changed."""
+    """Time of the change."""
     kind: Kind
     """Kind of the notice; it determines the fields of `data`."""
     job_id: str
-    """Job of the notice."""
+    """Id of the job."""
     attempt: int | None
     """Number of the attempt."""
     node: str | None
-    """Node."""
+    """Name of the node."""
     data: Data
-    """Its details."""
+    """Details of the notice."""
 
 
 EventView = TypeAliasType(
@@ -126,7 +126,7 @@ EventView = TypeAliasType(
 """An event; its kind determines the model of its data."""
 
 UnknownEvent = Event[str, dict[str, object]]
-"""An event of another version, with an unknown kind or unknown data."""
+"""An event from a server of another version, with an unknown kind or unknown data."""
 
 AnyEvent = TypeAliasType(
     "AnyEvent", Annotated[EventView | UnknownEvent, Field(union_mode="left_to_right")]
@@ -155,12 +155,12 @@ NoticeView = TypeAliasType(
 StreamItem = TypeAliasType(
     "StreamItem", Annotated[EventView | NoticeView, Field(union_mode="left_to_right")]
 )
-"""An item of the stream; an event has an `id`, a notice has none."""
+"""An item of the stream: an event, which has an `id`, or a notice, which has no `id`."""
 
 AnyStreamItem = TypeAliasType(
     "AnyStreamItem", Annotated[AnyEvent | NoticeView, Field(union_mode="left_to_right")]
 )
-"""An item of the stream of a server of any version."""
+"""An item of the stream from a server of any version."""
 
 
 def _kinds(view: TypeAliasType) -> Mapping[type[EventData], Any]:
@@ -170,6 +170,6 @@ def _kinds(view: TypeAliasType) -> Mapping[type[EventData], Any]:
 
 
 KIND_OF: Mapping[type[EventData], EventKind] = _kinds(EventView)
-"""Kind of event by model of its data."""
+"""Kind of event, by model of the event's data."""
 NOTICE_KIND_OF: Mapping[type[EventData], NoticeKind] = _kinds(NoticeView)
-"""Kind of notice by model of its data."""
+"""Kind of notice, by model of the notice's data."""

@@ -1,4 +1,4 @@
-"""Views of jobs, and requests on jobs."""
+"""Views of jobs, and bodies of requests on jobs."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class Progress(RecordModel):
     """Progress of a job's current attempt."""
 
     phase: Phase | None = None
-    """Current activity of the trainer."""
+    """Current phase of the trainer."""
     step: int = 0
     """Completed optimizer steps."""
     steps: int | None
-    """Steps after which the job has succeeded; null if a program does not give them."""
+    """Total number of steps of the job; null if a program does not give it."""
     steps_reported: bool = False
-    """Whether `steps` is a running program's own estimate, which limits nothing."""
+    """Whether `steps` is only an estimate by a running program, and therefore no limit."""
     answers: tuple[ProgramAnswer, ...] = ()
     """Orders and requests that a program supports: stop, and kinds of requests."""
     loss: float | None = None
-    """Last loss; NaN and infinity as strings."""
+    """Last loss; NaN and infinity are strings."""
     tokens_per_second: float | None = None
-    """Last throughput over all ranks."""
+    """Last throughput, over all ranks."""
     seconds_left: float | None = None
-    """Estimated time to the end, from the pace of the last steps."""
+    """Estimated time until the end, from the pace of the last steps."""
     heartbeat_at: datetime | None = None
-    """Time of the trainer's last sign of life."""
+    """Time of the trainer's last heartbeat."""
 
     @property
     def last_legal_step(self) -> int | None:
@@ -61,57 +61,57 @@ class Progress(RecordModel):
 
 
 class SizeChange(EventData):
-    """A change of the number of slots of an elastic job, decided by the scheduler."""
+    """A change to the number of slots of an elastic job, made by the scheduler."""
 
     at: datetime
-    """When it was decided."""
+    """Time of the change."""
     before: int
     """Previous number of slots."""
     world_size: int
     """Number of slots from the next attempt on."""
     reason: str
-    """Why."""
+    """Reason for the change."""
 
 
 class JobSummary(RecordModel):
-    """A row of the jobs table."""
+    """Summary of a job: a row in the table of jobs."""
 
     id: str
-    """Id."""
+    """Id of the job."""
     name: str
-    """Name; need not be unique."""
+    """Name of the job; several jobs may share it."""
     tags: tuple[str, ...]
-    """Tags to filter by."""
+    """Tags by which lists of jobs can be filtered."""
     project: str
-    """Project of the job, which its slots count towards."""
+    """Project of the job; the job's slots count towards the project's share and quotas."""
     state: JobState
-    """Summarised state."""
+    """State of the job, summarised from its attempts."""
     reason: str | None
-    """Why it waits, or why it ended."""
+    """Reason why the job waits or has ended."""
     attempt: int
-    """Number of the current attempt; 0 before the first."""
+    """Number of the current attempt; 0 before the first attempt."""
     world_size: int
-    """Slots of the current attempt, or those requested."""
+    """Number of slots of the current attempt, or before an attempt, of the spec."""
     min_world_size: int | None = None
-    """Fewest slots of an elastic job; null for a job of a fixed size."""
+    """Minimum number of slots of an elastic job; null for a job of a fixed size."""
     max_world_size: int | None = None
-    """Most slots of an elastic job; null for a job of a fixed size."""
+    """Maximum number of slots of an elastic job; null for a job of a fixed size."""
     layout: str
-    """Layout in words, such as `HSDP 2x2`."""
+    """Layout as text, such as `HSDP 2x2`."""
     priority: int
     """Priority in the queue."""
     progress: Progress
-    """Its progress."""
+    """Progress of the current attempt."""
     created_at: datetime
-    """When it was submitted."""
+    """Time of submission."""
     updated_at: datetime
-    """Time of its last event."""
+    """Time of the job's last event."""
     started_at: datetime | None
-    """When its first attempt was placed."""
+    """Time at which the first attempt was placed."""
     ended_at: datetime | None
-    """When it reached a final state."""
+    """Time at which the job reached a final state."""
     imported_from: ImportTool | None = None
-    """Tool that recorded an imported job; null for a job that runs here."""
+    """Tool that recorded an imported job; null for other jobs."""
 
 
 class JobOrder(StrEnum):
@@ -120,177 +120,180 @@ class JobOrder(StrEnum):
     NEWEST = "newest"
     """By time of submission, newest first."""
     ACTIVE = "active"
-    """Running jobs, then waiting jobs, then ended jobs. Waiting jobs are ordered by priority,
-    highest first; the others newest first."""
+    """Running jobs first, then waiting jobs, then ended jobs. Waiting jobs are sorted by priority,
+    highest first; running and ended jobs are sorted by submission, newest first."""
 
 
 class JobCounts(RecordModel):
-    """Counts of jobs."""
+    """Numbers of jobs."""
 
     by_state: dict[JobState, int]
-    """Number of jobs by state, for every state."""
+    """Number of jobs in each state; every state is present."""
 
 
 class PendingLaunch(RecordModel):
-    """A launch that was requested and is not placed yet."""
+    """A launch that was requested but is not placed yet."""
 
     cause: AttemptCause
     """Cause of the launch."""
     actor: str
-    """Author of the request."""
+    """Author of the launch."""
     overrides: Overrides = Overrides()
-    """Its differences from the job's spec."""
+    """Differences of the launch from the job's spec."""
     layout: Layout
-    """Its layout."""
+    """Layout of the launch."""
     checkpoint_id: str | None = None
-    """Checkpoint to resume from; the newest of the lineage when absent."""
+    """Checkpoint to load; when absent, the newest checkpoint of the lineage."""
     skip: Windows = ()
-    """Windows of the stream to skip in addition to those that the job already skips."""
+    """Windows of the stream to skip in addition to the windows that the job already skips."""
     allow_code_change: bool = False
-    """Whether `model.code` may differ from the code that wrote the checkpoint."""
+    """Whether `model.code` may differ from the code at the time of the checkpoint."""
     parent_named: bool = False
-    """Whether it repeats an attempt that saved nothing, from a checkpoint that a person named."""
+    """Whether the launch repeats an attempt that saved nothing, from a checkpoint that a person
+    chose."""
 
 
 class NextAction(RecordModel):
-    """An action that may help a failed job, because it changes something."""
+    """Suggested action on a failed job; it changes something, so that the failure may not recur."""
 
     verb: Literal["resume", "fork", "submit"]
-    """The action; `submit` creates a new job with this job's spec."""
+    """Kind of action; `submit` creates a new job from this job's spec."""
     text: str
-    """Why, in one or two sentences."""
+    """Reason for the action, in one or two sentences."""
     aim: Literal["memory", "free"] | None = None
-    """Aim of a resume: `memory` uses less memory on each slot, `free` runs on the free slots."""
+    """Aim of a resume: `memory` needs less memory per slot, `free` fits into the free slots."""
     field: str | None = None
-    """Field of the spec to change in a fork or a new job; a section ends in a dot."""
+    """Spec field to change in a fork or new job; the name of a section ends in a dot."""
     setting: str | None = None
-    """Suggested setting of that field, such as `optimizer.lr=0.00015`."""
+    """Suggested setting of the spec field, such as `optimizer.lr=0.00015`."""
     checkpoint_id: str | None = None
-    """Checkpoint to fork."""
+    """Checkpoint for a fork."""
     step: int | None = None
-    """Its step."""
+    """Step of the checkpoint."""
 
 
 class JobView(JobSummary):
-    """One job with all fields."""
+    """A job with all of its fields."""
 
     description: str
     """Purpose of the job."""
     spec: JobSpec
-    """The submitted spec, with masked secrets."""
+    """Submitted spec, with masked secrets."""
     set_fields: tuple[str, ...]
-    """Fields of `spec` that differ from their default, such as `training.steps`."""
+    """Fields of `spec` that differ from their defaults, such as `training.steps`."""
     effective_spec: JobSpec
-    """`spec` with the overrides of the pending launch. Without a pending launch: with the overrides
-    of the newest attempt and the values of `auto` on its slots."""
+    """`spec` with the overrides of the pending launch. Without a pending launch: `spec` with the
+    overrides of the newest attempt, and with `auto` resolved for its slots."""
     changes: tuple[Difference, ...]
-    """Differences of `effective_spec` from `spec`."""
+    """Differences between `spec` and `effective_spec`."""
     desired: DesiredState
-    """Desired state of its current attempt."""
+    """Desired state of the current attempt."""
     pending: PendingLaunch | None
     """Launch that is not placed yet."""
     size_change: SizeChange | None = None
-    """The scheduler's last change of its number of slots."""
+    """Last change to the number of slots by the scheduler."""
     imported: ImportView | None = None
-    """The import of an imported job."""
+    """Progress of the import; null if the job is not imported."""
     facts: RunFacts | None = None
-    """Configuration and summary from a program's script or from another tool; null without any."""
+    """Configuration and summary from a program's script or another tool; null without them."""
     forked_from: str | None
-    """Checkpoint of another job that this job was forked from."""
+    """Checkpoint of another job from which this job was forked."""
     fork_parts: tuple[CheckpointPart, ...] | None
-    """Parts of that checkpoint that it loaded."""
+    """Parts of the other job's checkpoint that this job loaded."""
     current_attempt: AttemptView | None
-    """The newest attempt."""
+    """Newest attempt of the job."""
     active_seconds: float | None = None
-    """Total time of its ended attempts, each from its placement; null before the first has
+    """Total duration of the ended attempts, each from its placement; null until the first has
     ended."""
     next_action: NextAction | None = None
-    """Suggested action for a failed job."""
+    """Suggested action on a failed job."""
     retries_left: int
-    """Number of further failures that would be retried."""
+    """Number of further failures after which the server would retry."""
     verbs: tuple[Literal["stop", "cancel", "resume", "resize", "save", "delete"], ...]
-    """Commands that are legal now; the first one is the most likely."""
+    """Commands that are legal now; the most likely command is first."""
     priority_words: str
-    """Name of its priority, such as `high`, or its number if it has no name."""
+    """Name of the priority, such as `high`; without a name, its number."""
 
 
 class QueueEntry(RecordModel):
-    """A waiting job, and its expected start."""
+    """A waiting job with its expected start."""
 
     job_id: str
     """Id of the job."""
     name: str
-    """Its name."""
+    """Name of the job."""
     project: str
-    """Its project."""
+    """Project of the job."""
     position: int
-    """Position in the queue, from 1."""
+    """Position of the job in the queue, from 1."""
     priority: int
-    """Its priority."""
+    """Priority of the job."""
     priority_words: str
-    """Name of its priority, such as `high`, or its number if it has no name."""
+    """Name of the priority, such as `high`; without a name, its number."""
     world_size: int
-    """Slots that it needs."""
+    """Number of slots that the job needs."""
     layout: str
-    """Layout in words."""
+    """Layout as text."""
     queued_at: datetime | None
-    """When it entered the queue."""
+    """Time at which the job entered the queue."""
     reason: str | None
-    """Why it waits; null until the scheduler first checks it."""
+    """Reason why the job waits; null until the scheduler's first check of the job."""
     expected_start_at: datetime | None
-    """Expected start, from the pace of the running jobs; null if unknown."""
+    """Expected start, estimated from the pace of the running jobs; null if unknown."""
     unknown_because: str | None
-    """Why the expected start is unknown; null if it is known."""
+    """Reason why the expected start is unknown; null if it is known."""
     backfilled_before: str | None = None
-    """Name of the job ahead that keeps the nodes of the expected start; this job ends in time."""
+    """Name of the job ahead that keeps the nodes on which this job is expected to start. This job
+    is expected to end before the job ahead can start."""
     lasts_seconds: float | None = None
-    """Expected time from placement to end, from former attempts of the same training part or of the
-    job itself; null without any."""
+    """Expected time from placement to end, estimated from earlier attempts of the same training
+    part or of the job itself; null without such attempts."""
 
 
 class QueuePlace(RecordModel):
-    """The position of one job in the queue."""
+    """Position of one job in the queue."""
 
     entry: QueueEntry | None
-    """Its entry; null while the job does not wait."""
+    """Entry of the job; null if the job does not wait."""
 
 
 class WhatIf(RecordModel):
-    """Prediction for a spec if it were submitted now."""
+    """Forecast for a spec, as if it were submitted now."""
 
     starts_now: bool = False
-    """Whether it would start immediately."""
+    """Whether the job would start immediately."""
     position: int
-    """Its position in the queue, from 1."""
+    """Position of the job in the queue, from 1."""
     reason: str | None = None
-    """Why it would wait; null if it starts immediately or the reason is unknown."""
+    """Reason why the job would wait; null if it would start immediately or the reason is
+    unknown."""
     expected_start_at: datetime | None = None
-    """Expected start; null if unknown."""
+    """Expected start of the job; null if unknown."""
     unknown_because: str | None = None
-    """Why the expected start is unknown; null if it is known."""
+    """Reason why the expected start is unknown; null if it is known."""
 
 
 class StopRequest(SpecModel):
-    """Body of stop and cancel."""
+    """Body of a stop or cancel."""
 
     reason: Annotated[Text, Field(max_length=500)] = ""
-    """Reason, shown in the events."""
+    """Reason, which is shown in the events."""
 
 
 class CancelReply(RecordModel):
-    """Reply to cancel, with the lost work."""
+    """Reply to a cancel."""
 
     job: JobView
-    """The job after the call."""
+    """Job after the call."""
     lost: str
-    """The lost work, such as `340 steps since step-1200`."""
+    """Lost work as text, such as `340 steps since step-1200`."""
 
 
 class PriorityRequest(SpecModel):
-    """Body of a change of priority."""
+    """Body of a change to the priority."""
 
     priority: Priority
-    """The new priority."""
+    """New priority."""
 
 
 class JobRequest(SpecModel):
@@ -299,28 +302,28 @@ class JobRequest(SpecModel):
     kind: RequestKind
     """Kind of the request."""
     steps: Annotated[int, Field(ge=1, le=100, json_schema_extra={"unit": "steps"})] = 3
-    """Steps that a profile or the history of a memory snapshot covers."""
+    """Number of steps in a profile, or in the history of a memory snapshot."""
     ranks: RecordingRanks = "first"
-    """Ranks that record: global rank 0, or every rank."""
+    """Ranks that record: only global rank 0, or all ranks."""
 
 
 class JobRequestView(RecordModel):
-    """A request on a running job, and its answer."""
+    """A request on a running job, and the trainer's response."""
 
     id: str
-    """Id."""
+    """Id of the request."""
     request: Request
-    """The request."""
+    """Kind and parameters of the request."""
     answer: RequestAnswer | None
-    """The answer, once there is one."""
+    """Response of the trainer; null until it arrives."""
     created_at: datetime
-    """When it was requested."""
+    """Time of the request."""
 
 
 class PackView(RecordModel):
     """A pack: a gzipped tar archive, named by its digest."""
 
     digest: Annotated[str, Field(pattern=PACK_DIGEST)]
-    """SHA-256 of the archive, the value for `program.code.pack`."""
+    """SHA-256 of the archive; also the value for `program.code.pack`."""
     size: int
-    """Bytes of the archive."""
+    """Size of the archive, in bytes."""

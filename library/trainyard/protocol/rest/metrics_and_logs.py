@@ -13,168 +13,170 @@ from trainyard.protocol.states import JobState
 from trainyard.run.fact_types.fact_records import FactValue
 
 MAX_COMPARED = 8
-"""Most jobs in one comparison: as many as a reader can distinguish by colour and dashes."""
+"""Maximum number of jobs in a comparison; a reader can distinguish no more by colour and dashes."""
 
 
 class CurveView(RecordModel):
-    """One curve of a chart: the buckets of a series in an attempt or along the lineage."""
+    """One curve of a chart: a series of an attempt or of the lineage, divided into buckets of
+    steps."""
 
     name: str
-    """Metric name."""
+    """Name of the metric."""
     branch: str
-    """`lineage`, or `attempt-<n>` of an abandoned branch."""
+    """`lineage`, or `attempt-<n>` for an abandoned branch."""
     steps: list[int]
-    """Last step of each bucket."""
+    """Last step in each bucket."""
     first_steps: list[int]
-    """First step of each bucket."""
+    """First step in each bucket."""
     min: list[float | None]
-    """Lowest finite value of each bucket; null if it has none."""
+    """Lowest finite value in each bucket; null if no value is finite."""
     max: list[float | None]
-    """Highest finite value of each bucket."""
+    """Highest finite value in each bucket; null if no value is finite."""
     last: list[float | None]
-    """Last finite value of each bucket."""
+    """Last finite value in each bucket; null if no value is finite."""
     count: list[int]
     """Number of points in each bucket."""
     non_finite: list[int]
-    """Number of NaN and infinite points in each bucket."""
+    """Number of points in each bucket that are NaN or infinite."""
 
 
 class MetricsView(RecordModel):
     """Charts of a job."""
 
     job_id: str
-    """Job."""
+    """Id of the job."""
     names: list[str]
-    """All metric names of the job."""
+    """Names of all metrics of the job."""
     last_step: int
-    """Highest step on the lineage."""
+    """Highest step of the lineage."""
     curves: list[CurveView]
-    """The requested curves."""
+    """Requested curves."""
 
 
 class ComparedCurveView(CurveView):
-    """One curve of a comparison: a series along the job's current lineage."""
+    """One curve in a comparison: a series along the current lineage of a job."""
 
     times: list[float | None]
-    """Unix time (seconds) of the last step of each bucket."""
+    """Unix time in seconds of the last step in each bucket."""
     tokens: list[float | None]
-    """Tokens trained on up to the last step of each bucket; null if `train/tokens` is unknown."""
+    """Number of tokens trained on until the last step in each bucket; null if `train/tokens` is
+    unknown."""
 
 
 class ComparedJobView(RecordModel):
     """A job in a comparison."""
 
     id: str
-    """Id."""
+    """Id of the job."""
     name: str
-    """Name."""
+    """Name of the job."""
     state: JobState
-    """State."""
+    """State of the job."""
     layout: str
-    """Layout of the newest attempt, else of the spec."""
+    """Layout of the newest attempt; without an attempt, of the spec."""
     world_size: int
-    """Ranks."""
+    """Number of ranks."""
     start_time: float | None
-    """Unix time (seconds) of the first point on the lineage; null before the first point."""
+    """Unix time in seconds of the lineage's first point; null before the first point."""
     last_step: int
     """Highest step of the newest attempt."""
     names: list[str]
-    """All metric names of the job."""
+    """Names of all metrics of the job."""
     curves: list[ComparedCurveView]
-    """The requested series that have points."""
+    """Curves of the requested series that have points."""
 
 
 class ComparisonView(RecordModel):
-    """Several jobs side by side."""
+    """Comparison of several jobs."""
 
     jobs: list[ComparedJobView]
-    """The jobs, in the order of the request."""
+    """Jobs in the comparison, in the order of the request."""
 
 
 class FactOwner(RecordModel):
     """A job in a comparison of facts."""
 
     id: str
-    """Id."""
+    """Id of the job."""
     name: str
-    """Name."""
+    """Name of the job."""
 
 
 class FactRow(RecordModel):
-    """A value that differs between jobs."""
+    """A fact with a value that differs between jobs."""
 
     name: str
-    """Its flat name, such as `optimizer.lr`."""
+    """Flat name of the fact, such as `optimizer.lr`."""
     values: tuple[FactValue | None, ...]
-    """The value of each job, in the order of the jobs; null for a job without it."""
+    """Value in each job, in the order of `jobs`; null for a job without this fact."""
 
 
 class FactsComparison(RecordModel):
-    """Configuration and summary of several jobs side by side."""
+    """Comparison of the configuration and summary of several jobs."""
 
     jobs: tuple[FactOwner, ...]
-    """The jobs, in the order of the request."""
+    """Jobs in the comparison, in the order of the request."""
     config: tuple[FactRow, ...]
-    """Values of the configuration that differ."""
+    """Facts of the configuration that differ between the jobs."""
     summary: tuple[FactRow, ...]
-    """Values of the summary that differ."""
+    """Facts of the summary that differ between the jobs."""
     same: int
-    """Number of values that are the same in all jobs."""
+    """Number of facts with the same value in all jobs."""
 
 
 class FactsStored(EventData):
-    """The facts of a job changed."""
+    """The facts of a job have changed."""
 
     config: int
-    """Number of values in its configuration."""
+    """Number of facts in the configuration."""
     summary: int
-    """Number of values in its summary."""
+    """Number of facts in the summary."""
 
 
 class LogLine(RecordModel):
     """One line of a rank's output."""
 
     number: int
-    """Line number in the rank's log, from 0."""
+    """Number of the line in the rank's log, from 0."""
     text: str
-    """The line."""
+    """Text of the line."""
 
 
 class LogPage(RecordModel):
-    """A range of lines of one rank's log."""
+    """A range of lines from the log of one rank."""
 
     attempt: int
-    """Attempt."""
+    """Number of the attempt."""
     rank: int
     """Global rank."""
     ranks: list[int]
-    """Ranks with a log."""
+    """Ranks that have a log."""
     lines: list[LogLine]
-    """The lines."""
+    """Lines of the range."""
     first_line: int
-    """Number of the first stored line."""
+    """Number of the first line that is still stored."""
     total_lines: int
-    """Lines written so far."""
+    """Number of lines written so far."""
     first_error_line: int | None
-    """First line that looks like an error."""
+    """Number of the first line that looks like an error."""
     dropped_bytes: int
-    """Bytes that the quota dropped."""
+    """Number of bytes that were dropped because of the quota."""
     open_line: str | None = None
-    """The incomplete last line, such as a progress bar: its number is `total_lines`, and it may
-    still change. Absent if the output ends with a complete line."""
+    """Last line if it is incomplete, such as a progress bar. Its number is `total_lines`, and its
+    text may still change. Absent if the last line is complete."""
 
 
 class LogMatches(RecordModel):
-    """Lines of one rank's log that contain a text, in order."""
+    """Lines from the log of one rank that contain a text, in the order of the log."""
 
     attempt: int
-    """Attempt."""
+    """Number of the attempt."""
     rank: int
     """Global rank."""
     lines: list[LogLine]
-    """The lines that match."""
+    """Lines that contain the text."""
     next_line: int | None
-    """Line at which to continue the search; absent at the end of the log."""
+    """Number of the line at which the search can continue; absent at the end of the log."""
 
 
 # ---- ranks --------------------------------------------------------------------------------------
@@ -185,20 +187,20 @@ StragglerKind = Literal["compute", "data"]
 
 
 class RankSpan(RecordModel):
-    """Neighbouring ranks, represented by the rank with the longest own time."""
+    """Adjacent ranks, represented by the rank with the longest own time."""
 
     first_rank: Rank
-    """First rank of the span."""
+    """First rank in the span."""
     last_rank: Rank
-    """Last rank of the span."""
+    """Last rank in the span."""
     rank: Rank
-    """The slowest rank of the span; the times are its own."""
+    """Rank with the longest own time, to which the times of this span belong."""
     compute_seconds: Seconds
-    """Time of a step without the next two."""
+    """Time of a step, without waiting for data and without waiting for other ranks."""
     data_seconds: Seconds
-    """Wait for the next batch."""
+    """Time of waiting for the next batch."""
     wait_seconds: Seconds
-    """Wait for other ranks, in collectives."""
+    """Time of waiting for other ranks in collectives."""
 
 
 class RankTimes(RecordModel):
@@ -207,13 +209,13 @@ class RankTimes(RecordModel):
     step: int
     """Completed optimizer steps at the end of the window."""
     time: float
-    """End of the window, Unix time in seconds, by the clock of global rank 0's node."""
+    """End of the window as Unix time in seconds, by the clock of global rank 0's node."""
     ranks: Annotated[tuple[RankSpan, ...], Field(max_length=64)]
-    """All ranks, in at most 64 spans."""
+    """Times of all ranks, in at most 64 spans of adjacent ranks."""
 
 
 class ComparedRanks(EventData):
-    """Result of the trainer's comparison of its ranks."""
+    """Result of a comparison of the ranks by the trainer."""
 
     step: int
     """Completed optimizer steps."""
@@ -227,15 +229,15 @@ class StragglerFound(ComparedRanks):
     rank: Rank
     """Global rank."""
     kind: StragglerKind
-    """Whether it computes longer, or waits longer for data."""
+    """Part of a step that takes longer than for the peers: computation, or waiting for data."""
     factor: Annotated[float, Field(ge=1, lt=1e9, allow_inf_nan=False)]
-    """Its own time as a multiple of the median of its peers."""
+    """The rank's own time, as a multiple of the median of its peers."""
     share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    """Share of each step that it costs the job, from 0 to 1."""
+    """Share of each step that the job loses because of the rank, from 0 to 1."""
     node: str | None = None
-    """Its node; absent in the trainer's own record."""
+    """Node of the rank; absent in the trainer's own record."""
     slot: int | None = None
-    """Its slot there."""
+    """Slot of the rank on its node."""
 
 
 class StragglerGone(ComparedRanks):
@@ -246,55 +248,55 @@ class StragglerGone(ComparedRanks):
 
 
 class RankTimesStored(EventData):
-    """The times of the ranks of an attempt changed."""
+    """New times of an attempt's ranks were stored."""
 
     step: int
-    """Completed optimizer steps at the end of their window."""
+    """Completed optimizer steps at the end of the window."""
 
 
 class StragglerView(RecordModel):
-    """A rank that is, or was, slower than its peers."""
+    """A straggler: a rank that is, or was, slower than its peers."""
 
     rank: int
     """Global rank."""
     node: str
-    """Its node."""
+    """Node of the rank."""
     slot: int
-    """Its slot there."""
+    """Slot of the rank on its node."""
     kind: StragglerKind
-    """Whether it computes longer, or waits longer for data."""
+    """Part of a step that takes longer than for the peers: computation, or waiting for data."""
     factor: float
-    """Its own time as a multiple of the median of its peers."""
+    """The rank's own time, as a multiple of the median of its peers."""
     share: float
-    """Share of each step that it costs the job, from 0 to 1."""
+    """Share of each step that the job loses because of the rank, from 0 to 1."""
     step: int
-    """Step at which it was found."""
+    """Step at which the straggler was found."""
     found_at: datetime
-    """When it was found."""
+    """Time at which the straggler was found."""
     gone_at: datetime | None
-    """When it was as fast as its peers again, or its attempt ended."""
+    """Time at which the rank was as fast as its peers again, or at which the attempt ended."""
     words: str
-    """Everything except the times, as a sentence."""
+    """Description of the straggler without times, as a sentence."""
 
 
 class SlowSlot(RecordModel):
-    """A slot with ranks that were slower than their peers in several jobs.
+    """A slot on which ranks of several jobs were slower than their peers.
 
-    Only the last 30 days count, and only since the last drain of its node ended.
+    Only stragglers in the last 30 days and since the end of the node's last drain count.
     """
 
     slot: int
-    """The slot."""
+    """Index of the slot."""
     jobs: int
-    """Number of jobs."""
+    """Number of jobs with a slow rank on the slot."""
 
 
 class RanksView(RecordModel):
     """The ranks of a job's newest attempt."""
 
     attempt: int | None
-    """Number of the attempt; null before the first."""
+    """Number of the attempt; null before the first attempt."""
     times: RankTimes | None
-    """Times of the ranks; null before the first window, and for a single rank."""
+    """Times of the ranks; null before the end of the first window, and for a single rank."""
     stragglers: tuple[StragglerView, ...]
-    """Present stragglers, then past ones, each newest first; at most 100."""
+    """At most 100 stragglers: present ones, then past ones, each sorted newest first."""

@@ -1,4 +1,4 @@
-"""Views, orders and events of nodes."""
+"""Views, request bodies and events of nodes."""
 
 from __future__ import annotations
 
@@ -19,156 +19,158 @@ Running = Literal["move", "finish"]
 
 
 class DrainRequest(SpecModel):
-    """Body of drain; every field is optional."""
+    """Body of a drain; every field is optional."""
 
     running: Running = "move"
-    """Effect on its attempts: `move` saves them at the next step boundary and resumes them on other
-    nodes, `finish` lets them run to their end."""
+    """Effect on the node's attempts: `move` saves them at the next step boundary and resumes them
+    on other nodes; `finish` lets them run to their end."""
 
 
 class LabelChange(SpecModel):
-    """Body of a change of labels."""
+    """Body of a change to the labels of a node."""
 
     labels: ChangedLabels
-    """Values by key. They override the worker's settings, also after it registers again. Null
-    removes such a value; then the worker's own applies again."""
+    """New values, by key. They override the labels in the worker's settings, even after the worker
+    registers again. Null removes an override, so that the worker's own value applies again."""
 
 
 class CordonRequest(SpecModel):
-    """Body of cordon; every field is optional."""
+    """Body of a cordon; every field is optional."""
 
     reason: Annotated[Text, Field(max_length=500)] | None = None
-    """Reason, shown with the node."""
+    """Reason, which is shown with the node."""
 
 
 class Drain(RecordModel):
-    """An order to place nothing new on a node, by a person or by the server."""
+    """Order of a person or the server to place nothing new on a node."""
 
     running: Running
-    """Effect on its attempts."""
+    """Effect on the node's attempts."""
     by: str
-    """Who gave the order."""
+    """Author of the order."""
     at: datetime
-    """When."""
+    """Time of the order."""
     reasons: tuple[str, ...] = ()
-    """Reasons; if the server gave the order, why the node is unreliable."""
+    """Reasons for the order; for an order by the server, the signs that the node is unreliable."""
 
 
 class NodeHolding(RecordModel):
-    """Slots of a node that a job holds."""
+    """Slots of a node that one job holds."""
 
     job_id: str
-    """Job."""
+    """Id of the job."""
     job_name: str
-    """Its name."""
+    """Name of the job."""
     allocation: NodeAllocation
-    """The slots."""
+    """Slots that the job holds."""
 
 
 class WithheldSlot(RecordModel):
-    """A slot that no job gets until the cause is gone."""
+    """A slot that no job receives until the cause is gone."""
 
     slot: int
     """Index of the slot."""
     reason: str
-    """Why: a process of another program holds its memory, or the device does not answer."""
+    """Cause: a process of another program holds the memory, or the device does not respond."""
 
 
 class NodePoint(RecordModel):
-    """A time interval of one series."""
+    """Samples of one series in one time interval."""
 
     time: datetime
-    """Start of the interval, by the server's clock."""
+    """Start of the interval, by the clock of the server."""
     min: float
-    """Lowest value."""
+    """Lowest sample."""
     mean: float
     """Mean of the samples."""
     max: float
-    """Highest value."""
+    """Highest sample."""
 
 
 class NodeCurve(RecordModel):
-    """One series of a node."""
+    """One series of samples from a node."""
 
     name: str
-    """Name, with the unit at its end, as in `gpu_power_watts`."""
+    """Name of the series; it ends in the unit, as in `gpu_power_watts`."""
     part: str | None
-    """UUID of the device, or name of the disk."""
+    """UUID of the device or name of the disk, if the series belongs to one."""
     slot: int | None
-    """Slot of the device; absent for a GPU that is divided into instances."""
+    """Slot of the device; absent for a GPU that is divided into MIG instances."""
     points: tuple[NodePoint, ...]
-    """Points by time; intervals without a sample are omitted."""
+    """Intervals, sorted by time; intervals without samples are omitted."""
 
 
 class NodeMetrics(RecordModel):
-    """State of a node, now and over the last hours."""
+    """State of a node, now and during the last hours."""
 
     name: str
     """Name of the node."""
     sampled_at: datetime | None
-    """Time of the sample, by the server's clock; absent without one."""
+    """Time of the newest sample, by the clock of the server; absent without a sample."""
     sample: NodeSample | None
-    """The newest sample; absent while its worker sends none."""
+    """Newest sample; absent while the worker sends no samples."""
     seconds: int
-    """Length of the interval of a point."""
+    """Length of an interval, in seconds."""
     curves: tuple[NodeCurve, ...]
-    """Its series by name."""
+    """Series of the node, sorted by name."""
 
 
 class NodeView(RecordModel):
-    """A machine with a worker."""
+    """A node: a machine with a worker."""
 
     name: str
-    """Name."""
+    """Name of the node."""
     address: str
-    """Address for other nodes."""
+    """Address at which other nodes reach the node."""
     hardware: Hardware
-    """Its hardware."""
+    """Hardware of the node."""
     online: bool
-    """Whether its worker's heartbeats arrive."""
+    """Whether heartbeats of the worker arrive."""
     draining: bool
-    """Whether nothing new is placed on it."""
+    """Whether the node is drained or cordoned, so that nothing new is placed on it."""
     drain: Drain | None
-    """Who drained it, when and how; absent if it is not drained."""
+    """Author, time and kind of the drain; absent if the node is not drained."""
     problems: tuple[str, ...]
-    """Problems of its devices and file systems, from its last heartbeat."""
+    """Problems of devices and file systems, from the last heartbeat."""
     notice: str | None
-    """Announced reason for its shutdown; its attempts save and move."""
+    """Announced reason for a shutdown of the node; its attempts save and move to other nodes."""
     request_id: str | None = None
-    """Request that allocated it, if it comes from a source; the label `source` names the source."""
+    """Request that allocated the node, if it comes from a source; the label `source` has the
+    source's name."""
     ends_at: datetime | None = None
-    """End of that allocation, if known; its attempts leave before."""
+    """End of the node's allocation, if known; attempts leave the node before."""
     slow_slots: tuple[SlowSlot, ...] = ()
-    """Slots with ranks that were slower than their peers in several jobs."""
+    """Slots on which ranks of several jobs were slower than their peers."""
     free_slots: int
-    """Number of free slots, without withheld ones."""
+    """Number of free slots; withheld slots are not free."""
     withheld: tuple[WithheldSlot, ...]
-    """Slots that no job gets, by index."""
+    """Slots that no job receives until the cause is gone, by index."""
     allocations: tuple[NodeHolding, ...]
-    """Jobs that hold the other slots."""
+    """Jobs that hold slots of the node."""
     roots: tuple[str, ...]
-    """Storage roots that it sees."""
+    """Names of the storage roots that the node sees."""
     labels: Labels
-    """Its labels: those that people set override those of the worker's settings."""
+    """Labels of the node. Labels that people set override labels from the worker's settings."""
     version: str
-    """Version of Trainyard on it."""
+    """Version of Trainyard on the node."""
     registered_at: datetime
-    """When it first registered."""
+    """Time of the node's first registration."""
     heartbeat_at: datetime
-    """Time of its last heartbeat."""
+    """Time of the last heartbeat."""
     clock_skew_seconds: float | None = None
-    """Its clock minus the database's, by the last measurement; absent before the first."""
+    """Time of the node's clock minus time of the database's clock, at the last measurement; absent
+    before the first measurement."""
 
 
 class NodeRegistered(EventData):
-    """A node registered, or came back with other hardware or storage."""
+    """A node registered for the first time, or with other hardware or storage."""
 
     slots: int
-    """Slots that it offers."""
+    """Number of slots that the node offers."""
     device: Literal["cpu", "cuda"]
-    """Kind of device."""
+    """Kind of the node's slots."""
     other_storage: tuple[str, ...] = ()
-    """Roots that are another storage on this node than on most nodes."""
+    """Storage roots that are different storage on this node than on most nodes."""
 
 
 class NodeOnline(EventData):
@@ -183,17 +185,17 @@ class NodeLabeled(EventData):
     """A person changed the labels of a node."""
 
     changed: dict[str, str | None]
-    """The new values by key; null if the value of the worker's settings applies again."""
+    """New values, by key; null if the value from the worker's settings applies again."""
 
 
 class NodeDrained(EventData):
-    """A node accepts no new work, or accepts it again."""
+    """A node was drained, or accepts new work again, or announced its shutdown."""
 
     draining: bool
-    """Whether it accepts no new work."""
+    """Whether the node accepts no new work."""
     running: Running | None = None
-    """Effect on its attempts; absent for a notice."""
+    """Effect on the node's attempts; absent for an announced shutdown."""
     reasons: tuple[str, ...] = ()
-    """Why."""
+    """Reasons for the drain."""
     notice: str | None = None
-    """Announced reason for the machine's shutdown, if any."""
+    """Announced reason for a shutdown of the machine; absent without one."""

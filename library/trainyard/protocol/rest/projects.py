@@ -1,4 +1,4 @@
-"""Views, requests and events of projects."""
+"""Views, request bodies and events of projects."""
 
 from __future__ import annotations
 
@@ -17,62 +17,67 @@ SlotHours = Annotated[float, Field(ge=0, le=10**9, json_schema_extra={"unit": "s
 
 
 class ProjectSettings(SpecModel):
-    """Settings of a project; a change contains only the changed ones."""
+    """Settings of a project; the body of a change contains only the changed settings."""
 
     description: Annotated[Text, Field(max_length=1000)] = ""
-    """What the project is for."""
+    """Purpose of the project."""
     weight: Weight = 1.0
-    """Its share of the slots relative to the weights of the other projects that use the cluster."""
+    """Weight of the project. Projects that use the cluster share its slots in the ratio of their
+    weights."""
     max_slots: MaxSlots | None = None
-    """Most slots that its jobs hold at the same time; unlimited when null."""
+    """Maximum number of slots that the project's jobs hold at the same time; unlimited when
+    null."""
     slot_hours_per_month: SlotHours | None = None
-    """Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
-    one GPU, one MIG instance, or one CPU rank on a node without GPUs."""
+    """Maximum number of slot-hours that the project's jobs use per calendar month (UTC); unlimited
+    when null. A slot is one GPU, one MIG instance, or one CPU rank on a node without GPUs."""
 
 
 class ProjectRequest(ProjectSettings):
-    """Body of a new project."""
+    """Body of a request for a new project."""
 
     name: ProjectName
-    """Name; it never changes."""
+    """Name of the project; it never changes."""
 
 
 class ProjectView(RecordModel):
-    """A project, with current use by its jobs."""
+    """A project, with the current use by its jobs."""
 
     name: str
-    """Name."""
+    """Name of the project."""
     description: str
-    """What it is for."""
+    """Purpose of the project."""
     weight: float
-    """Its share of the slots relative to the weights of the other projects."""
+    """Weight of the project, relative to the weights of the other projects."""
     max_slots: int | None
-    """Most slots that its jobs hold; unlimited when null."""
+    """Maximum number of slots that the project's jobs hold at the same time; unlimited when
+    null."""
     slot_hours_per_month: float | None
-    """Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null."""
+    """Maximum number of slot-hours that the project's jobs use per calendar month (UTC); unlimited
+    when null."""
     created_by: str
-    """Who created it."""
+    """Person who created the project."""
     created_at: datetime
-    """When."""
+    """Time at which the project was created."""
     held_slots: int
-    """Slots of its starting, running and stopping jobs."""
+    """Number of slots that the project's starting, running and stopping jobs hold."""
     waiting_jobs: int
-    """Number of its jobs in the queue."""
+    """Number of the project's jobs in the queue."""
     share: float
-    """Its held slots divided by the held slots of all projects; 0 if no slots are held."""
+    """Held slots of the project divided by the held slots of all projects; 0 if no slots are
+    held."""
     fair_share: float
-    """Its weight divided by the weights of all projects with a job that waits or holds slots; 0 if
-    it has no such job."""
+    """Weight of the project divided by the sum of the weights of all projects with a job that waits
+    or holds slots; 0 if the project has no such job."""
     slot_hours_used: float
-    """Slot-hours that its jobs have used in this calendar month (UTC)."""
+    """Slot-hours that the project's jobs have used in this calendar month (UTC)."""
 
 
 class ProjectChanged(EventData):
     """A project was created, changed or deleted."""
 
     project: str
-    """Its name."""
+    """Name of the project."""
     before: ProjectSettings | None
-    """Previous settings; absent if it was created."""
+    """Previous settings; absent if the project was created."""
     after: ProjectSettings | None
-    """New settings; absent if it was deleted."""
+    """New settings; absent if the project was deleted."""

@@ -1,4 +1,4 @@
-"""Resume: request, comparison and options."""
+"""Resume of a job: request, preview and options."""
 
 from __future__ import annotations
 
@@ -14,74 +14,74 @@ from trainyard.protocol.rest.jobs import JobView
 
 
 class ResumeRequest(SpecModel):
-    """Body of resume; every field is optional."""
+    """Body of a resume; every field is optional."""
 
     checkpoint_id: Annotated[str, Field(max_length=200)] | None = None
-    """Checkpoint to resume from; the newest of the current lineage when absent."""
+    """Checkpoint to load; when absent, the newest checkpoint of the current lineage."""
     world_size: Ranks | None = None
-    """Slots; unchanged when absent."""
+    """Number of slots; when absent, it stays the same."""
     overrides: Overrides = Overrides()
-    """Changed settings."""
+    """Changes to the settings."""
     steps: PositiveSteps | None = None
-    """New total number of steps."""
+    """Changed total number of steps."""
     allow_code_change: bool = False
     """Whether the files of `model.code` may have changed since the checkpoint was written."""
     dry_run: bool = False
-    """Compute the comparison only; store nothing."""
+    """Whether to only compute the preview, and store nothing."""
 
 
 class Change(RecordModel):
-    """One line of a comparison."""
+    """One line of a comparison between the last attempt and the next."""
 
     name: str
     """Name of the compared value, such as `layout` or `data position`."""
     before: str
-    """Value of the last attempt."""
+    """Value in the last attempt."""
     after: str
-    """Value of the next attempt."""
+    """Value in the next attempt."""
     changed: bool
-    """Whether they differ."""
+    """Whether the two values differ."""
 
 
 class ResumePreview(RecordModel):
-    """Preview of a resume: changed and unchanged values."""
+    """Preview of a resume, with changed and unchanged values."""
 
     plan: AnyPlan
-    """The plan of the next attempt."""
+    """Plan of the next attempt."""
     checkpoint_id: str | None
-    """Checkpoint to resume from; absent for a start from step 0."""
+    """Checkpoint that the next attempt loads; absent for a start at step 0."""
     step: int
-    """Its step; the last reported step if the attempt saves first."""
+    """Step of the checkpoint; if the attempt saves first, the last reported step."""
     branch: bool
-    """Whether newer checkpoints of the lineage are abandoned."""
+    """Whether the job abandons newer checkpoints of the lineage."""
     saves_first: bool
-    """Whether the running attempt saves first, so that the job resumes from its last step."""
+    """Whether the running attempt saves first, so that the next attempt starts at the last step."""
     changes: tuple[Change, ...]
-    """Values before and after, changed ones first."""
+    """Values before and after the resume, changed values first."""
 
 
 class ResumeReply(RecordModel):
-    """Answer to resume."""
+    """Reply to a resume."""
 
     preview: ResumePreview
-    """The comparison."""
+    """Preview of the resume."""
     job: JobView
-    """The job after the call; a dry run leaves it unchanged."""
+    """Job after the call; a dry run does not change the job."""
 
 
 class ResumeOptionView(RecordModel):
-    """A world size that the cluster could offer."""
+    """A world size on which the job could resume, if the nodes are free."""
 
     world_size: int
-    """Slots."""
+    """Number of slots."""
     free_now: bool
-    """Whether one of these layouts could start now, on nodes with room for its shares."""
+    """Whether one of the layouts could start now, because nodes have enough free slots."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts; the layout that resume selects comes first."""
+    """Legal layouts; the first is the layout that a resume selects."""
     more: Annotated[int, Field(ge=0)]
-    """Number of further legal layouts that are not listed."""
+    """Number of legal layouts that are not listed."""
     reason: str | None
-    """Why no layout is legal."""
+    """Reason why no layout is legal; null if one is."""
 
 
 class ResumeOptions(RecordModel):
@@ -90,8 +90,8 @@ class ResumeOptions(RecordModel):
     checkpoint_id: str | None
     """Checkpoint that a resume would load."""
     step: int
-    """Its step."""
+    """Step of the checkpoint."""
     options: tuple[ResumeOptionView, ...]
-    """Options by world size."""
+    """Options, by world size."""
     calibration: Calibration | None = None
     """Coefficients behind the predicted speeds, with their errors; absent for unknown hardware."""

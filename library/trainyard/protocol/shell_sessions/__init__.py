@@ -1,1 +1,1 @@
-"""Commands in running attempts: messages of supervisors, and requests and views of people."""
+"""Commands in running attempts: messages of supervisors, and requests and views for people."""

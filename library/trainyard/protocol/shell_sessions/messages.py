@@ -10,90 +10,91 @@ from trainyard.base.ids import ID_PATTERN
 from trainyard.base.model_base import RecordModel, Text
 
 MAX_WORDS, MAX_WORD = 256, 8192
-"""Most words of a command, and most characters of a word."""
+"""Maximum number of words in a command, and of characters in a word."""
 WINDOW_BYTES = 256 * 1024
-"""Most bytes of unread output that the server holds; beyond them the command waits, as at a full
-pipe."""
+"""Maximum size of unread output that the server holds, in bytes. At this size the command blocks,
+as at a write to a full pipe."""
 INPUT_BYTES = 64 * 1024
-"""Most bytes of input that the server holds before the command reads them."""
+"""Maximum size of input that the server holds before the command reads it, in bytes."""
 MAX_WAIT_SECONDS = 20.0
-"""Longest wait of one request for output or input."""
+"""Maximum wait of one request for output or input."""
 
 Word = Annotated[Text, Field(max_length=MAX_WORD)]
 Offset = Annotated[int, Field(ge=0, lt=2**62)]
 Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)]
 BYTES = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-"""Configuration for bytes as base64 in JSON."""
+"""Model configuration that encodes bytes as base64 in JSON."""
 
 
 class Terminal(RecordModel):
-    """A terminal of the person."""
+    """Terminal of the person who runs the command."""
 
     rows: Annotated[int, Field(ge=1, le=10_000)] = 24
-    """Lines."""
+    """Number of lines."""
     columns: Annotated[int, Field(ge=1, le=10_000)] = 80
-    """Characters of a line."""
+    """Number of characters per line."""
     kind: Annotated[str, Field(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] = "xterm"
-    """Value of TERM."""
+    """Type of the terminal, the value of `TERM`."""
 
 
 class ShellOrder(RecordModel):
-    """A command for the supervisor to start; repeated until its first report."""
+    """A command that the supervisor must start; sent until the supervisor first reports it."""
 
     id: Annotated[str, Field(pattern=ID_PATTERN)]
-    """Id."""
+    """Id of the command."""
     argv: Annotated[tuple[Word, ...], Field(max_length=MAX_WORDS)]
-    """The command, word by word; no shell parses it. The node's shell when empty."""
+    """Command, word by word; no shell parses it. If empty, the node's shell."""
     terminal: Terminal | None = None
-    """The person's terminal; without it the command has pipes."""
+    """Terminal of the person; if absent, the command uses pipes."""
     rank: Annotated[int, Field(ge=0)] | None = None
-    """Global rank that the command names in `RANK` and `LOCAL_RANK`."""
+    """Global rank of the command's environment (`RANK` and `LOCAL_RANK`)."""
 
 
 class ShellExit(RecordModel):
-    """How a command ended."""
+    """End of a command."""
 
     exit_code: Annotated[int, Field(ge=-255, le=255)] | None = None
-    """Its exit code, negative for a signal; absent when it did not start."""
+    """Exit code, negative for a signal; absent if the command did not start."""
     failure: Annotated[Text, Field(max_length=2000)] | None = None
-    """Why it did not start."""
+    """Reason why the command did not start."""
 
 
 class ShellOutputMessage(RecordModel):
-    """Output of a command, from its supervisor; without content it is only a sign of life."""
+    """Output of a command, from its supervisor; without content it only shows that the command
+    runs."""
 
     model_config = BYTES
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     start: Offset
-    """Offset of the first byte."""
+    """Offset of the first byte of `content`."""
     content: Annotated[bytes, Field(max_length=WINDOW_BYTES)] = b""
-    """The bytes of stdout and stderr, in the order in which they were written."""
+    """Bytes of stdout and stderr, in the order in which they were written."""
     exit: ShellExit | None = None
-    """The last message: how it ended."""
+    """End of the command; only in the last message."""
 
 
 class ShellOutputReply(RecordModel):
-    """The answer: stored offset, and whether the command is still wanted."""
+    """Reply to output: the stored offset, and whether the command is still wanted."""
 
     stored: int
-    """Offset after the last stored byte; later bytes must be sent again, later."""
+    """Offset after the last stored byte; the sender must resend later bytes."""
     wanted: bool
-    """Whether the command is still wanted; otherwise it is ended."""
+    """Whether the command is still wanted; if not, the supervisor ends it."""
 
 
 class ShellInputRequest(RecordModel):
-    """Long poll of a supervisor for input of a command."""
+    """Long poll by a supervisor for the input of a command."""
 
     protocol: int
-    """`PROTOCOL` of the sender."""
+    """Version of the protocol (`PROTOCOL`) of the sender."""
     start: Offset
-    """Offset of the first byte that it needs; earlier bytes were received."""
+    """Offset of the first byte that the supervisor still needs."""
     wait_seconds: Wait = 0.0
-    """Longest time that the server holds the poll while nothing is new."""
+    """Maximum time for which the server holds the poll while nothing is new."""
     terminal: Terminal | None = None
-    """The last terminal that it received; the server answers when it differs."""
+    """Terminal that the supervisor received last; the server replies if it has changed."""
 
 
 class ShellInputReply(RecordModel):
@@ -102,10 +103,10 @@ class ShellInputReply(RecordModel):
     model_config = BYTES
 
     content: bytes = b""
-    """Bytes from `start` on."""
+    """Bytes of input from `start` on."""
     end: bool = False
-    """Whether the input ends here."""
+    """Whether the input ends after `content`."""
     terminal: Terminal | None = None
-    """The current terminal."""
+    """Current terminal of the person."""
     wanted: bool = True
-    """Whether the command is still wanted; otherwise it is ended."""
+    """Whether the command is still wanted; if not, the supervisor ends it."""

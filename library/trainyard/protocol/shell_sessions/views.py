@@ -1,4 +1,4 @@
-"""Requests and views of commands in a running attempt, and their events."""
+"""Request bodies, views and events of commands in a running attempt."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from trainyard.protocol.shell_sessions.messages import (
 )
 
 MAX_SECONDS = 86_400.0
-"""Longest time of a command."""
+"""Maximum time limit of a command."""
 
 
 class ShellRequest(SpecModel):
     """Body of a request for a command in a running attempt."""
 
     argv: Annotated[tuple[Word, ...], Field(max_length=MAX_WORDS)] = ()
-    """The command, word by word; no shell parses it. The node's shell when empty, which needs a
+    """Command, word by word; no shell parses it. If empty, the node's shell, which needs a
     terminal."""
     node: Annotated[str, Field(pattern=NAME, max_length=100)] | None = None
-    """Node of the attempt; when absent, the node of `rank`, else the first node."""
+    """Node of the attempt on which the command runs; when absent, the node of `rank`; without a
+    rank, the first node."""
     rank: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """Global rank: the command runs on its node, with its `RANK` and `LOCAL_RANK`."""
+    """Global rank. The command runs on the node of this rank, with the rank's `RANK` and
+    `LOCAL_RANK`."""
     terminal: Terminal | None = None
-    """The person's terminal; without it the command has pipes."""
+    """Terminal of the person; if absent, the command uses pipes."""
     seconds: Annotated[float, Field(ge=1, le=MAX_SECONDS)] = 3600.0
-    """Time limit, after which the command is ended."""
+    """Time limit of the command, after which the supervisor ends it."""
 
     @model_validator(mode="after")
     def _command_or_terminal(self) -> Self:
@@ -51,29 +53,29 @@ class ShellView(RecordModel):
     """A command in an attempt."""
 
     id: str
-    """Id."""
+    """Id of the command."""
     job_id: str
-    """Job."""
+    """Id of the job."""
     attempt: int
     """Number of the attempt."""
     node: str
-    """Node that it runs on."""
+    """Node on which the command runs."""
     rank: int | None
-    """Rank in its environment."""
+    """Global rank of the command's environment."""
     argv: tuple[str, ...]
-    """The command; the node's shell when empty."""
+    """Command, word by word; if empty, the node's shell."""
     created_by: str
-    """Who requested it."""
+    """Person who requested the command."""
     created_at: datetime
-    """When."""
+    """Time of the request."""
     started_at: datetime | None
-    """When the node first reported it."""
+    """Time at which the node first reported the command."""
     ended_at: datetime | None
-    """When it ended."""
+    """Time at which the command ended."""
     exit_code: int | None
-    """Its exit code, negative for a signal; absent while it runs, and when it did not start."""
+    """Exit code, negative for a signal; absent while the command runs, and if it did not start."""
     failure: str | None
-    """Why it did not start, or why its end is unknown."""
+    """Reason why the command did not start, or why its end is unknown."""
 
 
 class ShellOutput(RecordModel):
@@ -82,33 +84,34 @@ class ShellOutput(RecordModel):
     model_config = BYTES
 
     start: int
-    """Offset of the first byte."""
+    """Offset of the first byte of `content`."""
     content: bytes
-    """The bytes, in base64."""
+    """Bytes of output, in base64."""
     shell: ShellView
-    """The command; the output is complete once it has ended and `content` is empty."""
+    """State of the command. The output is complete once the command has ended and `content` is
+    empty."""
 
 
 class ShellInput(SpecModel):
-    """Input of a command; a repeat is harmless."""
+    """Input of a command; a repeated request has no effect."""
 
     model_config = BYTES
 
     start: Offset = 0
-    """Offset of the first byte."""
+    """Offset of the first byte of `content`."""
     content: Annotated[bytes, Field(max_length=INPUT_BYTES)] = b""
-    """The bytes, in base64."""
+    """Bytes of input, in base64."""
     end: bool = False
-    """Whether the input ends here: the command reads the end of its input."""
+    """Whether the input ends after `content`, so that the command reads the end of its input."""
     terminal: Terminal | None = None
-    """The terminal, if its size has changed."""
+    """Terminal of the person, if its size has changed."""
 
 
 class ShellInputStored(RecordModel):
-    """How much input is stored."""
+    """Reply to input, with the amount of stored input."""
 
     stored: int
-    """Offset after the last stored byte; later bytes must be sent again, later."""
+    """Offset after the last stored byte; the sender must resend later bytes."""
 
 
 class ShellOpened(EventData):
@@ -117,9 +120,9 @@ class ShellOpened(EventData):
     shell_id: str
     """Id of the command."""
     argv: tuple[str, ...]
-    """The command, with credentials of URLs masked; the node's shell when empty."""
+    """Command, with masked credentials in URLs; if empty, the node's shell."""
     rank: int | None = None
-    """Rank in its environment."""
+    """Global rank of the command's environment."""
 
 
 class ShellClosed(EventData):
@@ -128,6 +131,6 @@ class ShellClosed(EventData):
     shell_id: str
     """Id of the command."""
     exit_code: int | None = None
-    """Its exit code, negative for a signal."""
+    """Exit code, negative for a signal."""
     failure: str | None = None
-    """Why it did not start."""
+    """Reason why the command did not start."""

@@ -1,4 +1,5 @@
-"""Images, histograms and files that a script logs: detected by protocol, written by a thread.
+"""Images, histograms and files that a script logs; a thread writes them to the run directory.
 
-Imports only the standard library. The contract: docs/artifacts.md.
+Imports only the standard library; arrays and images are detected by protocol. docs/artifacts.md
+has the contract.
 """

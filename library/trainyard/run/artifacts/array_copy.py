@@ -1,4 +1,4 @@
-"""Copies of arrays and tensors of any library, detected by their attributes."""
+"""Copies of arrays and tensors of any library, which are detected by their attributes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 NUMBERS = "bBhHiIlLqQefd?"
-"""Number formats of `struct`."""
+"""Legal number formats, as characters of `struct`."""
 SLICE = 2000
-"""Values to unpack in one call: less than half a millisecond of the interpreter."""
+"""Number of values to unpack in one call; a call blocks the interpreter for less than 0.5 ms."""
 
 
 @dataclass(frozen=True)
 class ArrayCopy:
-    """The numbers of an array, in C order."""
+    """Numbers of an array, in C order."""
 
     content: bytes
     format: str
@@ -24,11 +24,11 @@ class ArrayCopy:
 
     @property
     def size(self) -> int:
-        """Count of numbers."""
+        """Number of values."""
         return len(self.content) // struct.calcsize(self.format)
 
     def slices(self) -> Iterator[tuple[float, ...]]:
-        """Yield the numbers in slices of `SLICE`."""
+        """Yield the numbers in tuples of at most `SLICE`."""
         each = struct.calcsize(self.format)
         order, code = self.format[:-1], self.format[-1]
         for start in range(0, len(self.content), SLICE * each):
@@ -37,18 +37,18 @@ class ArrayCopy:
 
 
 def copy_array(values: Any, *, what: str, most: int) -> ArrayCopy:
-    """Return a copy of the numbers of an array, a tensor, a buffer or nested lists.
+    """Return a copy of the numbers in an array, a tensor, a buffer or nested lists.
 
-    Tensors are copied to the CPU first, which waits for the GPU to compute them.
+    A tensor is copied to the CPU first; the copy waits until the GPU has computed the tensor.
 
     Args:
-        values: anything with a buffer, `__array__`, `numpy()` or `tolist()`, or numbers in lists.
-        what: name of the argument in errors.
-        most: largest legal count of numbers.
+        values: an object with a buffer, `__array__`, `numpy()` or `tolist()`, or lists of numbers.
+        what: name of the argument for error messages.
+        most: maximum number of values.
 
     Raises:
-        TypeError: it holds no numbers.
-        ValueError: it holds more than `most`.
+        TypeError: the argument contains something other than numbers.
+        ValueError: the argument contains more than `most` numbers.
     """
     plain = _on_cpu(values)
     try:
@@ -69,7 +69,7 @@ def copy_array(values: Any, *, what: str, most: int) -> ArrayCopy:
 
 
 def _on_cpu(values: Any) -> Any:
-    """Return an object with a buffer if possible, else lists or the value itself."""
+    """Return an object with a buffer if possible, otherwise lists, otherwise the value itself."""
     for step in ("detach", "cpu"):  # of torch
         if callable(change := getattr(values, step, None)):
             values = change()
@@ -80,7 +80,7 @@ def _on_cpu(values: Any) -> Any:
             if callable(change := getattr(values, way, None)):
                 try:
                     return change()
-                except (TypeError, RuntimeError):  # bfloat16, which numpy lacks; or no numpy
+                except (TypeError, RuntimeError):  # numpy lacks bfloat16, or is not installed
                     break
     if callable(widen := getattr(values, "float", None)) and not isinstance(values, float):
         return _on_cpu_lists(widen())
@@ -95,7 +95,7 @@ def _on_cpu_lists(values: Any) -> Any:
 
 
 def _flat(values: Any, what: str, most: int) -> Iterator[float]:
-    """Yield the numbers of nested lists, at most `most`."""
+    """Yield the numbers in nested lists; raise an error for more than `most`."""
     if callable(getattr(values, "tolist", None)):
         values = values.tolist()
     waiting, count = [iter(values if _is_listed(values) else (values,))], 0
@@ -122,5 +122,5 @@ def _flat(values: Any, what: str, most: int) -> Iterator[float]:
 def _is_listed(value: Any) -> bool:
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         return False
-    # Arrays have both; an array without dimensions is a number.
+    # Arrays have both attributes; an array without dimensions counts as a number.
     return not hasattr(value, "__float__") or getattr(value, "shape", ()) != ()

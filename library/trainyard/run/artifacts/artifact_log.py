@@ -1,4 +1,4 @@
-"""Calls of a script's run to log images, histograms and files."""
+"""Methods by which a script logs images, histograms, tables and files."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ logger = logging.getLogger("trainyard")
 _warned = WarnedNames()
 
 MAX_FILES, MAX_FOLDER_BYTES = 1000, 1024 * 1024 * 1024
-"""Most files in the folder of one call, and most bytes."""
+"""Maximum number of files in a folder that a script logs, and maximum total size in bytes."""
 
 
 class ArtifactLog:
-    """Base of a run: its calls for images, histograms and files."""
+    """Base class of a run, with the methods that log images, histograms, tables and files."""
 
     @property
     def _open_artifacts(self) -> ArtifactWriter | None:
-        """The writer of this process; None if nothing is stored."""
-        raise NotImplementedError  # the run implements it
+        """Writer of this process; None if the run stores nothing."""
+        raise NotImplementedError  # subclasses implement it
 
     def log_image(
         self, name: str, image: Any, *, step: SupportsIndex | None = None, caption: str = ""
     ) -> None:
         """Store an image with the job.
 
-        The calling thread checks and copies it: it reads a file, or copies pixels, which waits for
-        the computation of a tensor on a GPU. Another thread encodes and writes it.
+        The calling thread checks and copies the image: it reads a file, or copies pixels, and waits
+        until a GPU has computed a tensor. Another thread encodes and writes the image.
 
         Args:
-            name: such as `samples/first`; images of a name form a sequence over steps.
+            name: such as `samples/first`; images of one name form a sequence over steps.
             image: path or bytes of a PNG, JPEG or WebP file of at most 16 MiB; an image of PIL; or
-                an array or a tensor of uint8, height x width, or height x width x 1, 3 or 4.
+                an array or tensor of uint8, of height x width, or height x width x 1, 3 or 4.
             step: completed optimizer steps.
-            caption: a text of at most 1,000 characters; a longer one is cut.
+            caption: a text; it is cut after 1,000 characters.
 
         Raises:
-            ValueError: name or step is not legal, or the image has another format, shape or size.
-            TypeError: the image has another type.
+            ValueError: the name, the step, or the image's format, shape or size is illegal.
+            TypeError: the image has an illegal type.
             OSError: the file cannot be read.
         """
         record = _record(name, IMAGE, step=step, caption=caption)
@@ -80,17 +80,17 @@ class ArtifactLog:
     ) -> None:
         """Store the distribution of values: counts of finite values in bins of equal width.
 
-        The calling thread copies the values, which waits for the computation of a tensor on a GPU.
-        Another thread counts them. NaN and infinite values are counted separately.
+        The calling thread copies the values, and waits until a GPU has computed a tensor. Another
+        thread counts them. NaN and infinite values are counted separately.
 
         Args:
-            name: such as `weights/layer1`; histograms of a name form a sequence over steps.
-            values: an array, a tensor, or numbers in lists, of any shape; 10,000,000 at most.
+            name: such as `weights/layer1`; histograms of one name form a sequence over steps.
+            values: an array, a tensor, or lists of numbers, of any shape, with at most 10,000,000.
             step: completed optimizer steps.
-            bins: number of bins, 1 to 512.
+            bins: number of bins, from 1 to 512.
 
         Raises:
-            ValueError: name, step or bins is not legal, or there are too many values.
+            ValueError: the name, step or number of bins is illegal, or there are too many values.
             TypeError: a value is not a real number.
         """
         if not isinstance(bins, int) or not 1 <= bins <= MAX_BINS:
@@ -111,17 +111,17 @@ class ArtifactLog:
         """Store a table with the job, as JSON with `columns` and `data`.
 
         The calling thread copies the cells. Numbers, booleans and texts of up to 1,000 characters
-        are kept, None is null, and anything else becomes text. Rows after the first 10,000 or
-        4 MiB are dropped, with one warning for each name.
+        are stored unchanged, None as null, and other values as text. Rows after the first 10,000,
+        or beyond 4 MiB, are dropped, with one warning per name.
 
         Args:
-            name: such as `predictions`; `.json` is added. Tables of a name form a sequence.
-            columns: names of the columns, up to 256.
-            rows: rows with a cell for each column.
+            name: such as `predictions`; `.json` is added. Tables of one name form a sequence.
+            columns: names of the columns, at most 256.
+            rows: rows, each with one cell per column.
             step: completed optimizer steps.
 
         Raises:
-            ValueError: name, step or the number of columns is not legal, or a row has another
+            ValueError: the name, step or number of columns is illegal, or a row has the wrong
                 number of cells.
         """
         whole = name if name.endswith(TABLE_ENDING) else name + TABLE_ENDING
@@ -142,21 +142,21 @@ class ArtifactLog:
     ) -> None:
         """Store a file, or the files of a folder, with the job.
 
-        The calling thread copies them into the run directory, so that later changes have no effect;
-        the node's supervisor sends the copies to the server. Links in a folder are ignored.
+        The calling thread copies the files into the run directory, so that later changes have no
+        effect; the node's supervisor sends the copies to the server. Links in a folder are ignored.
 
         Args:
-            path: a file of at most 256 MiB; or a folder with at most 1,000 files and 1 GiB in
-                total. Each of its files becomes an artifact `<name>/<path in the folder>`.
-            name: name of the artifact; the name of the file or folder when absent. A later artifact
-                of the same name is a new one; downloads take the newest.
-            kind: kind of artifact, such as `model` or `predictions`; `file` when empty.
+            path: a file of at most 256 MiB, or a folder with at most 1,000 files and 1 GiB in
+                total. Each file of a folder becomes an artifact `<name>/<path in the folder>`.
+            name: name of the artifact; when absent, the name of the file or folder. If several
+                artifacts have the same name, a download returns the newest.
+            kind: kind of artifact, such as `model` or `predictions`; when empty, `file`.
             step: completed optimizer steps.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: name, kind or step is not legal, or the file or folder is too large.
-            OSError: it cannot be read.
+            FileNotFoundError: the file or folder does not exist.
+            ValueError: the name, kind or step is illegal, or the file or folder is too large.
+            OSError: a file cannot be read.
         """
         if kind in OWN_KINDS:
             raise ValueError(f"kind={kind!r} is reserved for log_{kind}; any other word is legal")

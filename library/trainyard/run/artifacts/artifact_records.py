@@ -1,4 +1,4 @@
-"""Records of images, histograms and files, from a process and from its supervisor."""
+"""Records of images, histograms and files, written by a process and by its supervisor."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from trainyard.run.record_base import JsonRecord
 
 IMAGE, HISTOGRAM, FILE, OUTPUT, TABLE = "image", "histogram", "file", "output", "table"
 OWN_KINDS = frozenset({IMAGE, HISTOGRAM})
-"""Kinds that `log_artifact` refuses."""
+"""Kinds with methods of their own, which `log_artifact` therefore rejects."""
 CONTENT_NAME = re.compile(r"[a-z0-9-]{1,80}")
-"""Name of a content file in `artifacts/`."""
+"""Legal names of a content file in `artifacts/`."""
 LONGEST_NAME, LONGEST_KIND, LONGEST_CAPTION = 200, 64, 1000
 TABLE_ENDING = ".json"
-"""With which the name of a table ends."""
+"""Ending of a table's name."""
 MAX_BINS = 512
 MAX_IMAGE_BYTES = 16 * 1024 * 1024
-"""Largest image, encoded."""
+"""Maximum size of an encoded image, in bytes."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
-"""Largest file; a larger one belongs in a checkpoint or on a storage root."""
+"""Maximum size of a file, in bytes; a larger file belongs in a checkpoint or on a storage root."""
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]+")
-"""What no name has; `/` separates its parts."""
+"""Characters that are illegal in a name; `/` separates the parts of a name."""
 _KIND = re.compile(f"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_KIND - 1}}}")
 _NO_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 
 DropReason = Literal[
     "disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"
 ]
-"""Why an artifact was dropped: no disk space on the node, a full writer queue or spool, the job's
-limit of bytes or artifacts, the size of a file, or an unreadable file."""
+"""Reason of a drop: lack of disk space on the node, a full writer queue, a full spool, the job's
+limit on bytes or on artifacts, a file that is too large, or an unreadable file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramRecord(JsonRecord):
-    """Counts of values in bins of equal width."""
+    """Histogram: counts of values in bins of equal width."""
 
     edges: Annotated[tuple[float, ...], Bounds(max_length=MAX_BINS + 1)]
-    """Ascending edges of the bins, one more than bins; empty without a finite value."""
+    """Edges of the bins, ascending, one more than bins; empty if no value is finite."""
     counts: Annotated[tuple[Number, ...], Bounds(max_length=MAX_BINS)]
     """Number of finite values in each bin; the last bin includes its upper edge."""
     nan: Number = 0
     """Number of NaN values."""
     positive_infinity: Number = 0
-    """Number of infinite values."""
+    """Number of values of plus infinity."""
     negative_infinity: Number = 0
     """Number of values of minus infinity."""
 
@@ -56,49 +56,51 @@ class ArtifactRecord(JsonRecord):
     """One line of `artifacts/rank-<r>.jsonl`: an image, a histogram or a file of one process."""
 
     time: float
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     kind: str
     """`image`, `histogram`, or the kind given to `log_artifact`, such as `file` or `model`."""
     name: str
-    """Its name, with `/` between folders."""
+    """Name of the artifact, with `/` between folders."""
     step: Annotated[int, Bounds(ge=0, le=LAST_STEP)] | None = None
     """Completed optimizer steps."""
     caption: Annotated[str, Cut(LONGEST_CAPTION)] = ""
-    """Its caption."""
+    """Caption of the artifact."""
     file: str | None = None
-    """Content file in the same folder; absent for a histogram, and if the content was dropped."""
+    """Name of the content file in the same folder; absent for a histogram, and for dropped
+    content."""
     histogram: HistogramRecord | None = None
-    """The histogram."""
+    """Content of a histogram; absent for other kinds."""
     dropped: DropReason | None = None
-    """Why its content was dropped; only the first drop for each reason has a record."""
+    """Reason of the drop of the content. Only the first drop per reason has a record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactLine(JsonRecord):
-    """One line of `artifacts.jsonl`, which the supervisor writes when the server has the content.
+    """One line of `artifacts.jsonl`; the supervisor writes it once the server has the content.
 
-    Without `record` it reports dropped output of ranks, with the reason.
+    A line without `record` reports dropped output of the ranks, with the reason.
     """
 
     process: int
-    """Number of the process that logged it; -1 for files that the supervisor collected."""
+    """Number of the process that logged the artifact; -1 for files that the supervisor
+    collected."""
     end: Annotated[int, Bounds(ge=0, lt=2**62)]
-    """Offset after its line in the process's file."""
+    """Offset after the artifact's line in the file of the process."""
     record: ArtifactRecord | None
-    """The record of the process."""
+    """Record that the process wrote."""
     digest: str | None = None
-    """SHA-256 of the content, `sha256:<hex>`."""
+    """SHA-256 of the content, as `sha256:<hex>`."""
     size: Annotated[int, Bounds(ge=0, lt=2**62)] = 0
-    """Bytes of the content."""
+    """Size of the content, in bytes."""
     dropped: DropReason | None = None
-    """Why it was dropped."""
+    """Reason of the drop, if output was dropped."""
 
 
 def check_name(name: str) -> str:
-    """Return a name, checked to be legal on the server and as a relative path.
+    """Return a name unchanged if it is legal on the server and as a relative path.
 
     Raises:
-        ValueError: it is not legal.
+        ValueError: the name is illegal.
     """
     if not isinstance(name, str) or not name or name != legal_artifact_name(name):
         raise ValueError(
@@ -110,7 +112,7 @@ def check_name(name: str) -> str:
 
 
 def legal_artifact_name(text: str, *, longest: int = LONGEST_NAME) -> str:
-    """Return the legal name that is closest to a text: a legal name itself."""
+    """Return the legal name closest to a text; a legal name is returned unchanged."""
     whole = _legal_parts(_FORBIDDEN.sub("_", text))
     return _legal_parts(whole[:longest]) or "unnamed"
 
@@ -121,10 +123,10 @@ def _legal_parts(name: str) -> str:
 
 
 def check_kind(kind: str) -> str:
-    """Return the kind of a file, checked.
+    """Return the kind of a file unchanged if it is legal.
 
     Raises:
-        ValueError: it is not legal.
+        ValueError: the kind is illegal.
     """
     if not isinstance(kind, str) or not _KIND.fullmatch(kind):
         raise ValueError(
@@ -135,16 +137,16 @@ def check_kind(kind: str) -> str:
 
 
 def legal_kind(text: str) -> str:
-    """Return the legal kind of a file that is closest to a text: a legal kind itself."""
+    """Return the legal kind of a file closest to a text; a legal kind is returned unchanged."""
     legal = _NO_KIND.sub("_", text).lstrip("_.-")[:LONGEST_KIND]
     return FILE if not legal or legal in OWN_KINDS else legal
 
 
 def check_record(record: ArtifactRecord) -> None:
-    """Refuse a record that Trainyard's writers never make.
+    """Reject a record that Trainyard's own writers never produce.
 
     Raises:
-        ValueError: a name, the kind or the histogram is not legal.
+        ValueError: the name, the kind or the histogram is illegal.
     """
     check_name(record.name)
     check_kind(record.kind)

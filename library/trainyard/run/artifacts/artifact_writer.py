@@ -1,8 +1,8 @@
-"""Write artifacts of one process into its run directory, from a separate thread.
+"""Write artifacts of one process into the run directory, in a separate thread.
 
-When the disk or the queue is full, artifacts are dropped first: a twentieth of the disk, at most
-256 MiB, must stay free for metrics and logs. The first drop for each reason is recorded, and
-becomes an event of the job.
+When the disk or the queue is full, artifacts are dropped, so that metrics and logs keep space: a
+twentieth of the disk, at most 256 MiB, always stays free. The first drop per reason is recorded
+and becomes an event of the job.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from trainyard.run.record_files import append_record
 logger = logging.getLogger("trainyard")
 
 RESERVED_BYTES, RESERVED_SHARE = 256 * 1024 * 1024, 20
-"""Free disk space that artifacts leave for metrics and logs: bytes, or one part in 20 of a small
-disk."""
+"""Free disk space that artifacts leave for metrics and logs: this number of bytes, or on a small
+disk, one part in 20."""
 QUEUE_BYTES, QUEUE_ITEMS = 64 * 1024 * 1024, 1000
-"""Limits of the queue; further artifacts are dropped."""
+"""Limits of the queue, in bytes and in artifacts; artifacts beyond a limit are dropped."""
 SPOOL_BYTES, SPOOL_FILES = 1024 * 1024 * 1024, 5000
-"""Limits of one process's content that is not on the server yet; further artifacts are dropped."""
+"""Limits of one process's content that the server does not have yet, in bytes and in files;
+artifacts beyond a limit are dropped."""
 RECORD_BYTES = 16 * 1024
 CLOSE_SECONDS = 10.0
-"""Longest wait at the end of the process for the thread."""
+"""Maximum wait for the thread at the end of the process."""
 COPY_BYTES = 1024 * 1024
 
 Content = bytes | HistogramRecord
@@ -45,20 +46,20 @@ Content = bytes | HistogramRecord
 
 @dataclass(frozen=True)
 class PendingArtifact:
-    """An artifact for the thread to complete."""
+    """An artifact that the thread must complete."""
 
     record: ArtifactRecord
     make: Callable[[], Content] | None
-    """Makes the content; None if the record is complete."""
+    """Returns the content of the artifact; None if the record is complete."""
     size: int
-    """Bytes that it holds in the queue."""
+    """Size of the artifact in the queue, in bytes."""
 
 
 def reserve(folder: Path) -> tuple[int, int]:
-    """Return the free bytes of a folder's disk, and the bytes that artifacts must leave free.
+    """Return the free space of a folder's disk, and the space that artifacts must leave, in bytes.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the disk cannot be queried.
     """
     disk = os.statvfs(folder)
     total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
@@ -66,10 +67,10 @@ def reserve(folder: Path) -> tuple[int, int]:
 
 
 class ArtifactWriter:
-    """The queue of one process, and the thread that empties it.
+    """Queue of artifacts of one process, with the thread that writes them.
 
     Args:
-        folder: `artifacts/` of the run directory.
+        folder: the folder `artifacts/` of the run directory.
         process: number of the process.
     """
 
@@ -91,7 +92,7 @@ class ArtifactWriter:
         """Number of dropped artifacts."""
 
     def add(self, record: ArtifactRecord, make: Callable[[], Content] | None, size: int) -> None:
-        """Queue an artifact; drop it, with its copy, if the queue is full."""
+        """Queue an artifact; if the queue is full, drop the artifact and its copied file."""
         with self._lock:
             waiting = len(self._queue)
             full = waiting >= QUEUE_ITEMS or (
@@ -113,12 +114,12 @@ class ArtifactWriter:
     def copy(self, source: Path, record: ArtifactRecord) -> None:
         """Copy a file into the run directory, in the calling thread, and queue its record.
 
-        Later changes of the file have no effect on the copy. If the disk lacks space, the artifact
-        is dropped.
+        Later changes to the file do not affect the copy. If the disk is too full, the artifact is
+        dropped.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it is larger than 256 MiB.
+            ValueError: the file is larger than 256 MiB.
         """
         with source.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -142,7 +143,7 @@ class ArtifactWriter:
             self.add(replace(record, dropped=reason), None, 0)
 
     def flush(self) -> None:
-        """Write the queue, in the calling thread."""
+        """Write all queued artifacts, in the calling thread."""
         with self._write_lock:
             while self._queue:
                 self._write(self._queue[0])
@@ -150,7 +151,7 @@ class ArtifactWriter:
                     self._waiting_bytes -= self._queue.popleft().size
 
     def close(self) -> None:
-        """Write the queue and end the thread; give up after `CLOSE_SECONDS`."""
+        """Write all queued artifacts and end the thread; give up after `CLOSE_SECONDS`."""
         self._closing = True
         self._wake.set()
         if self._thread is not None:
@@ -176,7 +177,7 @@ class ArtifactWriter:
         self.flush()
 
     def _write(self, waiting: PendingArtifact) -> None:
-        """Write one artifact and its record; no error ends the thread."""
+        """Write one artifact and its record; catch all errors, so that the thread continues."""
         record = waiting.record
         try:
             content = None if waiting.make is None else waiting.make()
@@ -195,19 +196,19 @@ class ArtifactWriter:
                     record = replace(record, histogram=content)
             append_record(self._records, record)
         except OSError as error:
-            if record.file is not None:  # no record names it
+            if record.file is not None:  # the record was not written, so remove its file
                 self._discard(record.file)
             self.dropped += 1
             self._warn(error)
-        except Exception:  # from another library's array; the next artifact may be legal
+        except Exception:  # from an array of another library; continue with the next artifact
             self.dropped += 1
             logger.exception("%s %r was dropped", record.kind, record.name)
 
     def _write_content(self, name: str, read: Callable[[], bytes]) -> None:
-        """Write a content file, whole or not at all.
+        """Write a content file, completely or not at all.
 
         Raises:
-            OSError: the system refuses.
+            OSError: the file cannot be written.
         """
         path, size = self._folder / name, 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -222,7 +223,7 @@ class ArtifactWriter:
             self._spooled[path] = size
 
     def _discard(self, name: str) -> None:
-        """Remove a content file; ignore a missing one."""
+        """Remove a content file, if it exists."""
         path = self._folder / name
         with self._lock:
             self._spooled.pop(path, None)
@@ -233,7 +234,7 @@ class ArtifactWriter:
         return f"rank-{self._process}-{secrets.token_hex(8)}"
 
     def _lack(self, size: int) -> DropReason | None:
-        """Return why there is no space for this many bytes, or None."""
+        """Return the reason for which this many bytes do not fit; None if they fit."""
         try:
             free, reserved = reserve(self._folder)
         except OSError:
@@ -241,7 +242,7 @@ class ArtifactWriter:
         if free - size < reserved:
             return "disk_full"
         if not self._fits(size):
-            with self._lock:  # the supervisor removes content that the server has
+            with self._lock:  # the supervisor removes files once the server has them
                 kept = [path for path in self._spooled if path.exists()]
                 self._spooled = {path: self._spooled[path] for path in kept}
             if not self._fits(size):
@@ -256,7 +257,8 @@ class ArtifactWriter:
             )
 
     def _drops(self, reason: DropReason) -> bool:
-        """Count a drop; return whether it is the first for its reason, which must be recorded."""
+        """Count a drop; return whether the drop is the first for its reason and must be
+        recorded."""
         with self._lock:
             self.dropped += 1
             first = reason not in self._recorded
@@ -270,10 +272,10 @@ class ArtifactWriter:
 
 
 def files_below(folder: Path, *, most: int) -> list[tuple[Path, str]]:
-    """Return the regular files below a folder with their relative names; ignore links.
+    """Return the regular files below a folder, with their relative paths; ignore links.
 
     Raises:
-        ValueError: there are more than `most`.
+        ValueError: there are more than `most` files or folders.
         OSError: a folder cannot be read.
     """
     found: list[tuple[Path, str]] = []

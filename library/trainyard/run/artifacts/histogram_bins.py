@@ -1,4 +1,4 @@
-"""Compute the histogram of numbers, with numpy if the process has imported it."""
+"""Compute the histogram of numbers, with numpy if the process has already imported it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainyard.run.artifacts.array_copy import ArrayCopy
 from trainyard.run.artifacts.artifact_records import HistogramRecord
 
 MAX_VALUES = 10_000_000
-"""Most values of one histogram."""
+"""Maximum number of values in one histogram."""
 
 
 def fold(values: ArrayCopy, *, bins: int) -> HistogramRecord:
-    """Return the histogram of numbers, in bins of equal width between the finite extremes.
+    """Return the histogram of numbers, in bins of equal width from the lowest to the highest.
 
-    If all finite values are equal, the bins have a total width of one. A range that is too narrow
-    for this many distinct edges gets a single bin.
+    Only finite numbers are binned. If all are equal, the bins have a total width of one. If the
+    range is too narrow for this many distinct edges, there is a single bin.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "frombuffer"):
@@ -77,7 +77,7 @@ def _edges(low: float, high: float, bins: int) -> tuple[float, ...]:
     if low == high:
         margin = max(0.5, abs(low) * 2**-40)
         low, high = low - margin, high + margin
-    if not math.isfinite(high - low):  # beyond the largest number: one bin
+    if not math.isfinite(high - low):  # the width exceeds the largest number: use one bin
         return (low, high)
     edges = (*(low + (high - low) * (index / bins) for index in range(bins)), high)
     rising = all(before < after for before, after in pairwise(edges))

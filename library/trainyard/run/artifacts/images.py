@@ -1,4 +1,4 @@
-"""Images: detected by content or protocol; pixels are encoded as PNG."""
+"""Images, which are detected by content or protocol; pixels are encoded as PNG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.run.artifacts.array_copy import copy_array
 from trainyard.run.artifacts.artifact_records import MAX_IMAGE_BYTES
 
 MAX_PIXEL_BYTES = 64 * 1024 * 1024
-"""Largest image before its compression."""
+"""Maximum size of an image before compression, in bytes."""
 COLOR_TYPES = {1: 0, 3: 2, 4: 6}
 """PNG color type by number of channels: grey, RGB, RGBA."""
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -31,7 +31,7 @@ class Pixels:
 
 
 def media_type(content: bytes) -> str | None:
-    """Return the media type of an image from its first bytes; None for anything else."""
+    """Return the media type of an image from its first bytes; None for other content."""
     if content.startswith(PNG_SIGNATURE):
         return "image/png"
     if content.startswith(b"\xff\xd8\xff"):
@@ -45,13 +45,13 @@ def read_image(image: Any) -> bytes | Pixels:
     """Return an image as the bytes of its file, or as a copy of its pixels.
 
     Args:
-        image: path or bytes of a PNG, JPEG or WebP file; an image of PIL, which is scaled to 8 bits
-            if it has more; or numbers of type uint8 in the shape height x width, or height x width
-            x 1, 3 or 4.
+        image: path or bytes of a PNG, JPEG or WebP file; an image of PIL, which is scaled to
+            8 bits if it has more; or numbers of type uint8 with shape height x width, or
+            height x width x 1, 3 or 4.
 
     Raises:
-        TypeError: it has another type.
-        ValueError: it is too large, of another format or of another shape.
+        TypeError: the image has an illegal type.
+        ValueError: the image is too large, or has an illegal format or shape.
         OSError: the file cannot be read.
     """
     if isinstance(image, str | os.PathLike):
@@ -82,8 +82,8 @@ def read_image(image: Any) -> bytes | Pixels:
 def _grey(image: Any) -> Any:
     """Convert a PIL image of 16 or 32 bits per pixel to 8 bits; PIL's own conversion would clip.
 
-    White is 65,535 for 16 bits. For 32 bits it is the first of 1 (floats only), 255 and 65,535 that
-    no pixel exceeds, or else the brightest pixel.
+    White is 65,535 for 16 bits. For 32 bits, white is the first of 1 (only for floats), 255 and
+    65,535 that no pixel exceeds; if all are exceeded, white is the brightest pixel.
     """
     deep = image if image.mode == "F" else image.convert("I").convert("F")
     brightest = deep.getextrema()[1]
@@ -93,7 +93,7 @@ def _grey(image: Any) -> Any:
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """Return a PNG file; compress fast, because a thread of the training process does it."""
+    """Return a PNG file; compress fast, because this runs in a thread of the training process."""
     row = pixels.width * pixels.channels
     compressor = zlib.compressobj(1)
     parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Tables as artifacts: JSON with `columns` and `data`, within limits."""
+"""Tables as artifacts: JSON with `columns` and `data`, of limited size."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainyard.run.fact_types.fact_section import fact_value
 
 MAX_ROWS, MAX_COLUMNS = 10_000, 256
 MAX_TABLE_BYTES = 4 * 1024 * 1024
-"""Most bytes of a table as JSON text, so that a page can show it."""
+"""Maximum size of a table as JSON text, in bytes, so that a page can show it."""
 
 
 def table_content(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> tuple[bytes, int]:
-    """Return the content of a table, and the number of rows that did not fit.
+    """Return the content of a table, and the number of rows that exceed a limit.
 
     Raises:
-        ValueError: there are no columns, too many, or a row has another number of cells.
+        ValueError: there are no columns or too many, or a row has the wrong number of cells.
     """
     names = [str(_cell(name)) for name in columns]
     if not 1 <= len(names) <= MAX_COLUMNS:
@@ -43,7 +43,7 @@ def table_content(columns: Sequence[object], rows: Iterable[Sequence[object]]) -
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell as a JSON type, else as text, else as the name of its type."""
+    """Return a cell as a JSON value, else as text, else as the name of its type."""
     if value is None:
         return None
     try:

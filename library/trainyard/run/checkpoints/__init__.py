@@ -1,6 +1,6 @@
-"""Commits of checkpoints to storage, for trainer and programs. Imports only the standard library.
+"""Commits of checkpoints to storage, for the trainer and programs.
 
-`checkpoint_names` has paths and ids, `fence_file` the fence of a folder, `program_manifest` the
-record of a program's checkpoint, `saved_files` its files, `save_messages` and `program_save` the
-save by all ranks of a program.
+`checkpoint_names` has paths and ids, and `fence_file` the fence of a folder. `program_manifest` has
+the manifest of a program's checkpoint, and `saved_files` the files. `save_messages` and
+`program_save` have the save by all ranks of a program. Imports only the standard library.
 """

@@ -5,27 +5,27 @@ from __future__ import annotations
 import re
 
 FENCE = "FENCE"
-"""File in `<root>/<job>` with the newest attempt's number; attempts below it cannot commit."""
+"""File in `<root>/<job>` with the number of the newest attempt; older attempts cannot commit."""
 MANIFEST = "manifest.json"
 COMMITTED = "COMMITTED"
-"""File that is written last, with the checksum of the manifest; without it a folder is no
+"""File with the checksum of the manifest, written last. A folder without this file is no
 checkpoint."""
 
 _ID = re.compile(r"(?P<job>.+)\.a(?P<attempt>\d+)\.step-(?P<step>\d+)")
 
 
 def checkpoint_path(job_id: str, attempt: int, step: int) -> str:
-    """Return the folder of a checkpoint, relative to its storage root."""
+    """Return the folder of a checkpoint, relative to the storage root."""
     return f"{job_id}/a{attempt}/step-{step}"
 
 
 def checkpoint_id(job_id: str, attempt: int, step: int) -> str:
-    """Return the id of a checkpoint; it includes the attempt, so branches never collide."""
+    """Return the id of a checkpoint; it contains the attempt, so that branches never collide."""
     return f"{job_id}.a{attempt}.step-{step}"
 
 
 def split_checkpoint_id(identifier: str) -> tuple[str, int, int]:
-    """Return job id, attempt and step of a checkpoint id.
+    """Return the job id, attempt and step in a checkpoint id.
 
     Raises:
         ValueError: the text is no checkpoint id.

@@ -1,4 +1,4 @@
-"""The fence in a folder: a number below which attempts of the job cannot commit."""
+"""The fence in a job's folder: a number below which attempts of the job cannot commit."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from trainyard.run.checkpoints.checkpoint_names import FENCE
 
 LOCK = "FENCE.lock"
 LOCK_SECONDS = 30.0
-"""Longest wait for the lock. Holders need milliseconds; a longer wait means that the holder
-hangs."""
+"""Maximum wait for the lock. A process holds the lock for milliseconds; a longer wait means that
+the process hangs."""
 MAX_ATTEMPTS = 2**31 - 1
-"""Highest attempt number that the catalog's column can hold."""
+"""Maximum number of an attempt, limited by the catalog's column."""
 MAX_DIGITS = 20
-# Some network file systems are mounted without locks. There, an attempt that was fenced off can
-# still commit between its read of the fence and its marker; the server refuses such a commit.
+# Some network file systems are mounted without locks. There, an attempt can be fenced off after
+# it has read the fence, and still write its marker; the server refuses such a commit.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 class FenceError(Exception):
-    """A fence without an attempt number, or with a lock that is never released."""
+    """The fence file has no attempt number, or its lock is never released."""
 
     def __init__(self, message: str, path: object) -> None:
         super().__init__(message)
@@ -37,10 +37,10 @@ class FencedOffError(FenceError):
 
 
 def check_fence(highest: int, attempt: int, path: object) -> None:
-    """Refuse an attempt below the fence.
+    """Raise an error if the fence is above an attempt.
 
     Raises:
-        FencedOffError: a newer attempt has raised it.
+        FencedOffError: a newer attempt has raised the fence.
     """
     if highest > attempt:
         raise FencedOffError(
@@ -52,12 +52,12 @@ def check_fence(highest: int, attempt: int, path: object) -> None:
 
 @contextmanager
 def raised_fence_file(job_folder: Path, attempt: int) -> Iterator[None]:
-    """Raise the fence of a job's folder to `attempt`, and hold its lock for the block.
+    """Raise the fence of a job's folder to `attempt`, and hold the lock during the block.
 
     Raises:
-        FencedOffError: a newer attempt has raised it already.
-        FenceError: the fence holds no number, or its lock is never released.
-        OSError: the storage refuses.
+        FencedOffError: a newer attempt has already raised the fence.
+        FenceError: the fence file has no number, or its lock is never released.
+        OSError: the storage reports an error.
     """
     path = job_folder / FENCE
     job_folder.mkdir(parents=True, exist_ok=True)
@@ -69,17 +69,17 @@ def raised_fence_file(job_folder: Path, attempt: int) -> Iterator[None]:
         if highest < attempt:
             replace_file(path, f"{attempt}\n", mode=0o666)
             sync_folder(job_folder)
-        # The block runs under the lock: no newer attempt can raise the fence between this check
-        # and a marker that the block writes.
+        # Holding the lock during the block prevents a newer attempt from raising the fence between
+        # this check and a marker that the block writes.
         yield
 
 
 def read_fence_file(job_folder: Path) -> int:
-    """Return the highest attempt that raised the fence, or 0.
+    """Return the highest attempt that raised the fence; 0 without one.
 
     Raises:
-        FenceError: the file holds no attempt number.
-        OSError: the storage refuses.
+        FenceError: the file has no attempt number.
+        OSError: the storage reports an error.
     """
     path = job_folder / FENCE
     try:
@@ -90,13 +90,13 @@ def read_fence_file(job_folder: Path) -> int:
 
 
 def fence_number(text: str, path: object) -> int:
-    """Return the attempt number in a fence.
+    """Return the attempt number in the text of a fence file.
 
     Raises:
-        FenceError: it has none.
+        FenceError: the text is no attempt number.
     """
     digits = text.strip()
-    # Check the length first: `int` raises ValueError for thousands of digits.
+    # Check the length first, because `int` raises ValueError for thousands of digits.
     if not (digits.isdecimal() and len(digits) <= MAX_DIGITS and int(digits) <= MAX_ATTEMPTS):
         raise FenceError(
             f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MAX_ATTEMPTS}", path
@@ -105,11 +105,11 @@ def fence_number(text: str, path: object) -> int:
 
 
 def take_lock(descriptor: int, path: object) -> None:
-    """Lock an open file; do nothing on storage without locks.
+    """Lock an open file; do nothing if the storage does not support locks.
 
     Raises:
         FenceError: another process holds the lock for longer than `LOCK_SECONDS`.
-        OSError: the storage refuses.
+        OSError: the storage reports an error.
     """
     deadline = time.monotonic() + LOCK_SECONDS
     while True:

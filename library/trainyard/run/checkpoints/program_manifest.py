@@ -1,4 +1,4 @@
-"""The manifest of a program's checkpoint: files of its ranks, with checksums."""
+"""Manifest of a program's checkpoint, with the files of all ranks and their checksums."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trainyard.run.limits import LAST_STEP, Bounds
 from trainyard.run.record_base import JsonRecord
 
 ALGORITHM: Literal["sha256"] = "sha256"
-"""Checksum of files and manifest; the standard library and every shell can compute it."""
+"""Checksum of files and manifest; the standard library and common tools can compute it."""
 MAX_FILES = 10_000
 LONGEST_NAME = 1000
-"""Most characters of a file's path below the checkpoint's folder."""
+"""Maximum length of a file's path below the checkpoint's folder, in characters."""
 MAX_MANIFEST_BYTES = 2 * 1024 * 1024
-"""Most bytes of a manifest, because a report to the server carries it in one line."""
+"""Maximum size of a manifest, in bytes; a report to the server contains it in one line."""
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
 KIND = re.compile(r"[a-z_]{1,16}")
-"""Reason for a save, such as `interval` or `final`."""
+"""Legal reasons for a save, such as `interval` or `final`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,63 +31,63 @@ class SavedFile(JsonRecord):
     """One file of a program's checkpoint."""
 
     path: Annotated[str, Bounds(max_length=LONGEST_NAME)]
-    """Relative to the checkpoint's folder."""
+    """Path of the file, relative to the checkpoint's folder."""
     size: Annotated[int, Bounds(ge=0, lt=2**62)]
-    """Bytes."""
+    """Size of the file, in bytes."""
     checksum: Annotated[str, Bounds(max_length=64)]
-    """Checksum of its content, in hexadecimal."""
+    """Checksum of the file's content, in hexadecimal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramManifest(JsonRecord):
-    """`manifest.json` of a checkpoint that a program wrote: only its files are known."""
+    """`manifest.json` of a program's checkpoint, of which only the files are known."""
 
     saved_by: Literal["program"] = "program"
-    """Distinguishes it from a manifest of the built-in trainer, which lacks this field."""
+    """Mark of a program's manifest; a manifest of the built-in trainer lacks this field."""
     format_version: int = 1
-    """Version of this record."""
+    """Format version of the manifest."""
     checkpoint_id: Annotated[str, Bounds(max_length=200)]
     """Id of the checkpoint."""
     job_id: Annotated[str, Bounds(max_length=100)]
-    """Job that wrote it."""
+    """Id of the job that wrote the checkpoint."""
     attempt: Annotated[int, Bounds(ge=1, lt=2**31)]
-    """Attempt that wrote it."""
+    """Number of the attempt that wrote the checkpoint."""
     step: Annotated[int, Bounds(ge=0, le=LAST_STEP)]
-    """Step that the program named."""
+    """Step of the checkpoint, as given by the program."""
     created_at: datetime
-    """When the manifest was written, in UTC."""
+    """Time at which the manifest was written, in UTC."""
     world_size: Annotated[int, Bounds(ge=1, le=100_000)]
-    """Number of processes that took part."""
+    """Number of processes that took part in the save."""
     parent: Annotated[str, Bounds(max_length=200)] | None = None
-    """Parent checkpoint of the attempt."""
+    """Id of the attempt's parent checkpoint."""
     kind: Annotated[str, Bounds(max_length=16)] = "interval"
-    """Reason for the save, from the program."""
+    """Reason for the save, as given by the program."""
     save_seconds: float
-    """Time from rank 0's entry into the block to the last checksum."""
+    """Time from the start of rank 0's block to the last checksum."""
     algorithm: Literal["sha256"] = ALGORITHM
     """Algorithm of the checksums."""
     size: Annotated[int, Bounds(ge=0, lt=2**62)]
-    """Bytes of all files."""
+    """Total size of all files, in bytes."""
     files: Annotated[tuple[SavedFile, ...], Bounds(max_length=MAX_FILES)]
-    """Every file of the folder except manifest and marker, by path."""
+    """All files in the folder except manifest and marker, sorted by path."""
 
     @property
     def metadata_digest(self) -> str:
-        """Digest of the list of files; it identifies the content in resume points and catalog.
+        """Digest of the list of files; it identifies the content in resume points and the catalog.
 
-        It has 32 hexadecimal digits, as for a checkpoint of the built-in trainer.
+        It has 32 hexadecimal digits, like the digest for a checkpoint of the built-in trainer.
         """
         listed = [[file.path, file.size, file.checksum] for file in self.files]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:32]
 
     @property
     def write_seconds(self) -> None:
-        """None: the time of each writer is unknown."""
+        """None, because the write times of the ranks are unknown."""
         return None
 
     @property
     def disagreement(self) -> str | None:
-        """Return a contradiction in the record, or a path outside the checkpoint; None without."""
+        """Return a contradiction or an illegal path in the manifest; None without one."""
         if self.checkpoint_id != checkpoint_id(self.job_id, self.attempt, self.step):
             return f"{self.checkpoint_id!r} is no id of its job, attempt and step"
         if not KIND.fullmatch(self.kind):
@@ -106,7 +106,7 @@ class ProgramManifest(JsonRecord):
 
 
 def name_problem(path: str) -> str | None:
-    """Return why a path cannot be a file of a checkpoint, or None."""
+    """Return the reason why a path is illegal for a file of a checkpoint; None if it is legal."""
     if not path or len(path) > LONGEST_NAME:
         return f"{path[:80]!r} is no name of 1 to {LONGEST_NAME} characters"
     if not path.isprintable() or not _is_text(path):
@@ -124,7 +124,7 @@ def marker_of(manifest: bytes) -> str:
 
 
 def total_size(files: Iterable[SavedFile]) -> int:
-    """Return the bytes of all files."""
+    """Return the total size of files, in bytes."""
     return sum(file.size for file in files)
 
 

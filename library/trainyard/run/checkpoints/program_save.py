@@ -1,4 +1,4 @@
-"""A save by all ranks of a program: each writes its own files, and rank 0 commits all of them."""
+"""Save by all ranks of a program: each rank writes its own files, and rank 0 commits them."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from trainyard.run.checkpoints.saved_files import describe, shares, sync_files, 
 from trainyard.run.limits import LAST_STEP
 
 WAIT_SECONDS = 1800.0
-"""Longest wait of rank 0 for another rank, at each of its two waits."""
+"""Maximum wait of rank 0 for another rank; rank 0 waits twice per save."""
 LEFT_SECONDS = 90.0
-"""Longest time until another node sees a message: NFS caches an absence for a minute."""
+"""Maximum time until other nodes see a message; NFS caches an absence for a minute."""
 POLL_SECONDS = 10.0
-"""Pause between two checks for a later save."""
+"""Time between two checks for a later save."""
 
 
 @dataclass
 class ProgramCheckpoints:
-    """The checkpoints of a program, on one of its ranks."""
+    """Checkpoints of a program, as used by one of its ranks."""
 
     storage: SaveStorage
     rank: int
@@ -69,14 +69,14 @@ class ProgramCheckpoints:
     def resume_from(self) -> Path | None:
         """Return the folder of the parent checkpoint; None without one.
 
-        Rank 0 fences off all earlier attempts first; the other ranks wait for it.
+        First, rank 0 fences off all earlier attempts, and the other ranks wait for this.
 
         Raises:
-            FencedOffError: a newer attempt of the job has begun.
+            FencedOffError: a newer attempt of the job has started.
             FenceError: the fence cannot be raised.
             UnusableCheckpointError: the checkpoint is missing, changed or incomplete.
-            CheckpointSaveError: rank 0 has not raised the fence in time.
-            OSError: the storage refuses.
+            CheckpointSaveError: rank 0 did not raise the fence in time.
+            OSError: the storage reports an error.
         """
         if not isinstance(self.storage, JobStorage):
             if self.rank == 0:
@@ -87,19 +87,19 @@ class ProgramCheckpoints:
 
     @contextmanager
     def save(self, step: int, *, kind: str = "interval") -> Iterator[Path]:
-        """Yield the folder of a checkpoint, and commit it when every rank has left its block.
+        """Yield the folder of a checkpoint, and commit it once all ranks have left their blocks.
 
-        All ranks enter with the same step. If this attempt has already committed the step, the
-        folder is dropped after the block: the first checkpoint counts.
+        All ranks must enter with the same step. If this attempt has already committed the step, the
+        first checkpoint stays, and the new folder is dropped after the block.
 
         Args:
-            step: completed steps, which name the checkpoint.
-            kind: reason for the save: a word of up to 16 small letters.
+            step: completed steps; the number names the checkpoint.
+            kind: reason for the save, as a word of up to 16 lower-case letters or underscores.
 
         Raises:
-            ValueError: step or kind is not legal.
-            CheckpointSaveError: it is not committed; every rank raises this or one of these:
-            FencedOffError: a newer attempt of the job has begun.
+            ValueError: the step or kind is illegal.
+            CheckpointSaveError: the checkpoint is not committed. All ranks raise this, or one of:
+            FencedOffError: a newer attempt of the job has started.
             FenceError: the fence cannot be raised.
         """
         if not 0 <= step <= LAST_STEP:
@@ -107,7 +107,7 @@ class ProgramCheckpoints:
         if not KIND.fullmatch(kind):
             raise ValueError(f"kind={kind!r}; legal: 1 to 16 of a-z and _, such as 'interval'")
         one = _OneSave(self, self._saves, step, kind)
-        self._saves += 1  # before anything can fail: all ranks must count every save
+        self._saves += 1  # before any error can occur, because all ranks must count every save
         folder = one.begin()
         try:
             yield folder
@@ -119,16 +119,16 @@ class ProgramCheckpoints:
             self.report(manifest)
 
     def raise_fence(self, check: Callable[[], object] = lambda: None) -> None:
-        """Fence off all earlier attempts once; ranks other than 0 wait for rank 0.
+        """Fence off all earlier attempts, once; ranks other than 0 wait for rank 0.
 
         Args:
-            check: raises if there is nothing to wait for.
+            check: raises an error if the wait for rank 0 is useless.
 
         Raises:
-            FencedOffError: a newer attempt of the job has begun.
+            FencedOffError: a newer attempt of the job has started.
             FenceError: the fence cannot be raised.
-            CheckpointSaveError: rank 0 has not raised the fence in time.
-            OSError: the storage refuses.
+            CheckpointSaveError: rank 0 did not raise the fence in time.
+            OSError: the storage reports an error.
         """
         storage = self.storage
         if self._is_fenced or not isinstance(storage, JobStorage):
@@ -152,7 +152,7 @@ class ProgramCheckpoints:
 
 
 class _OneSave:
-    """One rank's part in one save."""
+    """Part of one rank in one save."""
 
     def __init__(self, checkpoints: ProgramCheckpoints, number: int, step: int, kind: str) -> None:
         self._all = checkpoints
@@ -162,14 +162,14 @@ class _OneSave:
         control = self._storage.folder / f"{CONTROL}{self._storage.run}{number}"
         self._messages = SaveMessages(control)
         self._mine = ENDED if self._rank == 0 else seen(self._rank)
-        """Name of this rank's next message, which would carry its error."""
+        """Name of this rank's next message; in case of an error, this message carries the error."""
         self._began = time.monotonic()
         self._folder = control
         self._is_repeated = self._all_left = False
         self._look_at = self._began + min(checkpoints.left_seconds, POLL_SECONDS)
-        """When this rank next checks for a later save of rank 0."""
+        """Time at which this rank next checks for a later save of rank 0."""
         self._left_at: float | None = None
-        """When this rank first saw that rank 0 is in a later save."""
+        """Time at which this rank first noticed that rank 0 is in a later save."""
 
     def begin(self) -> Path:
         try:
@@ -179,7 +179,7 @@ class _OneSave:
             else:
                 self._enter()
         except FencedOffError:
-            raise  # every rank sees it itself; the storage now belongs to another attempt
+            raise  # each rank detects it on its own; the storage now belongs to a newer attempt
         except (OSError, FenceError) as error:
             with suppress(OSError, CheckpointSaveError):
                 self._open_messages()
@@ -190,11 +190,11 @@ class _OneSave:
         return self._folder
 
     def fail(self, error: BaseException) -> None:
-        """Report to the other ranks that the block failed here."""
+        """Report to the other ranks that the block failed on this rank."""
         self._post_failure(f"{type(error).__name__}: {error}")
 
     def end(self) -> ProgramManifest | None:
-        """Take part in the commit; return on rank 0 the manifest committed to the job's storage."""
+        """Take part in the commit; on rank 0, return the manifest if the job's storage has one."""
         try:
             if self._rank == 0:
                 return self._commit()
@@ -234,7 +234,7 @@ class _OneSave:
         if not any(named.values()):
             raise ValueError(f"no rank wrote a file into {self._folder}")
         storage = self._storage
-        # Without a job, no program compares checksums.
+        # A script without a job writes no manifest, so nothing compares checksums.
         described = named if isinstance(storage, JobStorage) else {}
         given = shares(described, self._all.world_size)
         self._post(SHARES, {"shares": given})
@@ -248,7 +248,7 @@ class _OneSave:
             storage.commit(self._folder, manifest)
         else:
             storage.name(self._folder, self._step)
-        # It is committed now: at worst the wait of the other ranks ends in an error.
+        # The checkpoint is committed; an error here at worst becomes an error of the other ranks.
         with suppress(OSError):
             self._post(ENDED, {"error": None})
             remove_messages(storage.folder, run=storage.run, before=self._number)
@@ -270,7 +270,7 @@ class _OneSave:
         )
 
     def _gather(self, name: Callable[[int], str]) -> dict[int, Message]:
-        """Wait for a message of every other rank, and return them."""
+        """Wait for a message from every other rank, and return the messages by rank."""
         found: dict[int, Message] = {}
 
         def look() -> dict[int, Message] | None:
@@ -326,32 +326,32 @@ class _OneSave:
         self._post(self._mine, {"files": files})
 
     def _wait(self, name: str, awaited: str, *, also: str | None = None) -> Message:
-        """Wait for the message `name` or `also` of rank 0, and return it.
+        """Wait for the message `name` or `also` from rank 0, and return it.
 
         Raises:
-            CheckpointSaveError: rank 0 has ended the save with an error, or nothing came in time.
+            CheckpointSaveError: rank 0 ended the save with an error, or no message arrived in time.
         """
 
         def look() -> Message | None:
             ended = self._check()
             return (ended if also == ENDED else None) or self._messages.read(name)
 
-        # Rank 0 waits twice for the others, so it gives up first, with the cause.
+        # Rank 0 waits for the others twice, so rank 0 gives up first and reports the cause.
         until = time.monotonic() + 3 * self._all.wait_seconds
         found: Message = self._messages.wait(look, until=until, missing=lambda: awaited)
         return found
 
     def _check(self) -> Message | None:
-        """Return rank 0's message on the end of the save; None before the end.
+        """Return rank 0's message about the end of the save; None before the end.
 
         Raises:
-            CheckpointSaveError: it ended with an error, or rank 0 is in a later save.
+            CheckpointSaveError: the save ended with an error, or rank 0 is in a later save.
         """
         ended = self._messages.read(ENDED)
         if ended is not None and (error := error_of(ended)) is not None:
             raise CheckpointSaveError(error)
         now, patience = time.monotonic(), self._all.left_seconds
-        # Not in every poll: all ranks list the folder.
+        # Not in every poll, because all ranks list the folder.
         if ended is None and now >= self._look_at:
             self._look_at = now + min(patience, POLL_SECONDS)
             if has_later(self._storage.folder, self._storage.run, self._number):
@@ -363,11 +363,11 @@ class _OneSave:
     # ---- every rank -----------------------------------------------------------------------------
 
     def _open_messages(self) -> None:
-        """Make the folder of the messages on rank 0; wait for it on the others.
+        """Create the folder of the messages on rank 0; wait for it on the other ranks.
 
         Raises:
-            CheckpointSaveError: rank 0 has ended the save with an error, or did not come in time.
-            OSError: the storage refuses.
+            CheckpointSaveError: rank 0 ended the save with an error, or did not start it in time.
+            OSError: the storage reports an error.
         """
         if self._rank == 0:
             self._messages.folder.mkdir(parents=True, exist_ok=True)
@@ -384,17 +384,17 @@ class _OneSave:
             self._messages.post(name, message)
 
     def _failed(self, error: Exception) -> CheckpointSaveError:
-        """Report a failure of storage or a file to the other ranks, and return it as an error."""
+        """Report an error of the storage or of a file to the other ranks, and return the error."""
         self._post_failure(str(error))
         return CheckpointSaveError(f"rank {self._rank}: {error}")
 
     def _post_failure(self, error: str) -> None:
-        """Report an error to the other ranks; if that fails too, their waits time out."""
+        """Report an error to the other ranks; if the report fails too, their waits time out."""
         posted = error if self._rank else f"step {self._step} is not committed: {error}"
         with suppress(OSError):
             self._post(self._mine, {"error": posted})
             if self._rank == 0 and (self._all_left or not self._others):
                 # No rank writes there now, so free the space of a full disk. Remove the marker
-                # first: with it the remaining files would be a checkpoint.
+                # first; otherwise the remaining files would count as a checkpoint.
                 (self._folder / COMMITTED).unlink(missing_ok=True)
                 shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Storage of a program's checkpoints: below a storage root of its job, or in a local folder."""
+"""Storage of a program's checkpoints: below a storage root for a job, else in a local folder."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from trainyard.run.checkpoints.saved_files import open_plain
 from trainyard.run.record_base import to_json
 
 CONTROL = ".save-"
-"""Prefix of the folders of messages between ranks."""
+"""Prefix of the names of folders with messages between ranks."""
 LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone)")
-"""Folders that a save without a job leaves: the earlier checkpoint of its step, and remains."""
+"""Names of leftover folders of a save without a job: the step's earlier checkpoint, and remains
+of it."""
 
 
 class UnusableCheckpointError(RuntimeError):
@@ -44,64 +45,64 @@ class UnusableCheckpointError(RuntimeError):
 
 @dataclass(frozen=True)
 class JobStorage:
-    """The checkpoints of one attempt of a job."""
+    """Storage for the checkpoints of one attempt of a job."""
 
     root: Path
-    """The storage root, on this node."""
+    """Path of the storage root on this node."""
     job_id: str
     attempt: int
     parent: str | None = None
     """Id of the parent checkpoint."""
     parent_path: str | None = None
-    """Its folder, relative to the root."""
+    """Folder of the parent checkpoint, relative to the storage root."""
 
     run = ""
 
     @property
     def job_folder(self) -> Path:
-        """The folder of the job, which has the fence."""
+        """Folder of the job, which contains the fence."""
         return self.root / self.job_id
 
     @property
     def folder(self) -> Path:
-        """The folder of the attempt."""
+        """Folder of the attempt."""
         return self.job_folder / f"a{self.attempt}"
 
     def raise_fence(self, *, keep_messages: bool = False) -> None:
-        """Fence off all earlier attempts, and remove partial folders of them and of failed saves.
+        """Fence off all earlier attempts; remove their partial folders, and those of failed saves.
 
         Args:
             keep_messages: whether to keep messages of this attempt, which its ranks may read.
-                Before the first save they belong to an earlier launch of the same attempt.
+                Before the first save, messages come from an earlier launch of the same attempt.
 
         Raises:
-            FencedOffError: a newer attempt has begun.
-            FenceError: the fence holds no number, or its lock is never released.
-            OSError: the storage refuses.
+            FencedOffError: a newer attempt has started.
+            FenceError: the fence file has no number, or its lock is never released.
+            OSError: the storage reports an error.
         """
         with raised_fence_file(self.job_folder, self.attempt):
             for leftover in self._leftovers(keep_messages=keep_messages):
-                # The next attempt removes the rest.
+                # Ignore errors, because the next attempt removes the rest.
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def fence_is_raised(self) -> bool:
         """Return whether rank 0 of this attempt has raised the fence.
 
         Raises:
-            FencedOffError: a newer attempt has begun.
-            FenceError: the fence holds no number.
-            OSError: the storage refuses.
+            FencedOffError: a newer attempt has started.
+            FenceError: the fence file has no number.
+            OSError: the storage reports an error.
         """
         highest = read_fence_file(self.job_folder)
         check_fence(highest, self.attempt, self.job_folder / FENCE)
         return highest == self.attempt
 
     def resume_folder(self) -> Path | None:
-        """Return the folder of the parent checkpoint, checked except for the files' content.
+        """Return the folder of the parent checkpoint, after a check of all but the files' content.
 
         Raises:
-            UnusableCheckpointError: it is not committed, is another one, or lacks a file.
-            OSError: the storage refuses.
+            UnusableCheckpointError: the checkpoint is uncommitted, has another id, or lacks a file.
+            OSError: the storage reports an error.
         """
         if self.parent is None or self.parent_path is None:
             return None
@@ -110,31 +111,31 @@ class JobStorage:
         return folder
 
     def create(self, step: int) -> Path | None:
-        """Make the folder of a checkpoint; None if this attempt has committed the step.
+        """Create the folder of a checkpoint; return None if this attempt has committed the step.
 
         Raises:
-            OSError: the storage refuses.
+            OSError: the storage reports an error.
         """
         folder = self.root / checkpoint_path(self.job_id, self.attempt, step)
         if (folder / COMMITTED).exists():
             return None
         for failed in self._half_written(self.folder):
-            # A rank that is still in the block of that save gets errors; that save has failed.
+            # If a rank is still in the block of the failed save, its writes raise errors.
             shutil.rmtree(failed, ignore_errors=True)
         folder.mkdir(parents=True)
-        # A name is durable only after a sync of its folder.
+        # The name of a folder is durable only once its parent folder is synced.
         for parent in (folder.parent, self.job_folder, self.root):
             sync_folder(parent)
         return folder
 
     def commit(self, folder: Path, manifest: ProgramManifest) -> None:
-        """Write manifest and marker if the fence shows that no newer attempt has started.
+        """Write manifest and marker, unless the fence shows that a newer attempt has started.
 
         Raises:
-            FencedOffError: a newer attempt of the job has begun.
-            FenceError: the fence holds no number, or its lock is never released.
-            ValueError: the manifest is not legal.
-            OSError: the storage refuses.
+            FencedOffError: a newer attempt of the job has started.
+            FenceError: the fence file has no number, or its lock is never released.
+            ValueError: the manifest is illegal.
+            OSError: the storage reports an error.
         """
         text = f"{to_json(manifest)}\n".encode()
         if (problem := manifest.disagreement) is not None:
@@ -151,7 +152,8 @@ class JobStorage:
             sync_folder(folder)
 
     def _leftovers(self, *, keep_messages: bool) -> Iterator[Path]:
-        """Yield message folders, and folders without a marker, of attempts up to this one."""
+        """Yield the message folders, and the folders without a marker, of attempts up to this
+        one."""
         for attempt in _plain_folders(self.job_folder):
             number = attempt.name.removeprefix("a")
             if not (attempt.name.startswith("a") and number.isdecimal()):
@@ -174,18 +176,19 @@ class JobStorage:
 
 @dataclass(frozen=True)
 class LocalStorage:
-    """Checkpoints of a script without a job: only a folder `step-<n>` for each."""
+    """Storage for the checkpoints of a script without a job: one folder `step-<n>` per
+    checkpoint."""
 
     folder: Path
-    """Parent folder of everything that a save writes."""
+    """Folder that contains everything that a save writes."""
     run: str
-    """Part of message names that distinguishes them from those of other processes."""
+    """Part of message names that differs between runs of the script."""
 
     def create(self, step: int) -> Path:
-        """Make an empty folder; `name` renames it later.
+        """Create an empty folder; `name` renames it once it is complete.
 
         Raises:
-            OSError: the storage refuses.
+            OSError: the storage reports an error.
         """
         self._sweep()
         folder = self.folder / f".step-{step}.partial"
@@ -195,10 +198,10 @@ class LocalStorage:
         return folder
 
     def name(self, folder: Path, step: int) -> None:
-        """Rename a complete folder, replacing an earlier one of this step.
+        """Rename a complete folder; an earlier folder for this step is replaced.
 
         Raises:
-            OSError: the storage refuses; the earlier folder is unchanged.
+            OSError: the storage reports an error; the earlier folder is unchanged.
         """
         target, old = self.folder / f"step-{step}", self.folder / f".step-{step}.old"
         if target.exists():
@@ -210,11 +213,12 @@ class LocalStorage:
             raise
         sync_folder(self.folder)
         with suppress(OSError):
-            # Rename it first, so that `bring_back` never restores a partly removed folder.
+            # Rename the folder first, so that `bring_back` never restores a partly removed one.
             shutil.rmtree(old.rename(old.with_suffix(".gone")), ignore_errors=True)
 
     def bring_back(self) -> None:
-        """Restore the names of checkpoints that a kill between the two renames in `name` lost."""
+        """Restore a checkpoint's name that is missing after a kill between the renames in
+        `name`."""
         for found in _plain_folders(self.folder):
             leftover = LEFTOVER.fullmatch(found.name)
             if leftover and leftover["kind"] == "old":
@@ -224,10 +228,10 @@ class LocalStorage:
                         found.rename(named)
 
     def _sweep(self) -> None:
-        """Remove remains of saves of former runs, except drafts: their runs may be alive.
+        """Remove remains of saves by earlier runs; keep drafts, because their runs may be alive.
 
         Raises:
-            OSError: the storage refuses.
+            OSError: the storage reports an error.
         """
         self.bring_back()
         for found in _plain_folders(self.folder):
@@ -244,11 +248,11 @@ SaveStorage = JobStorage | LocalStorage
 
 
 def check_committed(folder: Path, identifier: str) -> None:
-    """Refuse a folder that is not the committed checkpoint of this id, with all of its files.
+    """Raise an error unless a folder is the committed checkpoint with this id and is complete.
 
     Raises:
-        UnusableCheckpointError: it is another checkpoint, uncommitted or incomplete.
-        OSError: the storage refuses.
+        UnusableCheckpointError: the checkpoint is uncommitted, incomplete, or has another id.
+        OSError: the storage reports an error.
     """
     try:
         text = _content(folder / MANIFEST)
@@ -285,19 +289,19 @@ def check_committed(folder: Path, identifier: str) -> None:
 
 
 def remove_messages(folder: Path, *, run: str, before: int) -> None:
-    """Remove the messages of earlier saves, which every rank has left."""
+    """Remove the messages of earlier saves, which all ranks have left."""
     for number, control in _messages(folder, run):
         if number < before:
             shutil.rmtree(control, ignore_errors=True)
 
 
 def has_later(folder: Path, run: str, number: int) -> bool:
-    """Return whether a later save has started."""
+    """Return whether a later save than `number` has started."""
     return any(found > number for found, _ in _messages(folder, run))
 
 
 def _messages(folder: Path, run: str) -> Iterator[tuple[int, Path]]:
-    """Yield number and folder of each save with messages."""
+    """Yield the number and the message folder of each save."""
     for control in _plain_folders(folder):
         number = control.name.removeprefix(CONTROL + run)
         if control.name.startswith(CONTROL + run) and number.isdecimal():
@@ -313,7 +317,8 @@ def _content(path: Path) -> bytes:
 
 
 def _plain_folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, without links: their targets are not of this job."""
+    """Return the folders in a folder; omit links, because their targets do not belong to the
+    job."""
     with suppress(FileNotFoundError), os.scandir(folder) as found:
         return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
     return []

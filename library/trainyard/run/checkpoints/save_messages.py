@@ -1,12 +1,12 @@
-"""Messages of a program's ranks during a save: small files, opened by name.
+"""Messages between a program's ranks during a save, as small files with fixed names.
 
 ```
-<job>/a<attempt>/.save-<k>/    for the attempt's save k, from 0; removed after later saves
-  begun.json       rank 0: step and folder
-  seen-<r>.json    rank r, at the end of its block: the paths that it sees, or its error
-  shares.json      rank 0, once every rank has left its block: the files of each rank's share
-  done-<r>.json    rank r: size and checksum of each file of its share, or its error
-  ended.json       rank 0: committed, or the error
+<job>/a<attempt>/.save-<k>/    save number k of the attempt, from 0; removed after later saves
+  begun.json       from rank 0: step and folder
+  seen-<r>.json    from rank r, at the end of its block: paths that it sees, or its error
+  shares.json      from rank 0, once all ranks have left their blocks: files for each rank
+  done-<r>.json    from rank r: size and checksum of each of its files, or its error
+  ended.json       from rank 0: the checkpoint is committed, or the error
 ```
 """
 
@@ -30,7 +30,7 @@ from trainyard.run.checkpoints.program_manifest import (
 from trainyard.run.checkpoints.saved_files import open_plain
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Most bytes of one message: room for 10,000 paths of 1,000 characters with checksums."""
+"""Maximum size of a message, in bytes: 10,000 paths of 1,000 characters with checksums fit."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.005, 0.25
 BEGUN, SHARES, ENDED = "begun", "shares", "ended"
 
@@ -38,12 +38,12 @@ Message = dict[str, Any]
 
 
 class CheckpointSaveError(RuntimeError):
-    """A checkpoint was not committed; every rank that takes part raises it."""
+    """A checkpoint was not committed; all ranks that take part raise this error."""
 
 
 @dataclass(frozen=True)
 class SaveMessages:
-    """The messages of one save, in a folder that all of its ranks see."""
+    """Messages of one save, in a folder that all ranks see."""
 
     folder: Path
 
@@ -51,17 +51,17 @@ class SaveMessages:
         """Write a message.
 
         Raises:
-            OSError: the storage refuses.
+            OSError: the storage reports an error.
         """
         text = json.dumps(message, separators=(",", ":"))
         replace_file(self.folder / f"{name}.json", text, mode=0o666, durable=False)
 
     def read(self, name: str) -> Message | None:
-        """Return a message, or None before it is written.
+        """Return a message; None if it is not written yet.
 
         Raises:
-            CheckpointSaveError: the file is no message.
-            OSError: the storage refuses.
+            CheckpointSaveError: the file contains no message.
+            OSError: the storage reports an error.
         """
         path = self.folder / f"{name}.json"
         try:
@@ -79,15 +79,15 @@ class SaveMessages:
         return message
 
     def wait(self, look: Callable[[], Any], *, until: float, missing: Callable[[], str]) -> Any:
-        """Poll `look` until it returns a value other than None, and return that value.
+        """Poll `look` until it returns a value other than None; return this value.
 
         Args:
             look: reads the awaited value.
-            until: end of the wait, by the monotonic clock.
-            missing: describes the awaited value, for the error.
+            until: deadline, by the monotonic clock.
+            missing: returns a description of the awaited value for the error.
 
         Raises:
-            CheckpointSaveError: the value did not come in time.
+            CheckpointSaveError: the deadline has passed without a value.
         """
         pause = FIRST_PAUSE_SECONDS
         while (found := look()) is None:
@@ -109,7 +109,7 @@ def done(rank: int) -> str:
 
 
 def error_of(message: Message) -> str | None:
-    """Return the error in a message, or None."""
+    """Return the error in a message; None without an error."""
     error = message.get("error")
     return None if error is None else str(error)[:2000]
 
@@ -118,7 +118,7 @@ def named_by(message: Message, rank: int) -> list[str]:
     """Return the paths in a rank's message.
 
     Raises:
-        CheckpointSaveError: a path is not below the folder, or there are too many.
+        CheckpointSaveError: a path is outside the folder, or there are too many paths.
     """
     names = message.get("names")
     if not isinstance(names, list) or len(names) > MAX_FILES:
@@ -134,7 +134,8 @@ def described_by(message: Message, rank: int, given: list[str]) -> list[SavedFil
     """Return the files in a rank's description of its share.
 
     Raises:
-        CheckpointSaveError: a file is outside its share, or is described twice or wrongly.
+        CheckpointSaveError: a file is outside the rank's share, or its description is illegal or
+            repeated.
     """
     found: list[SavedFile] = []
     left = set(given)

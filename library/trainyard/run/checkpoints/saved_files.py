@@ -1,4 +1,4 @@
-"""List the files below a checkpoint's folder, make them durable, and compute their checksums."""
+"""List the files below a checkpoint's folder, make them durable, and compute checksums."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from trainyard.run.checkpoints.program_manifest import (
 )
 
 READ_SIZE = 4 * 2**20
-"""Bytes of one read, large enough for the disk to be the limit instead of Python."""
+"""Number of bytes per read, so large that the disk limits the speed, not Python."""
 
 
 def sync_files(folder: Path) -> tuple[str, ...]:
-    """Make every visible file below a folder durable, and return their paths.
+    """Make every visible file below a folder durable, and return the paths.
 
-    A rank always sees its own files. It may see files of other ranks too: syncing them costs
-    little, and a file that disappears meanwhile was renamed by its own rank.
+    A rank always sees its own files, and perhaps files of other ranks. To sync those costs
+    little. A file that disappears meanwhile was renamed by the rank that wrote it.
 
     Raises:
-        ValueError: something other than a regular file is there, a name is not legal, or there
-            are too many files.
-        OSError: the storage refuses.
+        ValueError: the folder contains something other than regular files, an illegal name, or too
+            many files.
+        OSError: the storage reports an error.
     """
     names = []
     for path in _files(folder):
@@ -53,22 +53,22 @@ def sync_files(folder: Path) -> tuple[str, ...]:
 
 
 def sync_folders(folder: Path) -> None:
-    """Make the names below a folder durable.
+    """Make all names below a folder durable.
 
     Raises:
-        OSError: the storage refuses.
+        OSError: the storage reports an error.
     """
     for path, _, _ in os.walk(folder, topdown=False):
-        with suppress(FileNotFoundError):  # a folder of another rank that was removed
+        with suppress(FileNotFoundError):  # another rank has removed its folder
             sync_folder(Path(path))
 
 
 def describe(folder: Path, names: Iterable[str]) -> Iterator[SavedFile]:
-    """Yield size and checksum of files; missing files are omitted.
+    """Yield path, size and checksum of each file; missing files are omitted.
 
     Raises:
-        ValueError: something is not a regular file.
-        OSError: the storage refuses.
+        ValueError: a path is not a regular file.
+        OSError: the storage reports an error.
     """
     for name in names:
         with suppress(FileNotFoundError):
@@ -82,21 +82,21 @@ def describe(folder: Path, names: Iterable[str]) -> Iterator[SavedFile]:
 
 
 def shares(named: Mapping[int, Iterable[str]], ranks: int) -> list[list[str]]:
-    """Divide files over the ranks that see them, each file once and as evenly as possible.
+    """Divide files over the ranks that see them; each file goes to one rank, as evenly as possible.
 
     Args:
-        named: the paths that each rank sees.
+        named: paths that each rank sees, by rank.
         ranks: number of ranks.
 
     Returns:
-        The paths of each rank, by rank.
+        Paths for each rank, by rank.
     """
     seen: dict[str, list[int]] = {}
     for rank in sorted(named):
         for name in named[rank]:
             seen.setdefault(name, []).append(rank)
     given: list[list[str]] = [[] for _ in range(ranks)]
-    # Assign files that few ranks see first; the others then even out the shares.
+    # First assign the files that few ranks see; the other files then even out the shares.
     for name in sorted(seen, key=lambda each: (len(seen[each]), each)):
         given[min(seen[name], key=lambda rank: len(given[rank]))].append(name)
     return given
@@ -106,8 +106,8 @@ def open_plain(path: Path) -> int:
     """Open a regular file for reading; never follow a link or wait for a pipe.
 
     Raises:
-        ValueError: it is something else.
-        OSError: the system refuses.
+        ValueError: the path is not a regular file.
+        OSError: the file cannot be opened.
     """
     if path.is_symlink():
         raise ValueError(f"{path} is a symbolic link; legal: regular files in folders")

@@ -1,4 +1,4 @@
-"""The record of a run's facts, and its limits."""
+"""Record of a run's facts, and limits of the record."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from trainyard.run.limits import Bounds, Cut
 from trainyard.run.record_base import JsonRecord
 
 MAX_FACTS = 1000
-"""Most values in a configuration, or in a summary."""
+"""Maximum number of facts in a configuration, and in a summary."""
 MAX_FACTS_BYTES = 32 * 1024
-"""Most bytes of a configuration, or of a summary, as JSON text: both fit in a report."""
+"""Maximum size of a configuration, and of a summary, as JSON text in bytes; both fit in one
+report."""
 LONGEST_FACT_NAME = 256
 LONGEST_FACT_VALUE = 1000
 EXACT = 2**53
-"""Largest whole number that every JSON reader keeps exactly."""
+"""Largest integer that every JSON reader keeps exactly."""
 
 FactName = Annotated[str, Cut(LONGEST_FACT_NAME)]
 FactValue = (
@@ -28,7 +29,7 @@ FactValue = (
     | float
     | Annotated[str, Cut(LONGEST_FACT_VALUE)]
 )
-"""Value of a fact; anything except a JSON number, boolean or text is stored as text."""
+"""Value of a fact. A value that is no JSON number, boolean or text is stored as text."""
 Facts = Annotated[dict[FactName, FactValue], Bounds(max_length=MAX_FACTS)]
 
 
@@ -37,17 +38,17 @@ class RunFacts(JsonRecord):
     """`facts.json`: configuration, summary and tags of a program."""
 
     config: Facts = field(default_factory=dict)
-    """Configuration by flat name, such as `optimizer.lr`."""
+    """Configuration, by flat name, such as `optimizer.lr`."""
     summary: Facts = field(default_factory=dict)
-    """Results by flat name, such as `best.accuracy`."""
+    """Results, by flat name, such as `best.accuracy`."""
     tags: Annotated[tuple[Annotated[str, Cut(LONGEST_TAG)], ...], Bounds(max_length=MAX_TAGS)] = ()
-    """Words to filter by, in addition to the job's own tags."""
+    """Tags by which lists of jobs can be filtered, in addition to the job's own tags."""
 
     def __post_init__(self) -> None:
-        """Cut the texts.
+        """Cut long texts.
 
         Raises:
-            ValueError: a section is too large, or a number is not finite: JSON has no such number.
+            ValueError: a section is too large, or a number is not finite, which is illegal in JSON.
         """
         super().__post_init__()
         for name, section in (("config", self.config), ("summary", self.summary)):

@@ -1,4 +1,4 @@
-"""Convert values of any kind to facts: flat names, JSON types, within the limits."""
+"""Convert values of any type to facts: flat names and JSON types, within limits."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from trainyard.run.limits import Cut, number_of
 from trainyard.run.record_base import NOT_FINITE
 
 DEEPEST = 10
-"""Most levels of nested values that get their own names."""
+"""Maximum number of nested levels with names of their own."""
 MAX_ITEMS = 256
-"""Most items of a list in its text."""
+"""Maximum number of items of a list in its text."""
 MAX_BITS = 1024
-"""Most bits of a whole number."""
+"""Maximum number of bits of an integer."""
 
 LeftOut = Callable[[str, str], None]
-"""Called with the name of a value that is not stored, and the reason."""
+"""Function to call with the name of each value that is not stored, and with the reason."""
 _NAME, _TEXT = Cut(LONGEST_FACT_NAME), Cut(LONGEST_FACT_VALUE)
 
 
 class FactSection:
-    """The stored form of a configuration or a summary; values are added one by one.
+    """Stored form of a configuration or summary; values are added one by one.
 
     Args:
-        left_out: called for each value that cannot be stored.
+        left_out: called with each value that cannot be stored, and the reason.
     """
 
     def __init__(self, left_out: LeftOut) -> None:
@@ -49,7 +49,7 @@ class FactSection:
         self._count = self._bytes = 0
 
     def put(self, name: str, value: object) -> bool:
-        """Store a value, replacing an earlier one; return whether anything has changed."""
+        """Store a value, replacing an earlier one; return whether the facts have changed."""
         before = self._take(name)
         new: dict[str, FactValue] = {}
         try:
@@ -67,17 +67,17 @@ class FactSection:
         return bool(self._take(name))
 
     def facts(self) -> dict[str, FactValue]:
-        """Return all values by flat name."""
+        """Return all facts by flat name."""
         return {name: fact for each in self._facts.values() for name, fact in each.items()}
 
     def _add(self, new: dict[str, FactValue], path: str, value: object) -> bool:
-        """Add a value to `new` unless it has one; return whether more values may fit."""
+        """Add a fact to `new` unless the name is taken; return whether more facts may fit."""
         try:
             fact = fact_value(value)
         except Exception as error:  # noqa: BLE001 - from an object of any library
             self._left_out(path, _words(error))
             return True
-        if path in new:  # another spelling of the same name
+        if path in new:  # two names that have the same form after the cut
             return True
         size = fact_bytes({path: fact})
         if self._count >= MAX_FACTS or self._bytes + size > MAX_FACTS_BYTES:
@@ -100,7 +100,7 @@ def _words(error: Exception) -> str:
 
 
 def facts_of(values: Mapping[str, object]) -> dict[str, FactValue]:
-    """Return values as facts; values that cannot be stored are omitted."""
+    """Convert values to facts; values that cannot be stored are omitted."""
     section = FactSection(lambda _name, _why: None)
     for name, value in values.items():
         section.put(name, value)
@@ -108,7 +108,7 @@ def facts_of(values: Mapping[str, object]) -> dict[str, FactValue]:
 
 
 def nested(name: str, value: object, depth: int = DEEPEST) -> Iterator[tuple[str, object]]:
-    """Yield the values of nested mappings by names such as `optimizer.lr`."""
+    """Yield the values in nested mappings, with names such as `optimizer.lr`."""
     if isinstance(value, Mapping) and depth > 0 and value:
         for key, inner in value.items():
             yield from nested(f"{name}.{key}", inner, depth - 1)
@@ -117,10 +117,10 @@ def nested(name: str, value: object, depth: int = DEEPEST) -> Iterator[tuple[str
 
 
 def fact_value(value: Any) -> FactValue:
-    """Return a value as a JSON type, else as text.
+    """Return a value as a JSON number or boolean if possible, otherwise as text.
 
     Raises:
-        Exception: it cannot be converted to text, or a whole number has more than 1,024 bits.
+        Exception: the value cannot be converted to text, or an integer has more than 1,024 bits.
     """
     if isinstance(value, Enum):
         value = value.value
@@ -137,14 +137,14 @@ def fact_value(value: Any) -> FactValue:
 
 
 def _number(value: Any) -> FactValue | None:
-    """Return a number of any library, or the only number of an array; None for anything else."""
+    """Return a number of any library, or the only number of an array; None for other values."""
     kind = str(getattr(value, "dtype", ""))
     if "bool" in kind and getattr(value, "size", None) == 1:
         return bool(value)
     if isinstance(value, SupportsIndex) and not isinstance(value, float):
         try:
             whole = operator.index(value)
-        except TypeError:  # an array of several numbers, or of fractions
+        except TypeError:  # an array with several numbers or with fractions
             pass
         else:
             return _whole(whole)
@@ -166,7 +166,7 @@ def _whole(number: int) -> FactValue:
 
 
 def legal_tags(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the closest legal tags of texts, without duplicates."""
+    """Return the legal tags that are closest to the texts, without duplicates."""
     cleaned = (
         re.sub(r"[^A-Za-z0-9._:/-]+", "-", text[:1000]).strip("-._:/")[:LONGEST_TAG]
         for text in texts

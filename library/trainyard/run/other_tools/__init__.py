@@ -1,1 +1,1 @@
-"""Formats of other tools that programs and imports have in common."""
+"""Formats of other tools, which both programs and imports use."""

@@ -1,8 +1,8 @@
-"""Read scalars of TensorBoard's event files from any record on, without TensorBoard.
+"""Read scalars from TensorBoard's event files, from a given record on, without TensorBoard.
 
-A file is a sequence of records: the length (8 bytes), its checksum (4), the content, the checksum
-of the content (4). A record is an `Event` with a summary of values by tag. Images, texts and graphs
-are skipped; a record that is too long for scalars is not even read.
+A file is a sequence of records: length (8 bytes), checksum of the length (4), content, checksum of
+the content (4). A record is an `Event` with a summary of values by tag. Images, texts and graphs
+are skipped; a record that is too long for scalars is skipped without being read.
 """
 
 from __future__ import annotations
@@ -28,60 +28,60 @@ from trainyard.run.other_tools.wire_format import (
 NAME_PART = "tfevents"
 """Part of the name of every event file."""
 LONGEST_READ = 256 * 1024
-"""Longest record in bytes that is read; a record with 1,000 scalars has 50 KiB."""
+"""Maximum size of a record that is read, in bytes; a record with 1,000 scalars has 50 KiB."""
 LONGEST_TAG = 500
-"""Most characters of a tag; a longer one is cut."""
+"""Maximum length of a tag, in characters; a longer tag is cut."""
 MAX_VALUES = 10_000
-"""Most values to read from one record."""
+"""Maximum number of values to read from one record."""
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 SESSION_LOG, SESSION_START = 7, 1
-"""Field of an event for its session log, and the status at the start of a session."""
+"""Number of an event's field with the session log, and its status at the start of a session."""
 FLOAT, DOUBLE = 1, 2
 INTEGERS = {3: "i", 4: "B", 5: "h", 6: "b", 9: "q"}
-"""`struct` format of a tensor's integers, by type code."""
+"""`struct` format of integers in a tensor, by type code."""
 
 
 class Scalar(NamedTuple):
-    """One value of an event file."""
+    """One value in an event file."""
 
     tag: str
     step: int
     time: float
-    """Unix time, seconds."""
+    """Unix time in seconds."""
     value: float
 
 
 class Restart(NamedTuple):
-    """The start of a session, `SessionLog.START`."""
+    """Start of a session (`SessionLog.START`)."""
 
     step: int
-    """Points of the same folder from this step on are discarded."""
+    """Step of the start; points in the same folder from this step on are discarded."""
 
 
 @dataclass
 class EventSlice:
-    """The whole records in a range of an event file."""
+    """Complete records in a range of an event file."""
 
     end: int
     """Offset after the last record."""
     scalars: list[Scalar | Restart] = field(default_factory=list)
-    """Scalars and restarts, in file order."""
+    """Scalars and restarts, in the order of the file."""
     hyperparameters: dict[str, object] = field(default_factory=dict)
     """Hyperparameters from the plugin `hparams`."""
     unreadable: int = 0
     """Number of skipped records with damaged content."""
     broken: bool = False
-    """Whether the length of the next record is damaged, so that no later record can be found."""
+    """Whether the length of the next record is damaged, so that later records cannot be found."""
 
 
 def read_events(file: BinaryIO, *, start: int, limit: int) -> EventSlice:
-    """Return the scalars of whole records from an offset on.
+    """Return the scalars of the complete records from an offset on.
 
     Args:
         file: a seekable event file.
-        start: offset of a record: 0, or the `end` of another call.
-        limit: bytes after which no further record is read.
+        start: offset of a record: 0, or `end` of an earlier result.
+        limit: number of bytes after which no further record is read.
 
     Raises:
         OSError: the file cannot be read.
@@ -98,7 +98,7 @@ def read_events(file: BinaryIO, *, start: int, limit: int) -> EventSlice:
             found.broken = True
             break
         following = found.end + HEADER.size + length + CHECKSUM.size
-        if following > size:  # it is being written
+        if following > size:  # the record is being written
             break
         if length <= LONGEST_READ:
             content = file.read(length)
@@ -169,14 +169,14 @@ def _value(content: memoryview, hyperparameters: dict[str, object]) -> tuple[str
 
 
 def _scalar_of(tensor: memoryview) -> float | None:
-    """Return the number in a tensor without dimensions; None for any other tensor."""
+    """Return the number in a tensor without dimensions; None for other tensors."""
     kind, content, listed = 0, b"", list[Value]()
     for number, value in fields(tensor):
         if number == 1:
             kind = as_signed(value)
         elif number == 2:
             if any(number == 2 for number, _ in fields(as_bytes(value))):
-                return None  # it has dimensions
+                return None  # the tensor has dimensions
         elif number == 4:
             content = bytes(as_bytes(value))
         elif number in (5, 6, 7, 10):
@@ -198,7 +198,7 @@ def _integer_of(kind: int, content: bytes, listed: list[Value]) -> float | None:
 
 
 def _read_metadata(metadata: memoryview, found: dict[str, object]) -> None:
-    """Add the hyperparameters of the plugin `hparams` in a summary's metadata."""
+    """Add the hyperparameters that the plugin `hparams` stored in a summary's metadata."""
     for number, value in fields(metadata):
         if number != 1:
             continue
@@ -218,7 +218,7 @@ def _read_session(session: memoryview, found: dict[str, object]) -> None:
 
 
 def _plain(value: memoryview) -> object:
-    """Return a `google.protobuf.Value` as a Python value; None for a list or a struct."""
+    """Return a `google.protobuf.Value` as a Python value; None for a list or struct."""
     for number, content in fields(value):
         if number == 2:
             return as_double(content)

@@ -1,4 +1,4 @@
-"""`config` and `summary` of wandb."""
+"""Replacement for `config` and `summary` of wandb."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainyard.run.session.run_facts import items_of
 
 
 class Fields(MutableMapping[str, Any]):
-    """`config` or `summary`: values that are both items and attributes.
+    """`config` or `summary`: values that can be read and set as items and as attributes.
 
     Args:
         begin: initial values.
-        facts: values of the run, which also receive the values that the script sets.
+        facts: facts of the run, which also receive the values that the script sets.
     """
 
     def __init__(self, begin: Mapping[str, Any], facts: MutableMapping[str, Any]) -> None:
@@ -56,17 +56,17 @@ class Fields(MutableMapping[str, Any]):
                 self[key] = value
 
     def setdefaults(self, given: Mapping[str, Any]) -> None:
-        """Set only values that are not set."""
+        """Set only the values that are not set yet."""
         for key, value in given.items():
             self.setdefault(key, value)
 
     def note_logged(self, numbers: Mapping[str, float]) -> None:
-        """Keep the last logged values; update the facts only of names that the script has set."""
+        """Keep the last logged values; only update facts with names that the script has set."""
         self._values.update(numbers)
         for name in numbers:
             if name in self._facts:
                 self._facts[name] = numbers[name]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values."""
+        """Return all values as a dict."""
         return dict(self._values)

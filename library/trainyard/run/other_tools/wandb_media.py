@@ -1,4 +1,4 @@
-"""wandb's images, histograms and artifacts, converted to calls of a run."""
+"""Images, histograms, tables and artifacts of wandb, converted to calls of a run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from trainyard.run.artifacts.artifact_records import (
 from trainyard.run.session.script_run import Run
 
 Warn = Callable[[str, str], None]
-"""Warns about a call of wandb, once for each name: the name, and the problem."""
+"""Function that warns about a call of wandb once per name; arguments: name and problem."""
 
 
 class Image:
     """`wandb.Image`: a path, a PIL image, a matplotlib figure, an array or a tensor.
 
-    Floats have the range 0 to 1, or -1 to 1 if some are negative; booleans are black and white;
-    other numbers have the range 0 to 255. Tensors have their channels first, arrays last, as in
-    wandb.
+    Floats range from 0 to 1, or from -1 to 1 if some are negative. Booleans are black and white.
+    Other numbers range from 0 to 255. As in wandb, the channels of a tensor are its first
+    dimension, and the channels of an array its last.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class Image:
             self.image = self.image.convert(mode)
 
     def log_to(self, run: Run, name: str, step: int) -> None:
-        """Log the image."""
+        """Log the image to a run."""
         run.log_image(legal_artifact_name(name), self.image, step=step, caption=self.caption)
 
 
 class Histogram:
-    """`wandb.Histogram` of a sequence; `np_histogram` is refused: Trainyard makes its own bins.
+    """`wandb.Histogram` of a sequence; `np_histogram` is illegal, as Trainyard computes the bins.
 
     Raises:
-        ValueError: no sequence is given.
+        ValueError: no sequence is given, or `np_histogram` is given.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Histogram:
         self.num_bins = min(num_bins, MAX_BINS)
 
     def log_to(self, run: Run, name: str, step: int) -> None:
-        """Log the histogram."""
+        """Log the histogram to a run."""
         run.log_histogram(legal_artifact_name(name), self.sequence, step=step, bins=self.num_bins)
 
 
@@ -67,7 +67,7 @@ class Table:
     """`wandb.Table`: columns and rows.
 
     Raises:
-        ValueError: a row has another number of cells.
+        ValueError: a row has the wrong number of cells.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Table:
         """Add a row.
 
         Raises:
-            ValueError: it has another number of cells.
+            ValueError: the row has the wrong number of cells.
         """
         if len(data) != len(self.columns):
             raise ValueError(f"a row of {len(data)} cells; legal: {len(self.columns)}")
@@ -101,7 +101,7 @@ class Table:
         """Add a column.
 
         Raises:
-            ValueError: its number of cells differs from the number of rows.
+            ValueError: the column has another number of cells than the table has rows.
         """
         if self.data and len(data) != len(self.data):
             raise ValueError(f"a column of {len(data)} cells; legal: {len(self.data)}")
@@ -111,7 +111,7 @@ class Table:
             row.append(type(cell).__name__ if _is_media(cell) else cell)
 
     def log_to(self, run: Run, name: str, step: int) -> None:
-        """Log the table."""
+        """Log the table to a run."""
         legal = legal_artifact_name(name)
         if not legal.endswith(TABLE_ENDING):
             legal = legal_artifact_name(legal, longest=LONGEST_NAME - len(TABLE_ENDING))
@@ -119,7 +119,7 @@ class Table:
 
 
 class Artifact:
-    """`wandb.Artifact`: files logged together, as `<name>/<file>`."""
+    """`wandb.Artifact`: several files with the names `<name>/<file>`."""
 
     def __init__(self, name: str, type: str, **_: object) -> None:  # noqa: A002 - wandb's name
         self.name = name
@@ -130,28 +130,28 @@ class Artifact:
         """Add a file.
 
         Raises:
-            ValueError: there is no such file.
+            ValueError: the file does not exist.
         """
         if not Path(local_path).is_file():
             raise ValueError(f"local_path={os.fspath(local_path)!r}: a file is legal")
         self._files.append((Path(local_path), name or Path(local_path).name))
 
     def add_dir(self, local_path: str, name: str | None = None, **_: object) -> None:
-        """Add the files of a folder.
+        """Add all files of a folder.
 
         Raises:
-            ValueError: there is no such folder.
+            ValueError: the folder does not exist.
         """
         if not Path(local_path).is_dir():
             raise ValueError(f"local_path={os.fspath(local_path)!r}: a folder is legal")
         self._files.append((Path(local_path), name or ""))
 
     def wait(self, *_: object, **__: object) -> Artifact:
-        """Return the artifact without waiting; its upload continues."""
+        """Return the artifact immediately; its upload continues."""
         return self
 
     def log_to(self, run: Run, step: int, warn: Warn) -> None:
-        """Log the added files; skip files that cannot be stored, with a warning."""
+        """Log the added files to a run; skip a file that cannot be stored, with a warning."""
         for path, name in self._files:
             whole = legal_artifact_name(f"{self.name}/{name}")
             try:
@@ -161,9 +161,9 @@ class Artifact:
 
 
 class SavedFiles:
-    """Files of `wandb.save`: copied immediately, at the end, or both if they changed.
+    """Files of `wandb.save`, which are logged immediately, at the end, or both if they changed.
 
-    A file that cannot be stored is skipped with a warning.
+    A file that cannot be stored is skipped, with a warning.
     """
 
     def __init__(self, warn: Warn) -> None:
@@ -173,7 +173,7 @@ class SavedFiles:
     def save(
         self, run: Run, pattern: str, *, base_path: str | None, policy: str, step: int
     ) -> list[str]:
-        """Log the files of a pattern now, unless `policy` is `end`; return their paths."""
+        """Log the files that match a pattern now, unless `policy` is `end`; return their paths."""
         names = sorted(glob.glob(pattern))  # noqa: PTH207 - a pattern may be absolute
         found = [Path(path) for path in names if Path(path).is_file()]
         for path in found:
@@ -186,7 +186,8 @@ class SavedFiles:
         return [str(path) for path in found]
 
     def finish(self, run: Run, step: int) -> None:
-        """Log the files with policy `end`, and the files that changed since they were logged."""
+        """Log the files with policy `end`, and the files that have changed since they were
+        logged."""
         later, self._later = self._later, {}
         for path, (name, written) in later.items():
             if path.is_file():
@@ -195,7 +196,7 @@ class SavedFiles:
     def _log(
         self, run: Run, path: Path, *, name: str, step: int, logged: int | None = None
     ) -> int | None:
-        """Log a file unless it was last written at `logged`; return when it was written."""
+        """Log a file unless its write time is still `logged`; return its write time."""
         written = None
         try:
             written = path.stat().st_mtime_ns
@@ -244,7 +245,7 @@ def _pixels(given: Any) -> Any:
 
 
 def _unit(values: Any, low: float) -> Any:
-    """Scale floats to 0 to 1; if some exceed 1, the range is 0 to 255."""
+    """Scale floats to the range 0 to 1; if some exceed 1, their range is 0 to 255."""
     if float(values.max()) > 1 or low < -1:
         return values / 255
     return (values + 1) / 2 if low < 0 else values

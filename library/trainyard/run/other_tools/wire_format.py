@@ -1,6 +1,6 @@
-"""Parse protocol buffers, as far as records of other tools need it; reads stay within the bytes.
+"""Parse the parts of protocol buffers that records of other tools use, never beyond their end.
 
-The format: https://protobuf.dev/programming-guides/encoding/
+Definition of the format: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import struct
 from collections.abc import Iterator
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""Wire types."""
+"""Numbers of the wire types."""
 LONGEST_VARINT = 10
 
 Value = int | memoryview
-"""A varint as an int, or the bytes of any other type."""
+"""Value of a field: an int for a varint, otherwise the bytes."""
 
 
 class WireError(ValueError):
@@ -21,9 +21,9 @@ class WireError(ValueError):
 
 
 def fields(message: bytes | memoryview) -> Iterator[tuple[int, Value]]:
-    """Yield number and value of each field of a message, in order.
+    """Yield the number and value of each field of a message, in order.
 
-    A varint is an unsigned number; any other value is its bytes, 8 or 4 for a fixed type.
+    The value of a varint is an unsigned int. Other values are bytes: 4 or 8 for a fixed type.
 
     Raises:
         WireError: the bytes are not a message.
@@ -52,7 +52,7 @@ def as_bytes(value: Value) -> memoryview:
     """Return the bytes of a field.
 
     Raises:
-        WireError: it is a varint.
+        WireError: the field is a varint.
     """
     if isinstance(value, int):
         raise WireError("a number stands where bytes belong")
@@ -63,16 +63,16 @@ def as_text(value: Value) -> str:
     """Return the text of a field; invalid UTF-8 is replaced.
 
     Raises:
-        WireError: it is a varint.
+        WireError: the field is a varint.
     """
     return str(as_bytes(value), "utf-8", errors="replace")
 
 
 def as_signed(value: Value) -> int:
-    """Return a field of type int64.
+    """Return the value of a field of type int64.
 
     Raises:
-        WireError: it is not a varint.
+        WireError: the field is not a varint.
     """
     if not isinstance(value, int):
         raise WireError("bytes stand where a number belongs")
@@ -80,10 +80,10 @@ def as_signed(value: Value) -> int:
 
 
 def as_double(value: Value) -> float:
-    """Return a field of type double, or of type float.
+    """Return the value of a field of type double or float.
 
     Raises:
-        WireError: it has neither 8 nor 4 bytes.
+        WireError: the field has neither 4 nor 8 bytes.
     """
     given = as_bytes(value)
     if len(given) not in (4, 8):
@@ -93,10 +93,10 @@ def as_double(value: Value) -> float:
 
 
 def varints(packed: memoryview) -> Iterator[int]:
-    """Yield the numbers of a packed field.
+    """Yield the numbers in a packed field.
 
     Raises:
-        WireError: it ends within a number.
+        WireError: the field ends within a number.
     """
     place = 0
     while place < len(packed):

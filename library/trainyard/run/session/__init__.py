@@ -1,6 +1,6 @@
-"""API for training scripts: the run in a job; outside of jobs its calls do nothing.
+"""API for training scripts: the run of a job. Outside a job its calls do nothing.
 
-Imports only the standard library. The contract: docs/programs-script.md.
+Imports only the standard library. docs/programs-script.md has the contract.
 """
 
 from trainyard.run.session.open_request import OpenRequest

@@ -1,4 +1,4 @@
-"""Orders of people to a running script: stop, save, and other requests."""
+"""Orders of people to a running script: stops, saves and other requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.run.session.shared_decision import SharedDecision
 
 
 class JobOrders:
-    """The orders of a job, as received by one process of its program."""
+    """Orders to a job, as received by one process of its program."""
 
     def __init__(self, files: RunDirectory, place: ProcessPlace) -> None:
         self._files = files
@@ -22,7 +22,7 @@ class JobOrders:
         self._stop = self._save = False
         self._saves_itself = False
         self.answers: set[ProgramAnswer] = set()
-        """Orders and requests that the program has shown to support."""
+        """Orders and requests that the program supports, as shown by its calls."""
 
     def should_stop(self) -> bool:
         """Return whether the script must save and end."""
@@ -32,20 +32,20 @@ class JobOrders:
         return self._stop
 
     def should_save(self, step: int) -> bool:
-        """Return whether a save is requested, and answer the request on rank 0."""
+        """Return whether a save is requested; on rank 0, also respond to the request."""
         self._saves_itself = True
         self.answers.add("save")
         self._receive()
         due, self._save = self._save, False
         if due and self._leads:
-            # Answer before the next flags are read, so that a request is handed out once.
+            # Respond before the next flags are read, so that a request is returned only once.
             for request in self._requests("save"):
                 request.answer(f"the program saves at step {step}", step=step)
         self._decision.send(self._flags())
         return due
 
     def request(self) -> OpenRequest | None:
-        """Return the oldest open request on rank 0, or None."""
+        """Return the oldest open request on rank 0; None without one, and on other ranks."""
         if not self._leads:
             return None
         kinds: tuple[ProgramAnswer, ...] = ("profile", "memory_snapshot")

@@ -1,4 +1,4 @@
-"""Guards on logged losses: the limit of a spike, and the check of a program's losses."""
+"""Guards on logged losses: limit of a spike, and check of the losses of a program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trainyard.run.failures import BadWindow, Failure, FailureReason, Remedy
 from trainyard.run.record_files import create_record
 
 WINDOW = 50
-"""Number of logged losses in the running mean and deviation."""
+"""Number of logged losses for the running mean and deviation."""
 WARM_UP = 10
-"""Number of logged losses of the attempt before the first check."""
+"""Number of logged losses in the attempt before the first check."""
 LEAST_DEVIATION = 0.01
-"""Lower bound of the standard deviation as a share of the mean. Without it, the deviation of a
-plateau approaches zero, and noise would count as a spike."""
+"""Lower bound of the standard deviation, as a share of the mean. Without this bound the deviation
+would approach zero on a plateau, and noise would count as a spike."""
 LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
 
 REMEDY = Remedy(
@@ -29,11 +29,11 @@ REMEDY = Remedy(
 
 
 class BadLossError(RuntimeError):
-    """A guard of the job found a bad loss; the attempt must end."""
+    """A guard of the job found a bad loss, so the attempt must end."""
 
 
 class RecentLosses:
-    """The last losses of an attempt, and their limit for a spike."""
+    """Last losses of an attempt, and the limit for a spike that follows from them."""
 
     def __init__(self, spike_factor: float) -> None:
         self._factor = spike_factor
@@ -41,7 +41,7 @@ class RecentLosses:
 
     @property
     def limit(self) -> float | None:
-        """Limit above which the next loss is a spike; None during warm-up."""
+        """Loss above which the next step is a spike; None during the warm-up."""
         if len(self._recent) < WARM_UP:
             return None
         mean = statistics.fmean(self._recent)
@@ -49,23 +49,24 @@ class RecentLosses:
         return mean + self._factor * deviation
 
     def add(self, loss: float) -> None:
-        """Add the loss of a good step; ignore NaN and infinity, which would spoil the mean."""
+        """Add the loss of a good step; ignore NaN and infinity, which would make the mean
+        useless."""
         if math.isfinite(loss):
             self._recent.append(loss)
 
 
 class LossWatch:
-    """The guards of a program's job, applied to `train/loss` and `train/grad_norm` of rank 0."""
+    """Guards of a program's job, applied to `train/loss` and `train/grad_norm` of rank 0."""
 
     def __init__(
         self, guard: Mapping[str, Any], *, start: int = 0, error: Path | None = None
     ) -> None:
-        """Start after step `start`, which counts as good.
+        """Start after step `start`, which counts as a good step.
 
         Args:
-            guard: the section `guard` of the job's spec; if empty, nothing is checked.
-            start: step of the parent checkpoint, or 0.
-            error: file for the failure of a bad step; the server acts on it.
+            guard: section `guard` of the job's spec; if empty, nothing is checked.
+            start: step of the parent checkpoint; 0 without one.
+            error: file for the failure at a bad step, to which the server reacts; None for no file.
         """
         self._error = error
         self._non_finite = guard.get("non_finite_loss", "ignore")
@@ -74,11 +75,11 @@ class LossWatch:
         self._good = start
 
     def check(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the failure of a bad step, and raise an error.
+        """If a step is bad, write the failure and raise an error.
 
         Raises:
             BadLossError: the step is bad.
-            OSError: the failure could not be written.
+            OSError: the failure cannot be written.
         """
         if (failure := self.judge(step, values)) is None:
             return
@@ -87,7 +88,8 @@ class LossWatch:
         raise BadLossError(failure.message)
 
     def judge(self, step: int, values: Mapping[str, float]) -> Failure | None:
-        """Return the failure of a bad step, or None; other metrics are not checked."""
+        """Return the failure if a step is bad, otherwise None; check only loss and gradient
+        norm."""
         measured = {name: values[name] for name in (LOSS, GRAD_NORM) if name in values}
         bad = next((name for name, value in measured.items() if not math.isfinite(value)), None)
         if bad is not None and self._non_finite != "ignore":
@@ -112,7 +114,7 @@ class LossWatch:
     ) -> Failure:
         window = None
         if action == "rollback" and step > self._good:
-            # A program reports no positions in its data: use steps instead.
+            # A program does not report positions in its data, so use steps instead.
             window = BadWindow(start=self._good, end=step, first_step=self._good + 1)
             what += f"; step {self._good} was good"
         return Failure(

@@ -1,4 +1,4 @@
-"""Requests of people to a running script, and their answers."""
+"""Requests of people to a running script, and responses to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.run.records import Request, RequestAnswer, RequestKind
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """A request without an answer."""
+    """A request without a response."""
 
     directory: RunDirectory
     id: str
@@ -26,21 +26,21 @@ class OpenRequest:
         return self.request.kind
 
     def answer(self, message: str, *, step: int, ok: bool = True) -> None:
-        """Answer it; the person who requested it reads the message.
+        """Respond to the request; the person who made it reads the message.
 
         Args:
-            message: what was done, or why not; at most 4,000 characters.
+            message: result, or reason of the failure; at most 4,000 characters.
             step: completed optimizer steps.
-            ok: whether it was done.
+            ok: whether the script did what was requested.
 
         Raises:
-            OSError: the answer cannot be written.
+            OSError: the response cannot be written.
         """
         write_answer(self.directory, self.id, RequestAnswer(ok=ok, message=message, step=step))
 
 
 def open_requests(directory: RunDirectory) -> Iterator[OpenRequest]:
-    """Yield the requests without an answer, oldest first; damaged ones are omitted."""
+    """Yield the requests without a response, oldest first; damaged requests are omitted."""
     for request_id, path in request_files(directory):
         if answer_file(directory, request_id).exists():
             continue

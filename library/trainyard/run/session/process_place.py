@@ -1,4 +1,4 @@
-"""The rank of a process in its job, from the variables of its launcher."""
+"""Rank of a process in its job, from the environment variables of its launcher."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class ProcessPlace:
     """Rank of this process in its job."""
 
     rank: int = 0
-    """Its global rank."""
+    """Global rank of the process."""
     world_size: int = 1
     """Number of processes."""
     local_rank: int = 0
-    """Its rank on its node."""
+    """Rank of the process on its node."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> ProcessPlace:
-        """Return the place from torchrun's variables, else from those of a command per node.
+        """Return the place from torchrun's variables, otherwise from those of a command per node.
 
-        Without `RANK` and `WORLD_SIZE`, and without `NODE_RANK` and `NNODES`, it is the only
-        process.
+        Without `RANK` and `WORLD_SIZE`, and without `NODE_RANK` and `NNODES`, the process is the
+        only one.
 
         Raises:
-            ValueError: a variable is no whole number, or is outside of its range.
+            ValueError: a variable is no integer, or is out of range.
         """
         if "RANK" in variables and "WORLD_SIZE" in variables:
             size = _whole(variables, "WORLD_SIZE", first=1, last=MAX_RANKS)

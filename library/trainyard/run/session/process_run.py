@@ -1,4 +1,4 @@
-"""The one run of this process."""
+"""The single run of this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from trainyard.run.session.run_facts import items_of
 from trainyard.run.session.script_run import RUN_VARIABLE, Run
 
 OWNER_VARIABLE = "TRAINYARD_RANK_PROCESS"
-"""Variable that identifies a rank to the processes that it starts: `<pid>:<rank>/<size>`."""
+"""Environment variable by which a rank identifies itself to its child processes, as
+`<pid>:<rank>/<size>`."""
 
 _current: Run | None = None
 _lock = threading.Lock()
@@ -24,21 +25,22 @@ _lock = threading.Lock()
 def init(*, config: object = None, tags: Iterable[str] = ()) -> Run:
     """Return the run of this process; every call returns the same run.
 
-    On rank 0 `config` and `tags` become facts of the job: the values of a mapping, or of an object
-    such as argparse's namespace, are set in `Run.config`, and the tags are added to the job's.
+    On rank 0, `config` and `tags` become facts of the job. The values of a mapping, or of an
+    object such as argparse's namespace, are set in `Run.config`. The tags are added to the tags
+    of the job.
 
-    Without the variable `TRAINYARD_RUN` the run's calls do nothing. Rank and size come from `RANK`,
-    `WORLD_SIZE` and `LOCAL_RANK` of torchrun, else from `NODE_RANK` and `NNODES`. Calls also do
-    nothing in a process that `multiprocessing` has created from a rank, with any start method:
-    `spawn` and `forkserver` import the script again.
+    Without the variable `TRAINYARD_RUN`, calls of the run do nothing. Rank and size come from
+    torchrun's `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, otherwise from `NODE_RANK` and `NNODES`.
+    Calls also do nothing in a process that a rank has created by `multiprocessing`, with any
+    start method, because `spawn` and `forkserver` import the script again.
 
     Args:
         config: values by name.
-        tags: words to filter jobs by.
+        tags: tags by which lists of jobs can be filtered.
 
     Raises:
-        ValueError: one of these variables has no legal value.
-        TypeError: `config` has no values by name.
+        ValueError: one of these variables has an illegal value.
+        TypeError: `config` does not consist of named values.
     """
     run = _run()
     if config is not None:
@@ -60,7 +62,7 @@ def _run() -> Run:
 
 
 def _owner(place: ProcessPlace) -> int:
-    """Return the pid of the process that writes for a rank: this one, or its parent rank."""
+    """Return the id of the process that writes for a rank: this process, or its parent rank."""
     own = f":{place.rank}/{place.world_size}"
     pid, found, numbers = os.environ.get(OWNER_VARIABLE, "").partition(":")
     if pid.isascii() and pid.isdecimal() and found + numbers == own and _is_made():
@@ -71,15 +73,15 @@ def _owner(place: ProcessPlace) -> int:
 
 def _is_made() -> bool:
     """Return whether `multiprocessing` has created this process."""
-    # Every such process has imported it; an import here would take 10 ms.
+    # Every such process has imported the module; importing it here would take 10 ms.
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return False
-    # The parent is known only after the import of the script; until then `_inheriting` is set.
+    # The parent is known only once the script is imported; before, `_inheriting` is set.
     importing = getattr(process.current_process(), "_inheriting", False)
     return bool(importing) or process.parent_process() is not None
 
 
 def log(values: Mapping[str, SupportsFloat], *, step: int, per_rank: bool = False) -> None:
-    """Log values of a step with `Run.log` of this process."""
+    """Log values of a step in this process, by `Run.log`."""
     _run().log(values, step=step, per_rank=per_rank)

@@ -1,4 +1,4 @@
-"""The checkpoints of a script's run: their storage, and the report of a commit."""
+"""Checkpoints of a script's run: their storage, and the report of each commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainyard.run.records import EventRecord
 from trainyard.run.session.process_place import ProcessPlace
 
 LOCAL_FOLDER = "checkpoints"
-"""Folder of checkpoints without a job, in the working directory."""
+"""Folder in the working directory with the checkpoints of a script without a job."""
 
 
 def job_checkpoints(
@@ -33,18 +33,18 @@ def job_checkpoints(
     files: RunDirectory,
     before_report: Callable[[], None],
 ) -> ProgramCheckpoints:
-    """Return the checkpoints of an attempt.
+    """Return the checkpoints of an attempt, as used by this process.
 
     Args:
-        spec: the job's spec, from `spec.json`.
+        spec: spec of the job, from `spec.json`.
         attempt: the launch, from `attempt.json`.
         place: rank of this process.
         files: the run directory; rank 0 appends each commit to its events.
-        before_report: called on rank 0 before each append: a commit must follow the metrics up to
-            its step.
+        before_report: called on rank 0 before each append, because the metrics up to the
+            checkpoint's step must be written before the commit is reported.
 
     Raises:
-        ValueError: this node has no folder for the job's checkpoints.
+        ValueError: this node lacks the job's storage root, or the root is a bucket.
     """
     section = (attempt.get("overrides") or {}).get("checkpoint") or spec.get("checkpoint") or {}
     name = section.get("root", "checkpoints")
@@ -85,14 +85,14 @@ def local_checkpoints(place: ProcessPlace, variables: Mapping[str, str]) -> Prog
     """Return the checkpoints of a script without a job, in the working directory.
 
     Raises:
-        RuntimeError: its processes are on several machines.
+        RuntimeError: the script's processes run on several machines.
     """
     if place.world_size > 1 and variables.get("LOCAL_WORLD_SIZE") != str(place.world_size):
         raise RuntimeError(
             f"{place.world_size} processes that are not all of one torchrun on one machine save "
             "together only in a job; legal: trainyard submit, or one machine"
         )
-    # Ranks of one torchrun have the same parent process; a former run had another one.
+    # All ranks of one torchrun have the same parent process, and each run has another one.
     storage = LocalStorage(Path.cwd() / LOCAL_FOLDER, f"{os.getppid()}-")
     return ProgramCheckpoints(storage, place.rank, place.world_size, lambda _: None)
 
@@ -103,14 +103,14 @@ def resume_folder(
     """Return the folder of the parent checkpoint; None without one.
 
     Args:
-        checkpoints: the checkpoints of this process.
+        checkpoints: checkpoints of this process.
         attempt: the launch, from `attempt.json`.
-        error: file for the cause if the checkpoint is unusable, so that the server selects an
-            older one; None without a job.
+        error: file for the failure if the checkpoint is unusable, so that the server selects an
+            older checkpoint; None without a job.
 
     Raises:
         UnusableCheckpointError: the checkpoint is missing, changed or incomplete.
-        OSError: the storage refuses; `ProgramCheckpoints.resume_from` has the other errors.
+        OSError: the storage reports an error. `ProgramCheckpoints.resume_from` lists other errors.
     """
     try:
         return checkpoints.resume_from()

@@ -1,4 +1,4 @@
-"""`config`, `summary` and tags of a run: returned as they were set, and stored as job facts."""
+"""`config`, `summary` and tags of a run, which the server stores as facts of the job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger("trainyard")
 
 
 class RunValues(MutableMapping[str, Any]):
-    """Values of a run by name; each set value becomes a fact of the job.
+    """Values of a run by name; each value that is set becomes a fact of the job.
 
-    Mappings become names such as `optimizer.lr`. A change inside a value is not detected: set the
-    value again.
+    Values in nested mappings get names such as `optimizer.lr`. A change inside a value is not
+    detected, so a changed value must be set again.
     """
 
     def __init__(self, begin: Mapping[str, Any], store: Callable[[str, Any, bool], None]) -> None:
@@ -49,18 +49,18 @@ class RunValues(MutableMapping[str, Any]):
 
 
 class FactBook:
-    """The facts of one run, for all threads of the process that created it.
+    """Facts of one run, for all threads of the process that created the run.
 
-    In a forked process nothing changes: the lock may be held there for ever.
+    In a forked process nothing changes, because the lock may be held there for ever.
 
     Args:
         arguments: initial configuration, which the job already has.
-        changed: called after a change.
+        changed: called after each change.
     """
 
     def __init__(self, arguments: Mapping[str, Any], changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._lock = threading.RLock()  # a signal handler may set a value during another set
+        self._lock = threading.RLock()  # a signal handler may set a value during a set
         self._pid = os.getpid()
         self._warned = WarnedNames()
         self._tags: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class FactBook:
         self.summary = RunValues({}, self._storer("summary"))
 
     def add_tags(self, tags: Iterable[object]) -> None:
-        """Add tags; an illegal tag becomes the closest legal one."""
+        """Add tags; an illegal tag becomes the closest legal tag."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -83,7 +83,7 @@ class FactBook:
             self._changed()
 
     def record(self) -> RunFacts:
-        """Return the current facts."""
+        """Return the current facts as a record."""
         with self._lock:
             config, summary = (section.facts() for section in self._sections.values())
             return RunFacts(config=config, summary=summary, tags=self._tags)
@@ -106,9 +106,9 @@ class FactBook:
 
 
 def items_of(given: object) -> Mapping[str, Any]:
-    """Return the values by name of a mapping, or of an object such as argparse's namespace.
+    """Return the named values of a mapping, or of an object such as argparse's namespace.
 
     Raises:
-        TypeError: it has no values by name.
+        TypeError: the object has no named values.
     """
     return given if isinstance(given, Mapping) else vars(given)

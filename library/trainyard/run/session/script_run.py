@@ -32,30 +32,30 @@ from trainyard.run.session.session_writer import SessionWriter
 from trainyard.run.session.step_records import StepRecords
 
 RUN_VARIABLE = "TRAINYARD_RUN"
-"""Variable with the run directory; without it all calls do nothing."""
+"""Environment variable with the run directory; without it, calls do nothing."""
 BLOCK_PHASES = ("validating", "saving", "loading", "compiling", "building_cache")
 
 
 class Run(ArtifactLog):
-    """This process of a training script, in a job or outside of one.
+    """Run of this process of a training script, in a job or outside a job.
 
-    Outside of a job calls only check their arguments, so that a script runs anywhere. The same
-    holds in processes that this one creates by a fork or by `multiprocessing`, such as workers of a
-    loader. Methods can be called from any thread.
+    Outside a job, calls only check their arguments, so that the script runs anywhere. The same
+    holds in processes that this process creates by a fork or by `multiprocessing`, such as
+    workers of a data loader. Methods can be called from any thread.
     """
 
     def __init__(
         self, directory: Path | None, place: ProcessPlace, *, owner: int | None = None
     ) -> None:
-        """Use `trainyard.init` instead: a process has one run.
+        """Create the run; scripts call `trainyard.init` instead, because a process has one run.
 
         Args:
-            directory: the run directory; None outside of a job.
+            directory: the run directory; None outside a job.
             place: rank of this process in the job.
-            owner: pid of the process that writes; this process when None.
+            owner: id of the process that may write; when None, this process.
 
         Raises:
-            ValueError: `directory` is no folder.
+            ValueError: `directory` is not a folder.
         """
         if directory is not None and not directory.is_dir():
             raise ValueError(f"{RUN_VARIABLE}={str(directory)!r} is no folder")
@@ -86,11 +86,11 @@ class Run(ArtifactLog):
             spec, attempt = _content(self._files.spec), _content(self._files.attempt)
         program = spec.get("program") or {}
         self.arguments: Mapping[str, Any] = MappingProxyType(program.get("arguments") or {})
-        """`program.arguments` of the job; empty outside of one."""
+        """`program.arguments` of the job; empty outside a job."""
         self._facts = FactBook(self.arguments, self._keep_facts)
         self.config = self._facts.config
-        """Configuration: starts with `program.arguments` of the job; more values can be set.
-        The values of rank 0 are facts of the job."""
+        """Configuration, which starts with `program.arguments` of the job. The script can set more
+        values; the values of rank 0 are facts of the job."""
         self.summary = self._facts.summary
         """Results that the script sets; the values of rank 0 are facts of the job."""
         self.name: str | None = spec.get("name")
@@ -111,7 +111,7 @@ class Run(ArtifactLog):
 
     @property
     def rank(self) -> int:
-        """Global rank of this process; 0 in a single process."""
+        """Global rank of this process; 0 if it is the only process."""
         return self._place.rank
 
     @property
@@ -126,7 +126,7 @@ class Run(ArtifactLog):
 
     @property
     def directory(self) -> Path | None:
-        """The run directory of the attempt on this node; None outside of a job."""
+        """Run directory of the attempt on this node; None outside a job."""
         return None if self._files is None else self._files.root
 
     def log(
@@ -134,23 +134,23 @@ class Run(ArtifactLog):
     ) -> None:
         """Log values of a step.
 
-        The values of rank 0 become the points of a name. If several ranks log it, `<name>/min`,
-        `<name>/mean` and `<name>/max` follow once all ranks are past the step. A thread writes, so
-        the call never waits for the disk. NaN and infinity are kept. The first value of a name in a
-        step counts, and its steps must rise. The call converts values with `float()`, which waits
-        for the computation of a tensor on a GPU.
+        The values of rank 0 become the points of a series. If several ranks log the same name, the
+        server adds `<name>/min`, `<name>/mean` and `<name>/max` once all ranks are past the step. A
+        thread writes, so the call never waits for the disk. NaN and infinity are stored. Per name
+        and step only the first value counts, and steps must rise. The call converts values by
+        `float()`, which waits until a GPU has computed a tensor.
 
         Args:
             values: values by name, such as `train/loss`. A name has up to 256 printable characters
-                of any script except the comma; an illegal name is stored with a checksum, with one
-                warning. Values after the first 2,000 are dropped.
+                of any script except the comma. An illegal name is stored in a legal form with a
+                checksum, with one warning. Values after the first 2,000 are dropped.
             step: completed optimizer steps.
-            per_rank: store the values as `<name>/rank-<rank>` instead.
+            per_rank: whether to store the values as `<name>/rank-<rank>` instead.
 
         Raises:
-            ValueError: `step` is outside of 0 to 1,000,000,000.
-            TypeError: a name is no text, or a value no number.
-            BadLossError: on rank 0, a guard of the job finds `train/loss` or `train/grad_norm` bad.
+            ValueError: `step` is outside 0 to 1,000,000,000.
+            TypeError: a name is not text, or a value is not a number.
+            BadLossError: a guard of the job found `train/loss` or `train/grad_norm` of rank 0 bad.
         """
         number = legal_step(step)
         new = self._records.log(self._open_writer, values, step=number, per_rank=per_rank)
@@ -158,7 +158,7 @@ class Run(ArtifactLog):
             self._watch.check(number, new)
 
     def add_tags(self, *tags: str) -> None:
-        """Add tags to those of the job, on rank 0: up to 32 in total, of 64 characters each.
+        """Add tags to the tags of the job, on rank 0: at most 32 in total, of 64 characters each.
 
         Characters other than letters, digits, `.`, `_`, `:`, `/` and `-` become `-`.
         """
@@ -172,37 +172,38 @@ class Run(ArtifactLog):
     ) -> None:
         """Record the samples of this process in a step; call once per step, after the optimizer.
 
-        The server adds the digests of all ranks; the sum does not depend on their number. If the
-        first step of a resumed attempt has the digest of another attempt, the order continues
-        exactly. Each rank calls it in each step, with no ids if it used no samples.
+        The server adds the digests of all ranks, so the sum does not depend on the number of ranks.
+        If the first step of a resumed attempt has the same sum as that step in another attempt, the
+        data continues in exactly the same order. Every rank must call this in each step, without
+        ids if it used no samples.
 
         Args:
-            step: completed optimizer steps, including this one.
-            ids: id of each sample in the data: an index, a name or a hash of its content, without
-                samples of weight 0.
-            positions: position of each sample in the stream. Without positions the digest covers
-                the samples of the step, but not their order.
+            step: completed optimizer steps, including this step.
+            ids: id of each sample: its index, its name or a hash of its content. Samples of
+                weight 0 are left out.
+            positions: position of each sample in the stream. Without positions, the digest covers
+                the samples of the step but not their order.
 
         Raises:
-            ValueError: `step` is not above the previous call's, or the numbers of ids and
+            ValueError: `step` is not above the step of the previous call, or the numbers of ids and
                 positions differ.
-            TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
+            TypeError: a position is not an integer, or an id is not an integer, text or bytes.
         """
         self._records.consume(self._open_writer, step, ids=ids, positions=positions)
 
     def progress(self, step: SupportsIndex, total: SupportsIndex | None = None) -> None:
-        """Record that the script is alive, and its progress, which the job shows.
+        """Record that the script is alive, and its progress, which the page of the job shows.
 
-        After the first call, `guard.hang_seconds` without a further call end the attempt as a hang.
-        Calls of `should_stop` and `should_save` count too. The first process of each node writes,
-        at most a few times a second.
+        After the first call, a pause of `guard.hang_seconds` without another call ends the attempt
+        as a hang. Calls of `should_stop` and `should_save` count as well. Only the first process of
+        each node writes, at most a few times per second.
 
         Args:
             step: completed optimizer steps.
-            total: total steps, an estimate that limits nothing; `program.steps` takes precedence.
+            total: estimated total steps, which limit nothing; `program.steps` takes precedence.
 
         Raises:
-            ValueError: a number is outside of 0 to 1,000,000,000.
+            ValueError: a number is outside 0 to 1,000,000,000.
         """
         step = legal_step(step)
         if total is not None:
@@ -212,13 +213,13 @@ class Run(ArtifactLog):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Show another phase than `training` during the block; its limit of silence applies.
+        """Replace the phase `training` by another phase during the block, with its own hang limit.
 
         Args:
             name: `validating`, `saving`, `loading`, `compiling` or `building_cache`.
 
         Raises:
-            ValueError: there is no such phase.
+            ValueError: the phase is unknown.
         """
         if name not in BLOCK_PHASES:
             raise ValueError(f"phase {name!r}: {', '.join(BLOCK_PHASES)} are legal")
@@ -231,13 +232,13 @@ class Run(ArtifactLog):
             self._beat()
 
     def should_stop(self) -> bool:
-        """Return whether the script must save and end; the same on all ranks.
+        """Return whether the script must save and end; the result is the same on all ranks.
 
-        With several processes all must call it, at the same places. Rank 0 reads the order, and
-        each call returns rank 0's value at the previous call, so that no rank waits.
+        If there are several processes, all must call this at the same places. Rank 0 reads the
+        order, and each call returns rank 0's value from the previous call, so no rank waits.
 
         Raises:
-            RuntimeError: there are several processes, and torch.distributed is not initialised.
+            RuntimeError: there are several processes, but torch.distributed is not initialised.
         """
         if self._open_writer is None or self._orders is None:
             return False
@@ -246,14 +247,16 @@ class Run(ArtifactLog):
         return stop
 
     def should_save(self, step: SupportsIndex) -> bool:
-        """Return whether a person requests a save, once per request; the same on all ranks.
+        """Return whether a person requests a save; the result is the same on all ranks.
+
+        Each request is returned once.
 
         Args:
             step: completed optimizer steps.
 
         Raises:
-            RuntimeError: there are several processes, and torch.distributed is not initialised.
-            ValueError: `step` is outside of 0 to 1,000,000,000.
+            RuntimeError: there are several processes, but torch.distributed is not initialised.
+            ValueError: `step` is outside 0 to 1,000,000,000.
         """
         step = legal_step(step)
         if self._open_writer is None or self._orders is None:
@@ -266,9 +269,9 @@ class Run(ArtifactLog):
     def request(self) -> OpenRequest | None:
         """Return the oldest open request on rank 0; None without one, and on other ranks.
 
-        After the first call people can request saves, profiles and memory snapshots; the script
-        answers each with `request.answer(...)`. If the script also calls `should_save`, requests
-        for a save go there.
+        After the first call, people can request saves, profiles and memory snapshots. The script
+        must respond to each request by `request.answer(...)`. If the script also calls
+        `should_save`, that method returns the requests for a save instead.
         """
         if self._open_writer is None or self._orders is None:
             return None
@@ -280,36 +283,36 @@ class Run(ArtifactLog):
 
     @property
     def resume_from(self) -> Path | None:
-        """The folder of the parent checkpoint; None without one. Never write to it.
+        """Folder of the parent checkpoint, which must not be changed; None without one.
 
-        Every rank reads this property before it saves or loads: it fences off all earlier attempts
-        of the job.
+        Every rank must read this property before its first save or load, because it fences off all
+        earlier attempts of the job.
 
         Raises:
-            FenceError: a newer attempt of the job has begun, or the fence cannot be raised.
+            FenceError: a newer attempt of the job has started, or the fence cannot be raised.
             UnusableCheckpointError: the checkpoint is missing, changed or incomplete.
-            CheckpointSaveError: rank 0 has not raised the fence in time.
-            OSError: the storage refuses.
+            CheckpointSaveError: rank 0 did not raise the fence in time.
+            OSError: the storage reports an error.
         """
         error = None if self._files is None else self._files.error
         return resume_folder(self._checkpoints, self._documents[1], error=error)
 
     @contextmanager
     def checkpoint(self, step: SupportsIndex, *, kind: str = "interval") -> Iterator[Path]:
-        """Yield a folder for this process' files; commit it as a checkpoint after the block.
+        """Yield a folder for the files of this process; after the block, commit a checkpoint.
 
-        All ranks enter with the same step, and wait at the end until rank 0 has committed. Rank 0
-        waits for another rank for at most half an hour.
+        All ranks must enter with the same step. At the end they wait until rank 0 has committed the
+        checkpoint. Rank 0 waits for each other rank for at most half an hour.
 
         Args:
             step: completed optimizer steps.
             kind: reason for the save, such as `interval`, `stop` or `final`.
 
         Raises:
-            ValueError: `step` or `kind` is not legal.
-            CheckpointSaveError: it was not committed; every rank raises it.
-            FenceError: a newer attempt of the job has begun, or the fence cannot be raised.
-            RuntimeError: this process was created by a rank and is no rank itself.
+            ValueError: `step` or `kind` is illegal.
+            CheckpointSaveError: the checkpoint was not committed; all ranks raise this error.
+            FenceError: a newer attempt of the job has started, or the fence cannot be raised.
+            RuntimeError: this process was created by a rank but is not a rank.
         """
         step = legal_step(step)
         if os.getpid() != self._owner:
@@ -318,7 +321,7 @@ class Run(ArtifactLog):
             yield folder
             if (writer := self._open_writer) is not None:
                 self._records.mark(writer, step)
-            self._flush_metrics()  # a commit follows the metrics of all ranks up to its step
+            self._flush_metrics()  # before the commit, write the metrics up to its step
 
     @cached_property
     def _checkpoints(self) -> ProgramCheckpoints:
@@ -334,7 +337,7 @@ class Run(ArtifactLog):
         )
 
     def flush(self) -> None:
-        """Write everything logged so far; the end of the process does the same."""
+        """Write everything that was logged so far; this also happens at the end of the process."""
         self._flush_metrics()
         if (artifacts := self._open_artifacts) is not None:
             artifacts.flush()
@@ -344,7 +347,8 @@ class Run(ArtifactLog):
             writer.flush()
 
     def close(self) -> None:
-        """Write the rest; called when the interpreter exits."""
+        """Write everything that was logged, and end the threads; called at exit of the
+        interpreter."""
         if (writer := self._open_writer) is not None:
             writer.close()
         if (artifacts := self._open_artifacts) is not None:
@@ -368,7 +372,7 @@ class Run(ArtifactLog):
 
     @property
     def _open_writer(self) -> SessionWriter | None:
-        """The writer of this process; None outside of a job, and in a process made by a rank."""
+        """Writer of this process; None outside a job, and in a process created by a rank."""
         return self._writer if os.getpid() == self._owner else None
 
     @property
@@ -377,7 +381,7 @@ class Run(ArtifactLog):
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of the worker; empty without the file."""
+    """Return the JSON object in a file that the worker wrote; empty if the file is missing."""
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:

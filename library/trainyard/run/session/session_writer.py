@@ -1,7 +1,7 @@
-"""Write the records of one process of a program, from a separate thread.
+"""Write the records of one process of a program, in a separate thread.
 
-A call costs an append to a list. The thread starts with the first record; a forked process, such as
-a worker of a loader, has no thread.
+A call only appends to a list. The thread starts with the first record. A forked process, such as a
+worker of a data loader, has no thread.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from trainyard.run.records import Heartbeat, MetricRecord
 logger = logging.getLogger("trainyard")
 
 PAUSE_SECONDS = 0.2
-"""Shortest time between two writes; records in between are written together."""
+"""Minimum time between two writes; records that arrive in between are written together."""
 RETRY_SECONDS = 2.0
-"""The same after a failed write."""
+"""Minimum time between two writes after a failed write."""
 CLOSE_SECONDS = 10.0
-"""Longest wait at the end of the process for its last records."""
+"""Maximum wait for the last records at the end of the process."""
 MAX_VALUES = 200_000
-"""Most values in the queue, about 30 MB; further records are dropped."""
+"""Maximum number of values in the queue, about 30 MB; records beyond it are dropped."""
 RECORDS_AT_ONCE = 500
 FACTS_SECONDS = 1.0
-"""Shortest time between two writes of the facts, unless the script flushes or ends."""
+"""Minimum time between two writes of the facts, except when the script flushes or ends."""
 
 
 class SessionWriter:
-    """The queue of one process, and the thread that empties it.
+    """Queue of records of one process, with the thread that writes them.
 
     Args:
         metrics: file to which metrics are appended.
-        heartbeat: file that each heartbeat replaces; None if this process writes none.
-        facts: file that the run's facts replace; None if this process writes none.
+        heartbeat: file that each heartbeat replaces; None if this process writes no heartbeats.
+        facts: file with the facts of the run, which is replaced; None if this process writes none.
     """
 
     def __init__(self, metrics: Path, heartbeat: Path | None, facts: Path | None = None) -> None:
@@ -51,7 +51,7 @@ class SessionWriter:
         self._queue: list[MetricRecord] = []
         self._waiting_values = 0
         self._beat: Heartbeat | None = None
-        # Held for microseconds, so that no call waits for a write.
+        # The lock is only held for microseconds, so that no call waits for a write.
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._wake = threading.Event()
@@ -59,7 +59,7 @@ class SessionWriter:
         self._thread: threading.Thread | None = None
         self._warned = False
         self.dropped = 0
-        """Records dropped because the queue was full."""
+        """Number of records that were dropped because the queue was full."""
 
     def add(self, record: MetricRecord) -> None:
         """Queue a record; drop it if the queue is full."""
@@ -73,13 +73,14 @@ class SessionWriter:
         self._start()
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Queue a heartbeat; it replaces a queued one."""
+        """Queue a heartbeat; it replaces a queued heartbeat."""
         if self._heartbeat is not None:
             self._beat = heartbeat
             self._start()
 
     def replace_facts(self, facts: Callable[[], RunFacts]) -> None:
-        """Queue a write of the facts, read at the time of the write, every `FACTS_SECONDS`."""
+        """Queue a write of the facts, which are read when they are written, every
+        `FACTS_SECONDS`."""
         if self._facts_file is not None:
             self._facts = facts
             self._start()
@@ -87,10 +88,10 @@ class SessionWriter:
     def flush(self, *, facts: bool = True) -> None:
         """Write the queue, in the calling thread.
 
-        A failed write leaves the rest in the queue.
+        After a failed write, unwritten records stay in the queue.
 
         Args:
-            facts: write the facts, too, if they have changed.
+            facts: whether to write the facts too, if they have changed.
         """
         with self._write_lock:
             try:
@@ -137,10 +138,10 @@ class SessionWriter:
         self.flush()
 
     def _write(self) -> None:
-        """Write heartbeat and records.
+        """Write the queued heartbeat and records.
 
         Raises:
-            OSError: the system refuses; unwritten records stay in the queue.
+            OSError: a file cannot be written; unwritten records stay in the queue.
         """
         beat = self._beat
         if beat is not None and self._heartbeat is not None:
@@ -157,7 +158,7 @@ class SessionWriter:
         """Write the facts if they have changed.
 
         Raises:
-            OSError: the system refuses; the facts stay queued.
+            OSError: the file cannot be written; the facts stay queued.
         """
         facts, self._facts = self._facts, None
         if facts is None or self._facts_file is None:
@@ -171,10 +172,10 @@ class SessionWriter:
 
 
 def append_whole(path: Path, records: Sequence[MetricRecord]) -> None:
-    """Append records as lines, all or none, so that a full disk leaves no partial line.
+    """Append records as lines, all or none; so a full disk leaves no partial line.
 
     Raises:
-        OSError: the system refuses, or lacks space for all.
+        OSError: the file cannot be written, or the disk lacks space for all records.
     """
     content = b"".join(to_json(record).encode() + b"\n" for record in records)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

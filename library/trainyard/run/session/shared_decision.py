@@ -1,4 +1,4 @@
-"""Flags of rank 0 that all ranks receive, by a broadcast without a wait in any step."""
+"""Flags of rank 0 that all ranks receive, by a broadcast that no step waits for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainyard.run.session.process_place import ProcessPlace
 
 
 class SharedDecision:
-    """Two flags, equal on all ranks: rank 0's flags at the previous call.
+    """Two flags with the same values on all ranks: rank 0's flags at the previous call.
 
-    Every rank makes the same calls in the same order, `receive` and then `send`. Several processes
-    use a gloo group, created at the first call; the script must have imported torch.
+    All ranks must make the same calls in the same order: `receive`, then `send`. Several
+    processes use a gloo group, which the first call creates; the script must have imported torch.
     """
 
     def __init__(self, place: ProcessPlace) -> None:
@@ -25,12 +25,12 @@ class SharedDecision:
         self._work: Any = None
 
     def receive(self, own: Callable[[], tuple[bool, bool]]) -> tuple[bool, bool]:
-        """Wait for the flags of the previous call and return them; the first call returns False.
+        """Wait for the flags from the previous call and return them; the first call returns False.
 
-        A single process gets its current flags instead, from `own`.
+        A single process returns its current flags instead, from `own`.
 
         Raises:
-            RuntimeError: there are several processes, and torch.distributed is not initialised.
+            RuntimeError: there are several processes, but torch.distributed is not initialised.
         """
         if self._alone:
             return own()
@@ -43,7 +43,7 @@ class SharedDecision:
         return bool(first), bool(second)
 
     def send(self, flags: tuple[bool, bool]) -> None:
-        """Start the broadcast of these flags; flags of ranks other than 0 are ignored."""
+        """Start the broadcast of these flags; only the flags of rank 0 are used."""
         if self._alone:
             return
         torch = sys.modules["torch"]

@@ -1,4 +1,4 @@
-"""Logged values of one process of a program, checked and converted to records."""
+"""Values logged by one process of a program, checked and converted to records."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from trainyard.run.session.session_writer import SessionWriter
 logger = logging.getLogger("trainyard")
 
 MAX_NAMES = 2000
-"""Most values in one call of `Run.log`; further ones are dropped."""
+"""Maximum number of values in one call of `Run.log`; further values are dropped."""
 MAX_SERIES = 4000
-"""Most names of a process; values of further names are dropped. The server keeps 2,000 and reports
-it."""
+"""Maximum number of names per process; values with further names are dropped. The server stores
+2,000 names and reports that it drops others."""
 
 
 class StepRecords:
-    """The records of one process: a name has one value per step, and its steps rise."""
+    """Records of one process; each name has at most one value per step, and its steps rise."""
 
     def __init__(self, place: ProcessPlace) -> None:
-        """Start without records."""
+        """Create the state, without any records."""
         self._place = place
         self._renamed = WarnedNames()
         self._left_out = False
@@ -43,18 +43,18 @@ class StepRecords:
         step: int,
         per_rank: bool,
     ) -> Mapping[str, float]:
-        """Check values and queue the new ones; return these by their given names.
+        """Check values and queue the new ones; return the new values by their given names.
 
-        With `per_rank` the rank is appended to each name.
+        With `per_rank`, the rank is appended to each name.
 
         Args:
-            writer: queues them; None if nothing is written.
+            writer: queues the records; None if nothing is written.
             values: values by name.
             step: completed optimizer steps.
             per_rank: whether to append the rank of this process to the names.
 
         Raises:
-            TypeError: a name is no text, or a value no number.
+            TypeError: a name is not text, or a value is not a number.
         """
         if len(values) > MAX_NAMES:
             self._warn_of_many(values)
@@ -71,7 +71,7 @@ class StepRecords:
                 ) from None
         if writer is None:
             return {}
-        # Only after all checks: once the step of a name has risen, it accepts no other value.
+        # After all checks, because a name accepts no other value for this step afterwards.
         new = [name for name in numbers if self._rises(legal[name], step)]
         for start in range(0, len(new), MAX_RECORD_VALUES):
             part = new[start : start + MAX_RECORD_VALUES]
@@ -102,9 +102,9 @@ class StepRecords:
         """Queue the digest of the samples of a step.
 
         Raises:
-            ValueError: `step` is not above the previous call's, or the numbers of ids and
+            ValueError: `step` is not above the step of the previous call, or the numbers of ids and
                 positions differ.
-            TypeError: a position is no whole number, or an id is neither one, nor text, nor bytes.
+            TypeError: a position is not an integer, or an id is not an integer, text or bytes.
         """
         step = legal_step(step)
         if step <= self._consumed:
@@ -119,9 +119,9 @@ class StepRecords:
             self._add(writer, step, values={}, digest=digest)
 
     def mark(self, writer: SessionWriter, step: int) -> None:
-        """Queue a record without values, which shows the server that this rank is complete so far.
+        """Queue a record without values, which proves that this rank's values so far are complete.
 
-        A single process needs none: its values follow each other in one file.
+        A single process needs no such record, because its values follow each other in one file.
         """
         if self._place.world_size > 1:
             self._add(writer, step, values={})
@@ -145,7 +145,7 @@ class StepRecords:
         )
 
     def _rises(self, name: str, step: int) -> bool:
-        """Return whether a name has no value yet for this step or a later one."""
+        """Return whether a name has no value yet for this step or for a later step."""
         last = self._last_steps.get(name, -1)
         if step <= last or (last < 0 and len(self._last_steps) >= MAX_SERIES):
             return False

@@ -19,51 +19,57 @@ SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in 
 
 
 class ModelSection(SpecModel):
-    """The model: a size of a known family, optionally with single shapes changed."""
+    """The model: a named size of a family, optionally with some dimensions changed."""
 
     family: Literal["llama3", "qwen3"] = "llama3"
     """Model family."""
     size: Annotated[str, Field(min_length=1, max_length=32, examples=SIZES)] = "debug"
     """Size within the family; `debug` trains in seconds on one CPU core."""
     factory: Annotated[str, Field(pattern=FACTORY, max_length=200)] | None = None
-    """Own model, as `package.module:build`, instead of a family; only if the settings allow it."""
+    """The user's own model, as `package.module:build`, instead of a family. Legal only if the
+    settings allow it."""
     code: Place | None = None
-    """Folder to add to the import path for `factory`, such as `data:own_model`."""
+    """Folder to add to Python's import path for `factory`, such as `data:own_model`."""
     arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Arguments of `factory`, in addition to `vocab_size` and `seq_len`."""
     block_classes: Annotated[tuple[ClassName, ...], Field(strict=False, max_length=16)] = ()
-    """Class names of the own model's blocks, which are sharded, recomputed and compiled singly."""
+    """Class names of the blocks of the user's own model. Each block is sharded, recomputed and
+    compiled as a unit."""
     plans: Annotated[tuple[Plan, ...], Field(strict=False, max_length=2)] = ()
-    """Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp legal."""
+    """Parallel plans that the user's own model provides: `tensor` makes tp legal, `pipeline` pp."""
     initial_weights: Place | None = None
-    """Hugging Face weights to start from, such as `data:Qwen3-0.6B`; random when absent."""
+    """Hugging Face weights to start from, such as `data:Qwen3-0.6B`; if absent, random weights."""
     dim: Width | None = None
-    """Width of the residual stream; the size's own when absent."""
+    """Width of the residual stream; if absent, as defined by the size."""
     n_layers: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Number of transformer blocks; the size's own when absent."""
+    """Number of transformer blocks; if absent, as defined by the size."""
     n_heads: Width | None = None
-    """Number of query heads; divides `dim` into even head widths. The size's own when absent."""
+    """Number of query heads; it must divide `dim` into even head widths. If absent, as defined by
+    the size."""
     n_kv_heads: Width | None = None
-    """Number of key and value heads; divides `n_heads`. The size's own when absent."""
+    """Number of key and value heads; it must divide `n_heads`. If absent, as defined by the
+    size."""
     ffn_dim: Width | None = None
-    """Width of the feed-forward hidden layer; the size's own when absent."""
+    """Width of the feed-forward hidden layer; if absent, as defined by the size."""
     vocab_size: Width | None = None
-    """Rows of the embedding, at least the tokenizer's vocabulary; the size's own when absent."""
+    """Number of rows of the embedding, at least the size of the tokenizer's vocabulary. If absent,
+    as defined by the size."""
     head_dim: Width | None = None
-    """Width of an attention head; the size's own, or else `dim / n_heads`, when absent."""
+    """Width of an attention head. If absent, as defined by the size, or else `dim / n_heads`."""
     tied_embeddings: bool | None = None
-    """Whether the output head is the transposed embedding; as the size has it when absent."""
+    """Whether the output head is the transposed embedding; if absent, as defined by the size."""
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
-    """Base of the rotary position frequencies; the size's own when absent."""
+    """Base of the rotary position frequencies; if absent, as defined by the size."""
     rope_factor: Annotated[float, Field(ge=1, le=1e6)] | None = None
-    """Factor of Llama 3.1's rotary scaling; 1 disables it. The size's own when absent."""
+    """Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, as defined by the
+    size."""
     norm_eps: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Epsilon of the RMS norms; the size's own when absent."""
+    """Epsilon of the RMS norms; if absent, as defined by the size."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability of dropping an element of the residual branches while training."""
+    """Probability of dropping an element of a residual branch during training."""
 
     def shape_of(self, size: Architecture) -> Architecture:
-        """Return the shape of a size with the values given in this section."""
+        """Return the shape of a size, changed by the values of this section."""
         given = {name: getattr(self, name) for name in SHAPE_FIELDS}
         changed = {name: value for name, value in given.items() if value is not None}
         if self.head_dim is not None:
@@ -80,31 +86,33 @@ SHAPE_FIELDS = tuple(
     for field in dataclasses.fields(Architecture)
     if field.name in ModelSection.model_fields
 )
-"""Fields of the section that `Architecture` has by the same name."""
+"""Fields of this section that `Architecture` has under the same name."""
 
 
 class DataSection(SpecModel):
-    """The training text, and its conversion to sequences."""
+    """The training text, and its conversion to token sequences."""
 
     source: Literal["corpus", "text", "jsonl", "parquet", "huggingface"] = "corpus"
-    """Kind of input: a built-in corpus, text files, JSON lines, Parquet or a data set."""
+    """Kind of input: a built-in corpus, text files, JSON lines, Parquet files or a Hugging Face
+    data set."""
     corpus: Literal["python-stdlib"] = "python-stdlib"
     """Built-in corpus (source `corpus`): the source files of Python's own standard library."""
     path: Place | None = None
-    """File or folder of the input, as `<root>:<path>`, such as `data:books`; not with `corpus`."""
+    """File or folder with the input, as `<root>:<path>`, such as `data:books`. Illegal with
+    `corpus`."""
     text_field: Annotated[str, Field(min_length=1, max_length=200)] = "text"
-    """Field that holds the text (`jsonl`, `parquet`, `huggingface`)."""
+    """Name of the field that holds the text (`jsonl`, `parquet`, `huggingface`)."""
     split: Annotated[str, Field(min_length=1, max_length=200)] = "train"
     """Split of a Hugging Face data set (`huggingface`)."""
     tokenizer: Literal["byte", "huggingface"] = "byte"
-    """`byte` maps each UTF-8 byte to a token and needs no file."""
+    """Tokenizer. `byte` maps each UTF-8 byte to a token and needs no file."""
     tokenizer_path: Place | None = None
-    """`tokenizer.json` of a Hugging Face tokenizer, or its folder; such as `data:tok.json`."""
+    """Hugging Face tokenizer: a `tokenizer.json`, such as `data:tok.json`, or its folder."""
     document_masks: bool = False
-    """Keep packed documents from attending to each other."""
+    """Whether to keep documents that share a sequence from attending to each other."""
     max_tokens: Tokens | None = None
-    """Use only the first `max_tokens` tokens of the input; all when absent."""
+    """Maximum number of tokens to use, from the start of the input; if absent, all tokens."""
     validation_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
-    """Share of the sequences to hold out for validation."""
+    """Share of the sequences that is held out for validation, from 0 to below 1."""
     prefetch_batches: Annotated[int, Field(ge=0, le=64)] = 2
     """Number of global batches to read ahead."""

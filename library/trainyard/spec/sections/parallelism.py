@@ -26,44 +26,45 @@ else:
 
 
 class ParallelismSection(_AxisFields):
-    """The axes whose product is the world size: dp_replicate x dp_shard x cp x tp x pp."""
+    """Sizes of the parallel axes; dp_replicate x dp_shard x cp x tp x pp is the world size."""
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Size of each axis as given; `dp_shard` may be -1."""
+        """Size of each axis as given in the spec; `dp_shard` may be -1."""
         return {axis.name: getattr(self, axis.name) for axis in AXES}
 
 
 class ActivationCheckpointSection(SpecModel):
-    """Activations that backward recomputes instead of keeping."""
+    """Activations that the backward pass recomputes, so that they need no memory meanwhile."""
 
     mode: Literal["none", "selective", "full", "memory_budget"] = "none"
-    """`full` recomputes each block, `selective` its cheap operations."""
+    """Activations to recompute. `full` recomputes each whole block, `selective` only the cheap
+    operations of a block."""
     memory_budget: Fraction = 0.5
-    """Share of the activations to keep (mode `memory_budget`)."""
+    """Share of the activations to keep in memory (only in mode `memory_budget`)."""
 
 
 class CompileSection(SpecModel):
-    """torch.compile."""
+    """Options of torch.compile."""
 
     enabled: bool | Auto = "auto"
-    """Compile each transformer block. `auto` compiles on GPUs, except for own models, deterministic
-    runs, `full` recomputation under tensor parallelism and zero-bubble pipelines. It also compiles
-    if `memory_budget` or `async_tp` needs the compiler."""
+    """Whether to compile each transformer block. `auto` compiles if `memory_budget` or `async_tp`
+    needs the compiler. It also compiles on GPUs, except for a user's own model, a deterministic
+    run, `full` recomputation under tensor parallelism, and zero-bubble pipelines."""
     backend: Literal["inductor", "aot_eager"] = "inductor"
-    """Compiler backend."""
+    """Compiler backend of torch.compile."""
 
 
 class QuantizationSection(SpecModel):
-    """Low-precision matrix products while training."""
+    """Low-precision matrix products during training."""
 
     recipe: Literal[
         "none", "float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8"
     ] = "none"
-    """Recipe of the quantized linear layers."""
+    """Recipe for the quantized linear layers; `none` disables quantization."""
     exclude: Annotated[tuple[str, ...], Field(strict=False)] = ("output",)
-    """Linear layers that stay in high precision, by a part of their name. The head of a built-in
-    model always does."""
+    """Linear layers that stay in high precision, each given by a part of its name. The head of a
+    built-in model always stays in high precision."""
     min_dim: Annotated[int, Field(ge=0, le=1_048_576)] = 0
-    """Linear layers with a side narrower than this stay in high precision, because scaling would
-    cost more than the products save."""
+    """Minimum width of quantized linear layers. A layer with a smaller width on either side stays
+    in high precision, because scaling would cost more time than quantized products save."""

@@ -1,4 +1,4 @@
-"""Section `program`: a program of the user's own, which runs instead of the built-in trainer."""
+"""Section `program`: a program of the user's own that runs instead of the built-in trainer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from trainyard.spec.storage_uri import Place, RootName
 
 UV_LOCK = "uv.lock"
 ARCHIVE = ".tar"
-"""Suffix of an image for Podman."""
+"""Suffix of a container image for Podman."""
 ENVIRONMENTS = "environments"
-"""Folder of a storage root that holds installed environments."""
+"""Name of the folder in a storage root that contains installed environments."""
 CHECKPOINT = "{checkpoint}"
-"""Placeholder for the folder of the parent checkpoint in `resume_arguments`."""
+"""Placeholder in `resume_arguments` for the folder of the parent checkpoint."""
 COMMAND_LINE: JsonDict = {"command_line": True}
-"""Marks a field in the JSON Schema that forms show as one line in shell syntax."""
+"""Mark of a field in the JSON Schema that forms show as one line in shell syntax."""
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
 
 Word = Annotated[Text, Field(max_length=4096)]
@@ -32,7 +32,7 @@ Scalar = bool | int | float | Word
 
 
 def _no_table(value: object) -> object:
-    # Runs before pydantic tries each type of the union, which gives an error for each.
+    # Runs before pydantic tries each type of the union, because pydantic reports an error per type.
     inner = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, dict | list | tuple) for each in inner):
         raise ValueError(f"{value!r} is nested; legal: a boolean, a number, a text, a list of them")
@@ -84,18 +84,18 @@ def _known_placeholders(word: str) -> str:
 
 
 class CodeSection(SpecModel):
-    """Source of the program's files."""
+    """Location of the program's files."""
 
     folder: Place | None = None
-    """Working folder of the ranks, below a storage root, such as `data:projects/mine`. It is not
-    copied: a later attempt runs the files as they are then."""
+    """Working folder of the ranks, below a storage root, such as `data:projects/mine`. The folder
+    is not copied, so a later attempt runs the files as they are at that time."""
     pack: Annotated[str, Field(pattern=PACK_DIGEST)] | None = None
-    """A pack of files on the server, by its digest, instead of `folder`. Each attempt unpacks its
-    own copy. `trainyard submit` makes a pack from `local`, or from `git` and `commit`."""
+    """Digest of a pack of files on the server, instead of `folder`. Each attempt unpacks its own
+    copy of the pack. `trainyard submit` makes a pack from `local`, or from `git` and `commit`."""
 
     @model_validator(mode="after")
     def _is_one_place(self) -> Self:
-        """Refuse a section with both fields or with none."""
+        """Reject a section with both fields or with neither."""
         if (self.folder is None) == (self.pack is None):
             raise ValueError("names exactly one of folder and pack")
         return self
@@ -129,30 +129,31 @@ class EnvironmentSection(SpecModel):
     """Interpreter and packages of the program."""
 
     prefix: Place | None = None
-    """A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
-    contain its path, so every node needs it at the path where it was created. Without `prefix`,
-    `lock` and `container` the program runs with the worker's own interpreter and packages."""
+    """A venv or conda environment below a storage root, such as `data:envs/mine`. The scripts of an
+    environment contain its path, so every node must have it at the path at which it was created.
+    Without `prefix`, `lock` and `container` the program runs with the worker's own interpreter and
+    packages."""
     lock: Annotated[Text, Field(max_length=1000), AfterValidator(_lock_name)] | None = None
-    """A file of the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with hashes
-    (`.txt`). An operation on a node with the label `network=true` installs the packages once for
-    each storage root; jobs wait for it."""
+    """A lock file in the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with
+    hashes (`.txt`). The packages are installed once per storage root, by an operation on a node
+    with the label `network=true`. The job waits until they are installed."""
     python: Annotated[str, Field(pattern=r"^3\.[0-9]{1,2}$")] | None = None
-    """Python version for the packages of `lock`, such as `3.12`; the worker's own when absent. The
-    nodes need this interpreter."""
+    """Python version for the packages of `lock`, such as `3.12`; if absent, the worker's own. Every
+    node needs an interpreter of this version."""
     root: RootName | None = None
-    """Storage root for the packages of `lock`, which go into its folder `environments`; the root of
-    the checkpoints when absent."""
+    """Storage root for the packages of `lock`, which are installed in its folder `environments`. If
+    absent, the storage root of the checkpoints."""
     container: Annotated[Place, AfterValidator(_image_name)] | None = None
-    """Container image for the command of each rank, below a storage root: an Apptainer image, such
-    as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`. `torchrun`
-    is the worker's own and runs outside the container."""
+    """Container image in which the command of each rank runs, below a storage root: an Apptainer
+    image, such as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`.
+    `torchrun` is the worker's own and runs outside the container."""
     modules: Annotated[tuple[ModuleName, ...], Field(strict=False, max_length=32)] = ()
-    """Environment modules of the nodes to load, in this order (`module load`), such as `cuda/12.4`.
-    Variables of `env` override theirs."""
+    """Environment modules that the node loads before the launch, in this order (`module load`),
+    such as `cuda/12.4`. Variables in `env` override the variables that a module sets."""
 
     @model_validator(mode="after")
     def _is_one_environment(self) -> Self:
-        """Refuse two environments, and fields that need `lock`."""
+        """Reject two environments, and fields that need a `lock` without one."""
         given = [n for n in ("prefix", "lock", "container") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"names {' and '.join(given)}; legal: at most one of them")
@@ -163,7 +164,7 @@ class EnvironmentSection(SpecModel):
 
 
 class ProgramSection(SpecModel):
-    """A program of the user's own, instead of the built-in trainer."""
+    """A program of the user's own that runs instead of the built-in trainer."""
 
     command: Annotated[
         tuple[Annotated[Word, Field(min_length=1)], ...],
@@ -171,52 +172,54 @@ class ProgramSection(SpecModel):
         BeforeValidator(_split_words),
         AfterValidator(lambda words: (_named(words[0]), *words[1:])),
     ]
-    """Words of the command; no shell expands them. The first word is searched among the programs of
-    the environment, then as a path in the working directory, then on the node's `PATH`. A `.py`
-    file runs with the environment's Python."""
+    """Command of the program, word by word; no shell expands the words. The first word is searched
+    among the programs of the environment, then as a path in the working directory, then on the
+    node's `PATH`. A `.py` file runs with the environment's Python."""
     launcher: Literal["torchrun", "command"] = "torchrun"
-    """`torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
-    `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once for each node, with `MASTER_ADDR`,
-    `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`."""
+    """Way to start the command. `torchrun` starts it once per slot, with `RANK`, `LOCAL_RANK`,
+    `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once per node, with
+    `MASTER_ADDR`, `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`."""
     arguments: Annotated[dict[ArgumentName, ArgumentValue], Field(max_length=256)] = Field(
         default_factory=dict
     )
-    """Arguments to add to the command as `--name value`; comparisons of jobs read them. `true`
-    becomes `--name`, `false` is left out, and a list becomes `--name` and all of its values."""
+    """Arguments to add to the command as `--name value`; comparisons of jobs show them. The value
+    `true` becomes `--name`, `false` is omitted, and a list becomes `--name` and all values of the
+    list."""
     resume_arguments: Annotated[
         tuple[Annotated[Word, AfterValidator(_known_placeholders)], ...],
         Field(strict=False, max_length=256, json_schema_extra=COMMAND_LINE),
     ] = ()
-    """Words to append once ranks of an earlier attempt have started. `{checkpoint}` in them stands
-    for the folder of the checkpoint that the attempt loads; if the attempt loads none, all of them
-    are left out."""
+    """Words to append to the command once ranks of an earlier attempt have started. `{checkpoint}`
+    stands for the folder of the checkpoint that the attempt loads. If one of the words contains
+    `{checkpoint}` but the attempt loads no checkpoint, none of the words is appended."""
     working_dir: Annotated[Text, Field(max_length=1000), AfterValidator(_inside)] = "."
     """Working directory of the ranks, inside the code."""
     steps: PositiveSteps | None = None
-    """Total steps of the program if known; its progress is shown in them."""
+    """Total number of steps of the program, if known; the job's progress is relative to it."""
     resume: Literal["never", "same_world_size", "any_world_size"] = "never"
-    """Whether the program can resume from its saves: never, on the same number of slots, or on any
-    number. An elastic job needs `any_world_size`."""
+    """Number of slots on which the program can resume from its saves: on no number (`never`), on
+    the same number, or on any number. An elastic job needs `any_world_size`."""
     preemptible: bool = False
-    """Whether a job of higher priority may take its slots; work since the last save is lost."""
+    """Whether a job of higher priority may take the slots; work since the last save is then
+    lost."""
     artifacts: Annotated[
         tuple[Annotated[Text, Field(max_length=200), AfterValidator(_pattern)], ...],
         Field(strict=False, max_length=20),
     ] = ()
     """Patterns of files to store with the job when an attempt ends, such as `results/**/*.csv`.
-    They are relative to the working directory, and to `outputs` in the run directory."""
+    Each pattern is relative to the working directory, and to `outputs` in the run directory."""
     stop_grace_seconds: Annotated[float, Field(ge=0, le=3600, json_schema_extra={"unit": "s"})] = (
         30.0
     )
-    """On a stop, time from SIGTERM to the ranks until those that still run are killed."""
+    """Time between SIGTERM to the ranks on a stop, and SIGKILL to the ranks that still run."""
     code: CodeSection | None = None
-    """Source of its files; without it the program starts in an empty folder."""
+    """Location of the program's files; if absent, the program starts in an empty folder."""
     environment: EnvironmentSection = EnvironmentSection()
-    """Its interpreter and packages."""
+    """Interpreter and packages of the program."""
 
     @model_validator(mode="after")
     def _has_its_lock(self) -> Self:
-        """Refuse a lock without code, which would contain it."""
+        """Reject a lock without code, because the lock is a file of the code."""
         if self.environment.lock is not None and self.code is None:
             raise ValueError(
                 f"environment.lock={self.environment.lock!r} is a file of the code, but the "
@@ -226,12 +229,12 @@ class ProgramSection(SpecModel):
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Whether `resume_arguments` name the folder of a checkpoint."""
+        """Whether `resume_arguments` contain the folder of a checkpoint."""
         return any(CHECKPOINT in word for word in self.resume_arguments)
 
     @property
     def places(self) -> Mapping[str, str | None]:
-        """Each place below a storage root that the section names, by JSON pointer of the field."""
+        """Places below storage roots in this section, by JSON pointer of the field."""
         return {
             "/program/code/folder": self.code.folder if self.code is not None else None,
             "/program/environment/prefix": self.environment.prefix,
@@ -241,11 +244,11 @@ class ProgramSection(SpecModel):
         }
 
     def words(self, *, begun_before: bool, checkpoint: str | None) -> list[str]:
-        """Return all words of an attempt's command.
+        """Return the command of an attempt, word by word.
 
         Args:
             begun_before: whether ranks of an earlier attempt of the job have started.
-            checkpoint: absolute folder of the attempt's parent checkpoint.
+            checkpoint: absolute path of the parent checkpoint's folder; None without one.
         """
         words = [*self.command]
         for name, value in self.arguments.items():
@@ -263,7 +266,7 @@ def _argument(name: str, value: ArgumentValue) -> Iterator[str]:
         yield f"--{name}"
     elif value is not False:
         text = _text(value)
-        # Argument parsers read a value that starts with '-' as the next option.
+        # Argument parsers would read a separate value that starts with '-' as the next option.
         yield from [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
 
 

@@ -22,16 +22,17 @@ Env = Annotated[
         },
     ),
 ]
-"""Environment variables; `masked` in the JSON Schema: views show values only of the examples."""
+"""Environment variables. `masked` in the JSON Schema marks that views mask the values of variables
+that are not among the examples."""
 
 
 PRIORITY_CLASSES = {"low": -50, "normal": 0, "high": 50}
-"""Named priorities."""
+"""Priorities by name."""
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
 
 def priority_words(priority: int) -> str:
-    """Return the name of a priority, such as `high`, or its number if it has no name."""
+    """Return the name of a priority, such as `high`; without a name, its number."""
     names = {number: name for name, number in PRIORITY_CLASSES.items()}
     return names.get(priority, str(priority))
 
@@ -47,7 +48,7 @@ def _of_class(given: Any) -> Any:
     return PRIORITY_CLASSES[given]
 
 
-# A class is stored as its number, so workers of any version and queries need no table of names.
+# A named priority is stored as its number, so queries and other versions need no table of names.
 Priority = Annotated[
     int,
     Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY),
@@ -62,55 +63,60 @@ Priority = Annotated[
         mode="validation",
     ),
 ]
-"""A priority in the queue: a number, or the name of a class."""
+"""A priority in the queue: an integer, or a name such as `high`."""
 
 
 class ResourcesSection(SpecModel):
-    """Slots: a slot is a GPU, or a CPU rank on a node without GPUs."""
+    """Slots of the job. A slot is a GPU, or a CPU rank on a node without GPUs."""
 
     world_size: Ranks = 1
-    """Number of slots; the job starts only when all of them are free."""
+    """Number of slots; the job starts only once all of them are free."""
     min_world_size: Ranks | None = None
-    """Fewest slots of an elastic job. It starts on this number if no more are free, and shrinks to
-    it when a node is lost. Defaults to `world_size` if only `max_world_size` is given."""
+    """Minimum number of slots of an elastic job. The job starts with this number if no more slots
+    are free, and shrinks down to it when a node is lost. Defaults to `world_size` if only
+    `max_world_size` is given."""
     max_world_size: Ranks | None = None
-    """Most slots of an elastic job. It grows to this number when no other job needs the slots.
-    Defaults to `world_size` if only `min_world_size` is given."""
+    """Maximum number of slots of an elastic job. The job grows up to this number while no other job
+    needs the slots. Defaults to `world_size` if only `min_world_size` is given."""
     shrink_after_seconds: (
         Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
     ) = None
-    """Silence of a node after which an elastic job, or one with spare nodes, continues without it.
-    It never continues before the node's lease has expired; when absent, it continues then."""
+    """Time without a report from a node after which a job continues without the node; only for
+    elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
+    if this field is absent, it waits no longer than that."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
-    """Number of nodes over which the slots are spread evenly. When absent, the job runs on as few
-    nodes as can hold it, evenly if that many nodes allow it."""
+    """Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
+    number of nodes with enough free slots, with equal numbers of slots if those nodes allow it."""
     spare_nodes: Annotated[int, Field(ge=0, le=100)] = 0
-    """Nodes to reserve in addition to `nodes`, with as many slots each; they replace lost nodes.
-    The job starts with all of them; a retry also starts with fewer."""
+    """Number of nodes to reserve in addition to `nodes`, each with the same number of slots, as
+    replacements for lost nodes. The first start waits for all spare nodes; a retry may start with
+    fewer."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Kind of slot; `auto` takes either kind, but never a mixture."""
+    """Kind of slot. `auto` allows either kind, but all slots have the same kind."""
     priority: Priority = 0
-    """Queued jobs of higher priority start first; the oldest first among equals. `low` is -50,
-    `normal` 0, `high` 50. It can be changed while the job waits or runs."""
+    """Priority in the queue. Jobs with a higher priority start first; among equal priorities the
+    oldest job starts first. `low` is -50, `normal` is 0, `high` is 50. The priority can be changed
+    while the job waits or runs."""
     max_runtime_seconds: (
         Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
     ) = None
-    """Longest run time of one attempt, counted from its placement. Then the attempt saves and
-    leaves. The job waits for another attempt if a further step was saved, else it ends. A job with
-    a bound can start on slots that wait for a larger job, if it ends before that job can start."""
+    """Maximum run time of one attempt, from its placement. At this time the attempt saves and
+    leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
+    job ends. A job with this limit may run on slots that wait for a larger job, if it ends before
+    the larger job can start."""
     node_selector: Labels = Field(default_factory=dict)
-    """Labels that each node must have, such as `zone` with the value `a`."""
+    """Labels that each node of the job must have, such as `zone` with the value `a`."""
     exclude_nodes: Annotated[
         tuple[Annotated[str, Field(pattern=NAME, max_length=100)], ...],
         Field(strict=False, max_length=100),
     ] = ()
-    """Names of nodes on which the job never runs."""
+    """Names of nodes on which the job must not run."""
 
     @model_validator(mode="after")
     def _complete_range(self) -> Self:
-        """Set the missing limit of a range of sizes to `world_size`.
+        """Set the missing limit of an elastic job to `world_size`.
 
-        The number is stored, because `world_size` follows each change of size.
+        The limit is stored as a number, because every later change of size changes `world_size`.
         """
         ends = (self.min_world_size, self.max_world_size)
         for field, value in zip(("min_world_size", "max_world_size"), ends, strict=True):
@@ -120,12 +126,12 @@ class ResourcesSection(SpecModel):
 
     @property
     def size_range(self) -> tuple[int, int] | None:
-        """Fewest and most slots of an elastic job; None for a job of a fixed size."""
+        """Minimum and maximum number of slots of an elastic job; None for a job of a fixed size."""
         if self.min_world_size is None or self.max_world_size is None:
             return None
         return self.min_world_size, self.max_world_size
 
     @property
     def continues_without_node(self) -> bool:
-        """Whether the job continues without a silent node: on another one, or on fewer slots."""
+        """Whether the job continues without a silent node, on a spare node or on fewer slots."""
         return self.size_range is not None or self.spare_nodes > 0

@@ -14,12 +14,12 @@ class RetrySection(SpecModel):
     """Reaction of the server to a failed attempt."""
 
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Most attempts that may follow failures. Attempts after a lost or preempted node, or after a
-    launch that its node put back, do not count."""
+    """Maximum number of retries after failures. An attempt after a lost or preempted node, or after
+    a launch that its node put back, does not count as a retry."""
     backoff_seconds: Seconds = 5.0
-    """Wait before a retry; it doubles with each consecutive retry, up to ten minutes. The first
-    retry after a signal to a rank has no wait. After a launch that its node put back, the wait is
-    one second, and doubles from the sixth consecutive launch on."""
+    """Wait before a retry. The wait doubles with each consecutive retry, up to ten minutes. The
+    first retry after a signal to a rank starts without a wait. After a launch that its node put
+    back, the wait is one second, and doubles from the sixth consecutive such launch on."""
     on: Annotated[tuple[FailureReason, ...], Field(strict=False)] = (
         FailureReason.HANG,
         FailureReason.NODE_LOST,
@@ -27,25 +27,26 @@ class RetrySection(SpecModel):
         FailureReason.LAUNCH_ERROR,
         FailureReason.TRAINER_ERROR,
     )
-    """Failures to retry. `trainer_error` includes `program_error`. A launch that its node put back
-    is always retried; `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
-    `disk_limit` never are."""
+    """Failures after which the server retries. `trainer_error` includes `program_error`. The server
+    always retries a launch that its node put back, and never retries `out_of_memory`, `data_error`,
+    `not_allowed`, `program_start_error` and `disk_limit`."""
     node_lost_after_seconds: Seconds = 600.0
-    """Silence after which a node counts as lost, even without proof that its ranks ended."""
+    """Time without a report after which a node counts as lost, even if its ranks may still run."""
 
 
 GuardAction = Literal["stop", "rollback", "ignore"]
 
 
 class GuardSection(SpecModel):
-    """Reaction to training that goes wrong without a crash."""
+    """Reaction to training that fails without a crash: bad losses and hangs."""
 
     non_finite_loss: GuardAction = "stop"
     """Action on a loss or gradient norm that is NaN or infinite."""
     loss_spike: GuardAction = "ignore"
-    """Action on a loss far above its recent values."""
+    """Action on a loss far above the recent losses."""
     spike_factor: Annotated[float, Field(gt=1, le=1000)] = 3.0
-    """A loss this many standard deviations above the mean of the last logged losses is a spike."""
+    """Threshold of a spike: the loss exceeds the mean of the last logged losses by this many
+    standard deviations."""
     hang_seconds: Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] = 600.0
-    """Silence of the trainer's heartbeat that counts as a hang during training. Other phases have
-    their own limits, never below this one."""
+    """Time without a heartbeat of the trainer that counts as a hang during training. Other phases
+    have their own limits, which are never below this one."""

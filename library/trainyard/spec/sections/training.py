@@ -12,92 +12,99 @@ Rate = Annotated[float, Field(gt=0, le=100)]
 
 
 class TrainingSection(SpecModel):
-    """Length, batch and precision of the run."""
+    """Number of steps, batch size and precision of the training."""
 
     steps: PositiveSteps = 100
-    """Number of optimizer steps; the job succeeds after the last."""
+    """Number of optimizer steps; the job succeeds after the last step."""
     seq_len: Annotated[Tokens, Field(ge=2, le=10_000_000)] = 128
-    """Length of a sequence."""
+    """Length of a sequence, in tokens."""
     global_batch_size: Sequences = 16
-    """Sequences in one optimizer step, over all ranks; fixed for the life of the job."""
+    """Number of sequences in one optimizer step, over all ranks; it never changes in a job."""
     micro_batch_size: Sequences = 4
-    """Sequences in one forward pass of a rank; the last micro-batch of a step may hold fewer."""
+    """Number of sequences in one forward pass of a rank. The last micro-batch of a step may have
+    fewer."""
     seed: Seed = 0
-    """Seed of initial weights, data order and dropout."""
+    """Seed of the initial weights, the data order and dropout."""
     max_grad_norm: Annotated[float, Field(ge=0)] | None = 1.0
-    """Gradients are scaled down to this global L2 norm; 0 or null disables clipping."""
+    """Maximum global L2 norm of the gradients, which are scaled down to it; 0 or null disables
+    clipping."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the computation in forward and backward; `weight_dtype` is the type of weights."""
+    """Dtype of the forward and backward pass; `weight_dtype` is the dtype of the stored weights."""
     weight_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of stored weights and gradients; bfloat16 loses the smaller updates."""
+    """Dtype of stored weights and gradients. bfloat16 rounds small updates of the weights away."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the sum of gradients over ranks."""
+    """Dtype in which gradients are summed over ranks."""
     log_every_steps: PositiveSteps | Auto = "auto"
-    """Steps between two logged lines; the data digest is written for every step. `auto` is 1 on
-    CPUs and 10 on GPUs, where logging waits for the device."""
+    """Number of steps between two logged lines. The data digest is written at every step. `auto` is
+    1 on CPUs and 10 on GPUs, because each logged line on GPUs waits for the device."""
     gc_freq: PositiveSteps = 50
-    """Steps between two garbage collections, which run after the same step on all ranks and at no
-    other time."""
+    """Number of steps between two runs of Python's garbage collection. All ranks collect after the
+    same step, and at no other time."""
     deterministic: bool = False
-    """Make runs on the same layout and GPUs identical to the last bit. This is slower on GPUs; runs
-    on CPUs always repeat."""
+    """Whether runs on the same layout and GPUs give bit-identical results, which is slower on GPUs.
+    On CPUs, results are always bit-identical."""
     tensorboard: bool = False
-    """Also write the logged values as TensorBoard files, to `tensorboard/` in the run directory."""
+    """Whether to also write the logged values as TensorBoard files to `tensorboard/` in the run
+    directory."""
 
 
 class OptimizerSection(SpecModel):
     """The optimizer."""
 
     name: Literal["adamw", "adam"] = "adamw"
-    """AdamW decouples weight decay from the gradient; Adam has none."""
+    """Optimizer. AdamW decouples weight decay from the gradient; Adam has no weight decay."""
     lr: Rate = 3e-4
     """Peak learning rate."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Decay of the first moment."""
+    """Decay rate of the first moment per step."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """Decay of the second moment."""
+    """Decay rate of the second moment per step."""
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
-    """Added to the root of the second moment."""
+    """Term added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
-    """Decay of matrices and embeddings; one-dimensional weights, such as norms, never decay."""
+    """Weight decay of matrices and embeddings. One-dimensional weights, such as norms, never
+    decay."""
     no_decay: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Further weights that never decay, by a part of their name, such as `tok_embeddings`."""
+    """Further weights without decay, each given by a part of its name, such as `tok_embeddings`."""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of both moments; bfloat16 halves their memory and limits the betas to 0.996."""
+    """Dtype of both moments. bfloat16 halves their memory and limits both betas to 0.996."""
     cpu_offload: bool = False
-    """Keep weights, gradients and optimizer states in host memory."""
+    """Whether weights, gradients and optimizer states are kept in host memory."""
 
 
 class LrScheduleSection(SpecModel):
     """The learning rate as a function of the step alone.
 
-    Each length is given in steps, or in tokens of global batches in the field `..._tokens`.
+    Each length is given in steps, or, in the field `..._tokens`, in tokens of global batches.
     """
 
     name: Literal["warmup_stable_decay", "cosine"] = "warmup_stable_decay"
-    """`warmup_stable_decay` holds the peak until its decay starts; `cosine` decays immediately."""
+    """Schedule after the warm-up. `warmup_stable_decay` holds the peak until the decay starts;
+    `cosine` decays immediately."""
     warmup_steps: Steps = 10
-    """Steps of the linear rise to the peak; when absent, at most the length of the schedule."""
+    """Number of steps of the linear rise to the peak. The default is shortened to the length of the
+    schedule."""
     warmup_tokens: Tokens | None = None
-    """The same in tokens, instead of `warmup_steps`."""
+    """Length of the linear rise to the peak in tokens, instead of `warmup_steps`."""
     decay_steps: Steps | None = None
-    """Length of the decay of `warmup_stable_decay`; a fifth of the total when absent."""
+    """Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total."""
     decay_tokens: Tokens | None = None
-    """The same in tokens, instead of `decay_steps`."""
+    """Length of the decay in tokens, instead of `decay_steps`."""
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
     """Shape of the decay of `warmup_stable_decay`."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Rate at the end, as a share of the peak."""
+    """Learning rate at the end of the schedule, as a share of the peak."""
     total_steps: PositiveSteps | None = None
-    """Step at which the decay ends; the submitted `training.steps` when absent."""
+    """Step at which the schedule ends; if absent, the submitted `training.steps`."""
     total_tokens: Tokens | None = None
-    """The same in tokens, instead of `total_steps`."""
+    """Number of tokens at which the schedule ends, instead of `total_steps`."""
 
 
 class ValidationSection(SpecModel):
     """Loss on held-out sequences."""
 
     interval_steps: Steps = 0
-    """Steps between two validations; another follows the last step. 0 disables validation."""
+    """Number of steps between two validations. A validation always follows the last step. 0
+    disables validation."""
     batches: Annotated[int, Field(ge=1, le=100_000)] = 8
-    """Global batches in one validation, or the whole held-out part if it is smaller."""
+    """Number of global batches in one validation; the whole held-out part if it is smaller."""

@@ -35,47 +35,49 @@ from trainyard.training.rounding import Rounding
 LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
 OF_OTHER_JOB = " of the other job"
 MAX_NORMS = 10_000
-"""Most steps with gradient norms that are read: after more steps the bound is loose anyway."""
+"""Maximum number of steps from which gradient norms are read; after more steps the bound is too
+wide to matter."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """The other attempts' records of a step, and the losses before it."""
+    """Records of a step by the other attempts, and the losses before the step."""
 
     digests: tuple[tuple[int, str], ...]
-    """Number and digest of every other attempt that took this step, the newest first."""
+    """Number and digest of every other attempt that trained this step, the newest first."""
     same_step: OtherLoss | None
-    """The newest other attempt that took this step."""
+    """Loss of the newest other attempt that trained this step."""
     last_losses: tuple[float, ...]
-    """The last finite losses of the lineage before this step, oldest first."""
+    """The last finite losses of the lineage before this step, the oldest first."""
     of_job: str = ""
-    """` of the other job` where the attempts belong to the forked job."""
+    """` of the other job` if the attempts belong to the forked job."""
 
 
 def check(
     connection: Connection, attempt_id: str, records: Sequence[MetricRecord]
 ) -> Continuity | None:
-    """Compare the first step of a resumed attempt, if it is among `records`, with the lineage.
+    """Compare the first step of a resumed attempt, if `records` contain it, with the lineage.
 
-    A value without a record to compare with is not checked. The checks:
+    A value is checked only if there is a record to compare it with. The checks are:
 
-    - Counters: consumed sequences and tokens equal the parent checkpoint's plus one step; the
-      learning rate equals the schedule's.
-    - If another attempt of the job took this step, on the lineage or on an abandoned branch: the
-      data digest is equal, and rounding explains the difference of the losses (`loss_bound`). An
-      attempt that has left out other windows of the stream does not count: its data differ on
-      purpose.
-    - Otherwise: the loss lies within the mean of the last 20 finite losses of the lineage, plus or
-      minus 5 standard deviations or a tenth of the mean, whichever is more.
-    - The digest of an own model's code equals the checkpoint's.
+    - Counters: consumed sequences and tokens equal the ones of the parent checkpoint plus one step,
+    and the learning rate equals the one in the schedule.
+    - If another attempt of the job trained this step, on the lineage or on an abandoned branch: the
+    data digest is equal, and rounding explains the difference of the losses (`loss_bound`). An
+    attempt that left out other windows of the stream does not count, because its data differ on
+    purpose.
+    - Otherwise: the difference between the loss and the mean of the last 20 finite losses of the
+    lineage is at most 5 standard deviations or a tenth of the mean, whichever is more.
+    - The digest of the code of a user-defined model equals the one in the checkpoint.
 
-    For a program, only digest and loss are compared, if it gives a digest and another attempt took
-    the step. A fork that starts from another job's checkpoint is compared with that job: the digest
-    if their steps have the same sequences, the loss if nothing that affects it differs.
+    For a program, only digest and loss are compared, and only if the program gives a digest and
+    another attempt trained the step. A fork from another job's checkpoint is compared with that
+    job: the digest if the steps of both jobs have the same sequences, and the loss if no setting
+    that affects the loss differs.
 
     Returns:
-        The checks; None for a fresh start, for a parent that is not in the catalog, and when the
-        first step is not among the records.
+        The checks; None for a fresh start, for a parent that is not in the catalog, or if `records`
+        do not contain the first step.
     """
     attempt = connection.execute(
         select(
@@ -89,7 +91,7 @@ def check(
     of_step = [record for record in records if record.step == step]
     if not of_step or attempt.parent_checkpoint_id is None:
         return None
-    # A program records digest and values separately.
+    # A program records the digest and the values separately.
     record = next((record for record in of_step if record.data_digest is not None), of_step[0])
     spec = effective_spec(connection, attempt_id)
     keys = attempts_of(connection, attempt.job_id)
@@ -109,7 +111,7 @@ def check(
     past = _past(connection, keys, key=keys[attempt.number], step=step, every=every, same_data=same)
     parent, origin = manifest.train_state, None
     if attempt.parent_checkpoint_id == attempt.forked_from:
-        digest = parent.data.dataset_digest  # any digest: no check reads it
+        digest = parent.data.dataset_digest  # any digest will do, because no check reads it
         parent = start_state(parent, attempt.fork_parts, dataset_digest=digest)
         origin = origin_of(manifest, spec, attempt.fork_parts)
         if origin.same_steps and not past.digests:
@@ -129,15 +131,15 @@ def compare(
     code: tuple[str, str] | None = None,
     origin: Origin | None = None,
 ) -> Continuity:
-    """Check the step that follows `parent`.
+    """Check the step that follows the state `parent`.
 
     Args:
         spec: the effective spec.
-        parent: state of the checkpoint, or the part of it that a fork takes over.
+        parent: state of the checkpoint, or the part of that state that a fork takes over.
         record: metrics of the step.
         past: records to compare with.
-        code: digests of an own model's code, in the checkpoint and in the attempt.
-        origin: the forked job, when `parent` is its state.
+        code: digests of the code of a user-defined model, in the checkpoint and in the attempt.
+        origin: the forked job if `parent` is its state; otherwise None.
     """
     checks = (
         *_counters(spec, parent, record),
@@ -159,10 +161,10 @@ def compare(
 
 
 def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continuity | None:
-    """Check the digest of a program's samples, and its loss if it logs one.
+    """Check the digest of a program's samples, and its loss if the program logs one.
 
-    None if the program gives no digest or no other attempt took the step: there is no order to
-    compare.
+    Return None if the program gives no digest or no other attempt trained the step, because there
+    is no order of samples to compare.
     """
     if record.data_digest is None or not past.digests:
         return None
@@ -182,7 +184,7 @@ def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continui
 
 
 def _summary(checks: Sequence[ContinuityCheck], origin: Origin | None) -> str:
-    """Return the comparisons with their bounds, or the checks that failed."""
+    """Return the checks that were made, with their bounds, or the checks that failed."""
     if broken := [check.name for check in checks if not check.ok]:
         return f"differs in {', '.join(broken)}"
     made = {check.name: check for check in checks}
@@ -202,7 +204,7 @@ def _counted(proved: bool, origin: Origin | None) -> tuple[str, ...]:
         return ("sequences and tokens counted from 0",)
     if CheckpointPart.DATA not in parts:
         return "data from position 0", "same token count"
-    # Without a digest only the number of sequences is known to agree.
+    # Without a digest, only the number of sequences is known to be equal.
     return "same sequences" if proved else "as many sequences", "same token count"
 
 
@@ -271,7 +273,7 @@ def _past_of(
     every: int,
     sequences: int,
 ) -> Past:
-    """Return the forked job's records of the fork's first step."""
+    """Return the forked job's records of the step that is the fork's first step."""
     job_id, number = manifest.job_id, manifest.attempt
     keys = attempts_of(connection, job_id)
     if number not in keys:
@@ -341,10 +343,10 @@ def _other_loss(
 ) -> OtherLoss:
     courses = lineage_of(keys, number), lineage_of(keys, other)
     parted = courses[0].parted_from(courses[1])
-    if parted == BEFORE_ALL:  # both start from scratch, or from the checkpoint of another job
+    if parted == BEFORE_ALL:  # both start from scratch or from another job's checkpoint
         roots = {keys[course.segments[0].number].start_step for course in courses}
         parted = roots.pop() if len(roots) == 1 else 0
-    parted = min(parted, step - 1)  # a fork parts from the attempt that it loads
+    parted = min(parted, step - 1)  # a fork diverges at the checkpoint that it loads
     return OtherLoss(
         attempt=f"attempt {other}",
         loss=loss,
@@ -358,7 +360,7 @@ def _other_loss(
 def _largest_norm(
     connection: Connection, courses: Collection[Lineage], *, first: int, last: int
 ) -> float:
-    """Return the largest gradient norm of two lineages in these steps; NaN without one."""
+    """Return the largest gradient norm of two lineages in these steps; NaN without any."""
     segments = {each for course in courses for each in course.segments}
     numbers = {each.attempt_id: each.number for each in segments if each.until >= first}
     values = _values(connection, numbers, GRAD_NORM, first=first, last=last)
@@ -372,7 +374,7 @@ def _largest_norm(
 
 
 def _same_data(connection: Connection, job_id: str, *, number: int, sequences: int) -> set[int]:
-    """Return the attempts that trained on the same first `sequences` as attempt `number`."""
+    """Return numbers of the attempts with the same first `sequences` as attempt `number`."""
     columns = attempts.c
     query = select(columns.number, columns.skip).where(columns.job_id == job_id)
     jumped = {
@@ -384,7 +386,7 @@ def _same_data(connection: Connection, job_id: str, *, number: int, sequences: i
 def _values(
     connection: Connection, numbers: dict[str, int], name: str, *, first: int, last: int
 ) -> dict[str, dict[int, float]]:
-    """Return the values of a metric in these steps by attempt id and step."""
+    """Return values of a metric in these steps, by attempt id and step."""
     columns = metric_series.c
     query = select(columns.id, columns.attempt_id).where(
         columns.attempt_id.in_(numbers), columns.name == name

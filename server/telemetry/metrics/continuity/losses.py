@@ -1,4 +1,4 @@
-"""Compares the loss of a step with another attempt's, or with the losses before it."""
+"""Compares the loss of a step with another attempt's loss, or with the losses before the step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.protocol.rest.attempts import ContinuityCheck
 from trainyard.training.rounding import Rounding, loss_bound
 
 PROGRAM_TOLERANCE = 1e-3
-"""Tolerated relative difference of a program's losses of one step; its precision is unknown."""
+"""Maximum relative difference between a program's losses of one step; its dtype is unknown."""
 BAND_POINTS = 20
 BAND_DEVIATIONS = 5.0
 BAND_SHARE = 0.1
@@ -20,34 +20,34 @@ BAND_SHARE = 0.1
 
 @dataclass(frozen=True)
 class OtherLoss:
-    """Another attempt's record of the checked step."""
+    """The loss that another attempt recorded for the checked step."""
 
     attempt: str
-    """Its name, such as `attempt 1`, or `attempt 1 of the other job`."""
+    """Name of the attempt, such as `attempt 1` or `attempt 1 of the other job`."""
     loss: float
     grad_norm: float
-    """Largest gradient norm since the two attempts diverged; NaN without one."""
+    """Largest gradient norm since the two attempts diverged; NaN if none is recorded."""
     steps: int
-    """Steps since they diverged, at least 1."""
+    """Number of steps since the two attempts diverged, at least 1."""
 
 
 def check_same_step(
     loss: float, grad_norm: float, *, other: OtherLoss, rounding: Rounding | None
 ) -> ContinuityCheck:
-    """Check that rounding explains the difference of two losses of one step.
+    """Check that rounding explains the difference between two losses of one step.
 
     Args:
-        loss: loss of the attempt; NaN without one. NaN equals only NaN.
-        grad_norm: gradient norm of the attempt; NaN without one.
-        other: the attempt to compare with.
-        rounding: the coarsest rounding; None when unknown.
+        loss: loss of the attempt; NaN if it recorded none. NaN equals only NaN.
+        grad_norm: gradient norm of the attempt; NaN if it recorded none.
+        other: loss of the attempt to compare with.
+        rounding: the coarsest rounding in the computation; None if unknown.
     """
     bound = PROGRAM_TOLERANCE
     if rounding is not None:
         norms = [norm for norm in (grad_norm, other.grad_norm) if math.isfinite(norm)]
         bound = loss_bound(rounding, grad_norm=max(norms, default=1.0), steps=other.steps)
     both_nan = math.isnan(loss) and math.isnan(other.loss)
-    digits = max(6, 2 - math.floor(math.log10(bound)))  # enough to show a difference
+    digits = max(6, 2 - math.floor(math.log10(bound)))  # enough digits to show a difference
     return ContinuityCheck(
         name="loss",
         ok=both_nan or math.isclose(loss, other.loss, rel_tol=bound),
@@ -58,7 +58,7 @@ def check_same_step(
 
 
 def check_band(loss: float, last_losses: Sequence[float]) -> ContinuityCheck:
-    """Check that a loss is within the range expected from the losses before it, at least one."""
+    """Check that a loss is in the range expected from `last_losses`, at least one loss."""
     mean, deviation = float(np.mean(last_losses)), float(np.std(last_losses))
     width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
     return ContinuityCheck(
@@ -71,7 +71,7 @@ def check_band(loss: float, last_losses: Sequence[float]) -> ContinuityCheck:
 
 
 def share(bound: float) -> str:
-    """Format a relative bound as `0.3 %`, or as `2e-5` where a percentage has many zeros."""
+    """Format a relative bound as `0.3 %`, or as `2e-5` if a percentage would have many zeros."""
     if bound >= 1e-3:
         return f"{100 * bound:.2g} %"
     digits, _, exponent = f"{bound:.1e}".partition("e")

@@ -1,4 +1,4 @@
-"""Compares a fork with its origin, the job that wrote its start checkpoint."""
+"""Compares a fork with its origin, which is the job that wrote its start checkpoint."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ UNKNOWN = "the settings of the other job, which its checkpoint does not hold"
 
 @dataclass(frozen=True)
 class Origin:
-    """Similarities of a fork and the job that wrote its start checkpoint."""
+    """Similarities between a fork and the job that wrote the fork's start checkpoint."""
 
     parts: tuple[CheckpointPart, ...]
     """Parts of the checkpoint that the fork loads."""
     differs: tuple[str, ...]
-    """Parts left out and changed fields that affect the result, in words."""
+    """Omitted parts and changed fields that affect the result, as readable text."""
     same_steps: bool
-    """Whether each of its steps holds the sequences of the other job's step."""
+    """Whether each step of the fork has the same sequences as that step of the other job."""
     same_rate: bool
-    """Whether its learning rate follows the other job's schedule."""
+    """Whether the fork's learning rate follows the other job's schedule."""
 
 
 def origin_of(manifest: Manifest, spec: JobSpec, parts: tuple[CheckpointPart, ...]) -> Origin:
@@ -32,7 +32,7 @@ def origin_of(manifest: Manifest, spec: JobSpec, parts: tuple[CheckpointPart, ..
     Args:
         manifest: the manifest of the fork's start checkpoint.
         spec: the effective spec of the fork's attempt.
-        parts: the parts of the checkpoint that it loads.
+        parts: the parts of the checkpoint that the fork loads.
     """
     before = manifest.spec
     if before is None:  # a checkpoint of an older version

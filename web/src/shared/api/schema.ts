@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * This page
-         * @description Return every operation and every schema of the API as a page for people.
+         * @description Return all operations and schemas of the API as an HTML page.
          */
         get: operations["meta_docs"];
         put?: never;
@@ -73,7 +73,7 @@ export interface paths {
         };
         /**
          * Whether the process lives
-         * @description Answer that the process lives.
+         * @description Respond that the process is alive.
          */
         get: operations["health_healthz"];
         put?: never;
@@ -93,7 +93,7 @@ export interface paths {
         };
         /**
          * Whether requests can be served, and the scheduler's periodic tasks
-         * @description Answer 503 while the database does not answer or does not have the newest schema.
+         * @description Return 503 if the database does not respond or does not have the newest schema.
          */
         get: operations["health_readyz"];
         put?: never;
@@ -135,7 +135,7 @@ export interface paths {
         put?: never;
         /**
          * Registration of a source
-         * @description Register a source by a join token, or again by its own token.
+         * @description Register a source with a join token, or register it again with its own token.
          */
         post: operations["provisioners_register"];
         delete?: never;
@@ -155,7 +155,7 @@ export interface paths {
         put?: never;
         /**
          * Claim of a request for nodes
-         * @description Return the order for the engine; a repeat with the same secrets gets the same answer.
+         * @description Return the order for the engine; a repeat with the same secrets gets the same response.
          */
         post: operations["provisioners_claim"];
         delete?: never;
@@ -175,7 +175,7 @@ export interface paths {
         put?: never;
         /**
          * Report of an engine's jobs
-         * @description Store the engine's description of its jobs; the answer has the jobs to cancel.
+         * @description Store the engine's description of its jobs; the response lists the jobs to cancel.
          */
         post: operations["provisioners_report"];
         delete?: never;
@@ -193,15 +193,15 @@ export interface paths {
         };
         /**
          * List jobs
-         * @description List jobs, newest first or active ones first.
+         * @description List jobs, newest first or active jobs first.
          *
-         *     A page token is valid only with the order and the filter of the page that returned it.
+         *     A page token is valid only with the order and the filter of the page that returned the token.
          */
         get: operations["jobs_list"];
         put?: never;
         /**
          * Submit a job
-         * @description Check the whole spec and queue the job; a queued job shows why it waits.
+         * @description Check the whole spec and queue the job. A queued job shows the reason why it waits.
          */
         post: operations["jobs_submit"];
         delete?: never;
@@ -219,7 +219,7 @@ export interface paths {
         };
         /**
          * Count jobs by state
-         * @description Count the matching jobs by state; states without any have 0.
+         * @description Count the matching jobs by state; the count of a state without jobs is 0.
          */
         get: operations["jobs_counts"];
         put?: never;
@@ -241,7 +241,7 @@ export interface paths {
         put?: never;
         /**
          * Check a spec and plan it
-         * @description Check a spec as a submission does, and return its plan.
+         * @description Check a spec as a submission does, and return the plan without storing a job.
          */
         post: operations["jobs_plan"];
         delete?: never;
@@ -259,7 +259,7 @@ export interface paths {
         };
         /**
          * The JSON Schema of the job spec
-         * @description Return the schema, from which the submit form is generated.
+         * @description Return the JSON schema of a spec, from which the submit form is generated.
          */
         get: operations["jobs_schema"];
         put?: never;
@@ -279,16 +279,17 @@ export interface paths {
         };
         /**
          * One job, whole
-         * @description Return a job with its spec, its newest attempt and the verbs that are legal now.
+         * @description Return a job with its spec, its newest attempt and the currently legal commands.
          */
         get: operations["jobs_get"];
         put?: never;
         post?: never;
         /**
          * Remove a finished job
-         * @description Remove a job and its rows; 409 before it has ended.
+         * @description Remove a job and its rows; 409 if the job has not ended.
          *
-         *     If requested, operations delete its checkpoints on storage: the reply is 202 and names them.
+         *     If requested, operations also delete the job's checkpoints on storage. The response is then a
+         *     202 with the ids of these operations.
          */
         delete: operations["jobs_delete"];
         options?: never;
@@ -307,7 +308,7 @@ export interface paths {
         put?: never;
         /**
          * Save, then leave
-         * @description Order the job to save a checkpoint and end.
+         * @description Order a job to save a checkpoint and end.
          */
         post: operations["jobs_stop"];
         delete?: never;
@@ -327,7 +328,7 @@ export interface paths {
         put?: never;
         /**
          * Leave now
-         * @description End the job without a save; the reply names the lost steps.
+         * @description Order a job to end without a save; the response describes the lost steps.
          */
         post: operations["jobs_cancel"];
         delete?: never;
@@ -347,9 +348,10 @@ export interface paths {
         put?: never;
         /**
          * Change the priority
-         * @description Change the priority of a queued or running job; a running one has it from its next launch.
+         * @description Change the priority of a queued or running job.
          *
-         *     The next round of the scheduler uses the new priority.
+         *     The next round of the scheduler uses the new priority. A running job has the new priority from
+         *     its next launch on.
          */
         post: operations["jobs_set_priority"];
         delete?: never;
@@ -369,7 +371,7 @@ export interface paths {
         put?: never;
         /**
          * Resume, optionally with a different layout
-         * @description Resume from a checkpoint, optionally on another world size or layout.
+         * @description Resume a job from a checkpoint, optionally with another world size or layout.
          */
         post: operations["jobs_resume"];
         delete?: never;
@@ -389,7 +391,9 @@ export interface paths {
         put?: never;
         /**
          * A new job from a checkpoint
-         * @description Start a new job with changed settings from a checkpoint; the reply lists what stays exact.
+         * @description Start a new job from a checkpoint, with changed settings.
+         *
+         *     The response lists what stays exact.
          */
         post: operations["jobs_fork"];
         delete?: never;
@@ -407,7 +411,7 @@ export interface paths {
         };
         /**
          * World sizes on which the job could resume
-         * @description List the legal layouts of each world size, or the reason why it has none.
+         * @description List the legal layouts for each world size, or the reason why no layout is legal.
          */
         get: operations["jobs_resume_options"];
         put?: never;
@@ -427,13 +431,13 @@ export interface paths {
         };
         /**
          * Requests to a job, with their answers
-         * @description List requests, the newest first.
+         * @description List the requests to a job's trainer, newest first.
          */
         get: operations["jobs_get_requests"];
         put?: never;
         /**
          * Send a request to a running job
-         * @description Request a save, a profile or a memory snapshot of the trainer.
+         * @description Request a save, a profile or a memory snapshot from a running trainer.
          */
         post: operations["jobs_post_request"];
         delete?: never;
@@ -451,7 +455,7 @@ export interface paths {
         };
         /**
          * The launches of a job
-         * @description List attempts, the newest first.
+         * @description List the attempts of a job, newest first.
          */
         get: operations["jobs_get_attempts"];
         put?: never;
@@ -471,7 +475,7 @@ export interface paths {
         };
         /**
          * What happened to a job
-         * @description List events, the newest first.
+         * @description List the events of a job, newest first.
          */
         get: operations["jobs_get_events"];
         put?: never;
@@ -493,7 +497,7 @@ export interface paths {
         put?: never;
         /**
          * Run a command in the current attempt
-         * @description Start a command on a node of the attempt, in the environment and slots of its ranks.
+         * @description Start a command on a node of the attempt, with environment and slots of its ranks.
          */
         post: operations["shells_open_shell"];
         delete?: never;
@@ -511,9 +515,10 @@ export interface paths {
         };
         /**
          * Output of a command
-         * @description Return output as soon as there is some, the command has ended, or the wait is over.
+         * @description Return output as soon as there is new output, the command has ended, or the wait is over.
          *
-         *     Only a few requests of a token wait at a time; a further one returns without a wait.
+         *     Only a few requests with the same token wait at a time; a further request returns without a
+         *     wait.
          */
         get: operations["shells_get_output"];
         put?: never;
@@ -555,7 +560,7 @@ export interface paths {
         put?: never;
         /**
          * End a command
-         * @description End a command, by SIGHUP and then SIGKILL.
+         * @description End a command with SIGHUP, then with SIGKILL.
          */
         post: operations["shells_close_shell"];
         delete?: never;
@@ -593,7 +598,7 @@ export interface paths {
         };
         /**
          * Content of an image or a file
-         * @description Return the bytes; an image has its type, any other content is a download.
+         * @description Return the content; an image has its media type, and any other file is a download.
          */
         get: operations["artifacts_get_content"];
         put?: never;
@@ -615,7 +620,7 @@ export interface paths {
         put?: never;
         /**
          * Upload a pack
-         * @description Store the code of programs: a gzipped tar archive, which jobs name by its digest.
+         * @description Store the code of programs as a gzipped tar archive, which jobs name by its digest.
          */
         post: operations["packs_upload_pack"];
         delete?: never;
@@ -633,7 +638,7 @@ export interface paths {
         };
         /**
          * Whether a pack is stored
-         * @description Return a pack without its content, and keep it for another day.
+         * @description Return the metadata of a pack, and keep the pack for another day.
          */
         get: operations["packs_get_pack"];
         put?: never;
@@ -655,10 +660,10 @@ export interface paths {
         put?: never;
         /**
          * Import a run
-         * @description Store a run of another tool as an ended job; its points follow in other requests.
+         * @description Store a run of another tool as an ended job; later requests add the run's points.
          *
-         *     A repeat with the same content, by its digest, returns the same job. The reply has the number of
-         *     stored points.
+         *     A repeated request with the same content digest returns the same job. The response has the
+         *     number of stored points.
          */
         post: operations["imports_start"];
         delete?: never;
@@ -678,7 +683,7 @@ export interface paths {
         put?: never;
         /**
          * Add points to an import
-         * @description Store the next points; stored points are ignored, and a gap is refused.
+         * @description Store the next points; points already stored are ignored, and a gap is an error.
          */
         post: operations["imports_add"];
         delete?: never;
@@ -696,7 +701,7 @@ export interface paths {
         };
         /**
          * Charts of a job
-         * @description Return buckets of series along the lineage; each abandoned branch is a curve of its own.
+         * @description Return buckets of series along the lineage; each abandoned branch is a separate curve.
          *
          *     With `Accept: text/csv`, return all points along the lineage as
          *     `attempt,step,time,name,value`.
@@ -719,11 +724,12 @@ export interface paths {
         };
         /**
          * Charts of several jobs
-         * @description Return buckets of the same series of several jobs, each along its current lineage.
+         * @description Return buckets of the same series for several jobs, each along its current lineage.
          *
          *     Each bucket also has the time and the tokens of its last step, so that curves can be overlaid by
-         *     steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job's own
-         *     count; seconds count from its first point. Buckets extend beyond both ends to the next steps.
+         *     steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job separately,
+         *     and seconds count from the job's first point. Buckets extend beyond both ends to the next known
+         *     steps.
          */
         get: operations["metrics_compare_metrics"];
         put?: never;
@@ -743,7 +749,7 @@ export interface paths {
         };
         /**
          * Configuration and summary of several jobs
-         * @description Return the values of configuration and summary in which the jobs differ.
+         * @description Return the values of configuration and summary that differ between the jobs.
          */
         get: operations["metrics_compare"];
         put?: never;
@@ -763,7 +769,7 @@ export interface paths {
         };
         /**
          * What slows a job
-         * @description Return findings on what slows a job, each with evidence, a remedy and its gain.
+         * @description Return findings on what slows a job, each with its evidence, remedy and gain.
          */
         get: operations["goodput_read_advice"];
         put?: never;
@@ -783,7 +789,7 @@ export interface paths {
         };
         /**
          * Accuracy of predicted step times
-         * @description Return the calibration of each kind of hardware, with the errors of predictions.
+         * @description Return the calibration of each kind of hardware, with the errors of the predictions.
          */
         get: operations["jobs_calibrations"];
         put?: never;
@@ -803,7 +809,7 @@ export interface paths {
         };
         /**
          * The goodput of a job
-         * @description Return the wall time of a job by category; the categories sum to it to the millisecond.
+         * @description Return the wall time of a job by category; the categories sum to the exact wall time.
          */
         get: operations["goodput_goodput"];
         put?: never;
@@ -843,7 +849,7 @@ export interface paths {
         };
         /**
          * The slot-time of the cluster
-         * @description Return slots x time by category; the categories sum to it to the millisecond.
+         * @description Return slot-time (slots x milliseconds) by category; the sum is exact.
          */
         get: operations["goodput_cluster_goodput"];
         put?: never;
@@ -863,7 +869,7 @@ export interface paths {
         };
         /**
          * The ranks of a job
-         * @description Return how the ranks of the newest attempt spent the last window, and its stragglers.
+         * @description Return the time use of the newest attempt's ranks in the last window, and the stragglers.
          */
         get: operations["metrics_ranks"];
         put?: never;
@@ -883,7 +889,7 @@ export interface paths {
         };
         /**
          * Lines of a rank's log
-         * @description Return lines by number, of the newest attempt by default.
+         * @description Return lines of a rank's log by number, by default of the newest attempt.
          */
         get: operations["logs_get_logs"];
         put?: never;
@@ -903,7 +909,7 @@ export interface paths {
         };
         /**
          * Search a rank's log
-         * @description Search a part of the log; `next_line` is where the next search continues.
+         * @description Search a part of the log; the next search continues at `next_line`.
          */
         get: operations["logs_search_logs"];
         put?: never;
@@ -923,7 +929,7 @@ export interface paths {
         };
         /**
          * The committed checkpoints of a job
-         * @description List checkpoints, the newest attempt and step first.
+         * @description List the checkpoints of a job, sorted by attempt and step, newest first.
          */
         get: operations["checkpoints_list_checkpoints"];
         put?: never;
@@ -943,14 +949,14 @@ export interface paths {
         };
         /**
          * A checkpoint with its manifest
-         * @description Return a checkpoint with its manifest and the jobs forked from it.
+         * @description Return a checkpoint with its manifest and the jobs that were forked from the checkpoint.
          */
         get: operations["checkpoints_get_checkpoint"];
         put?: never;
         post?: never;
         /**
          * Delete a checkpoint from storage
-         * @description Mark a checkpoint and queue its deletion; 409 names the guard that forbids it.
+         * @description Queue the deletion of a checkpoint; a 409 names the guard that forbids the deletion.
          */
         delete: operations["checkpoints_delete"];
         options?: never;
@@ -969,7 +975,7 @@ export interface paths {
         put?: never;
         /**
          * Compare a checkpoint with its checksums, and load it
-         * @description Queue a verification on a node; a repeat returns the open one.
+         * @description Queue a verification on a node; a repeat returns the open operation.
          */
         post: operations["checkpoints_verify"];
         delete?: never;
@@ -989,7 +995,7 @@ export interface paths {
         put?: never;
         /**
          * Export a checkpoint's weights for Hugging Face's libraries
-         * @description Queue an export to a folder on storage; a repeat returns the open one.
+         * @description Queue an export to a folder on storage; a repeat returns the open operation.
          */
         post: operations["checkpoints_export"];
         delete?: never;
@@ -1029,7 +1035,7 @@ export interface paths {
         put?: never;
         /**
          * Exempt a checkpoint from retention
-         * @description Keep a checkpoint until it is unpinned.
+         * @description Pin a checkpoint, so that retention keeps it until it is unpinned.
          */
         post: operations["checkpoints_pin"];
         delete?: never;
@@ -1049,7 +1055,7 @@ export interface paths {
         put?: never;
         /**
          * Return a checkpoint to retention
-         * @description Remove the pin.
+         * @description Remove the pin of a checkpoint.
          */
         post: operations["checkpoints_unpin"];
         delete?: never;
@@ -1067,7 +1073,7 @@ export interface paths {
         };
         /**
          * Operations on checkpoints, the newest first
-         * @description List operations, also those of deleted jobs.
+         * @description List operations, including operations of deleted jobs.
          */
         get: operations["operations_list"];
         put?: never;
@@ -1109,7 +1115,9 @@ export interface paths {
         put?: never;
         /**
          * Cancel an operation
-         * @description Cancel an operation: a queued one immediately, a running one at its next report; else 409.
+         * @description Cancel a queued operation immediately, or a running operation at its next report.
+         *
+         *     The response is a 409 if the operation has ended, or if files may already be deleted.
          */
         post: operations["operations_cancel"];
         delete?: never;
@@ -1127,7 +1135,7 @@ export interface paths {
         };
         /**
          * The machines
-         * @description List nodes by name, with their slots, who holds them, and whether the nodes are online.
+         * @description List nodes by name, with their slots, the jobs that hold them, and the online state.
          */
         get: operations["nodes_list"];
         put?: never;
@@ -1149,8 +1157,8 @@ export interface paths {
          * Metrics of a node
          * @description Return the newest sample of a node, and its series.
          *
-         *     A point covers a minute for up to 6 hours, and a quarter of an hour for up to 14 days. It covers
-         *     a multiple of that if the answer would otherwise have more than 20,000 points.
+         *     A point covers one minute for up to 6 hours, and 15 minutes for up to 14 days. It covers a
+         *     multiple of this period if the response would otherwise have more than 20,000 points.
          */
         get: operations["nodes_metrics"];
         put?: never;
@@ -1172,7 +1180,7 @@ export interface paths {
         put?: never;
         /**
          * Drain a node
-         * @description Place nothing new on a node; its attempts save and move to other nodes, or finish.
+         * @description Place nothing new on a node. Its attempts save and move to other nodes, or finish.
          */
         post: operations["nodes_drain"];
         delete?: never;
@@ -1192,7 +1200,7 @@ export interface paths {
         put?: never;
         /**
          * End a drain
-         * @description Take the node back into use.
+         * @description Place new work on the node again.
          */
         post: operations["nodes_undrain"];
         delete?: never;
@@ -1212,7 +1220,9 @@ export interface paths {
         put?: never;
         /**
          * Place nothing new on a node
-         * @description Place nothing new on a node; its attempts finish. The reason is shown with the node.
+         * @description Place nothing new on a node; its attempts finish.
+         *
+         *     The view of the node has the reason.
          */
         post: operations["nodes_cordon"];
         delete?: never;
@@ -1232,7 +1242,7 @@ export interface paths {
         put?: never;
         /**
          * End a cordon or a drain
-         * @description Take the node back into use; its earlier failures and errors no longer count.
+         * @description Place new work on the node again; its earlier failures and errors no longer count.
          */
         post: operations["nodes_uncordon"];
         delete?: never;
@@ -1252,7 +1262,7 @@ export interface paths {
         put?: never;
         /**
          * Change labels of a node
-         * @description Set labels for the node selectors of jobs; attempts that run on the node stay there.
+         * @description Set labels, by which jobs select nodes. Attempts that run on the node stay there.
          */
         post: operations["nodes_label"];
         delete?: never;
@@ -1290,14 +1300,16 @@ export interface paths {
         };
         /**
          * One source
-         * @description Return a source.
+         * @description Return one source.
          */
         get: operations["sources_show"];
         put?: never;
         post?: never;
         /**
          * Forget a source
-         * @description Forget a source without open requests; its provisioner needs a new join token.
+         * @description Delete a source without open requests.
+         *
+         *     Its provisioner can register again only with a new join token.
          */
         delete: operations["sources_delete"];
         options?: never;
@@ -1316,7 +1328,7 @@ export interface paths {
         put?: never;
         /**
          * Pause a source
-         * @description Request no more nodes of a source; its nodes and open requests stay.
+         * @description Request no more nodes from a source; its nodes and open requests stay.
          */
         post: operations["sources_pause"];
         delete?: never;
@@ -1336,7 +1348,7 @@ export interface paths {
         put?: never;
         /**
          * End a pause of a source
-         * @description Request nodes again as queued jobs need them.
+         * @description Request nodes from the source again when queued jobs need them.
          */
         post: operations["sources_unpause"];
         delete?: never;
@@ -1356,7 +1368,7 @@ export interface paths {
         put?: never;
         /**
          * Check a source
-         * @description Request one node, on which a pilot runs checks; the request's view has the results.
+         * @description Request one node, on which a pilot runs checks. The view of the request has the results.
          */
         post: operations["sources_check"];
         delete?: never;
@@ -1374,13 +1386,13 @@ export interface paths {
         };
         /**
          * Requests for nodes
-         * @description List requests of a source with the engine's reason, the newest first.
+         * @description List the requests of a source with the engine's reasons, the newest first.
          */
         get: operations["sources_list_requests"];
         put?: never;
         /**
          * Request nodes
-         * @description Request nodes independently of the queue; idle ones are released.
+         * @description Request nodes independently of the queue; nodes that stay idle are released.
          */
         post: operations["sources_request"];
         delete?: never;
@@ -1398,7 +1410,7 @@ export interface paths {
         };
         /**
          * One request
-         * @description Return a request for nodes.
+         * @description Return one request for nodes.
          */
         get: operations["sources_show_request"];
         put?: never;
@@ -1420,7 +1432,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel a request
-         * @description Cancel a request; it ends once the engine proves that nothing of it is left.
+         * @description Cancel a request; it ends once the engine proves that nothing of the request is left.
          */
         post: operations["sources_cancel"];
         delete?: never;
@@ -1440,7 +1452,7 @@ export interface paths {
         put?: never;
         /**
          * Forget a request that the engine does not know
-         * @description End a request although the engine does not prove its end; its nodes count as gone.
+         * @description End a request although the engine has not proved its end; its nodes count as gone.
          */
         post: operations["sources_end"];
         delete?: never;
@@ -1460,7 +1472,7 @@ export interface paths {
         put?: never;
         /**
          * Ask the engine why a request waits
-         * @description Queue the question; the answer becomes part of the request's reason.
+         * @description Queue the question for the engine; its response becomes part of the request's reason.
          */
         post: operations["sources_explain"];
         delete?: never;
@@ -1484,7 +1496,7 @@ export interface paths {
         put?: never;
         /**
          * Create a project
-         * @description Create a project; 409 if one has this name.
+         * @description Create a project; 409 if a project with this name exists.
          */
         post: operations["projects_create"];
         delete?: never;
@@ -1516,7 +1528,7 @@ export interface paths {
         head?: never;
         /**
          * Change a project
-         * @description Change the given settings; others stay, and null removes a quota.
+         * @description Change the given settings; other settings stay, and null removes a quota.
          */
         patch: operations["projects_change"];
         trace?: never;
@@ -1530,9 +1542,9 @@ export interface paths {
         };
         /**
          * The waiting jobs, in order
-         * @description List the queue: position, priority, reason, and expected start of the first jobs.
+         * @description List the queue with position, priority and reason, and the expected start of the first jobs.
          *
-         *     A page starts after the last job of the previous page, even if that job has started since.
+         *     A page starts after the last job of the previous page, even if that job has started since then.
          */
         get: operations["queue_list"];
         put?: never;
@@ -1552,7 +1564,7 @@ export interface paths {
         };
         /**
          * The place of a job in the queue
-         * @description Return position, reason and expected start; `entry` is null if the job does not wait.
+         * @description Return position, reason and expected start of a job; `entry` is null unless the job waits.
          */
         get: operations["queue_place_of"];
         put?: never;
@@ -1574,7 +1586,7 @@ export interface paths {
         put?: never;
         /**
          * When would this job start?
-         * @description Check a spec as a submission does, and return its place in the queue; nothing is stored.
+         * @description Check a spec as a submission does, and return its position in the queue; store nothing.
          */
         post: operations["queue_what_if"];
         delete?: never;
@@ -1592,7 +1604,7 @@ export interface paths {
         };
         /**
          * Every change, live
-         * @description Stream events in the order in which they happened, each once.
+         * @description Stream events in the order in which they happened, each exactly once.
          */
         get: operations["events_stream"];
         put?: never;
@@ -1618,15 +1630,15 @@ export interface paths {
         put?: never;
         /**
          * Log a browser in
-         * @description Open a session by a token, or by the one-time code of a login link.
+         * @description Open a browser session with a token, or with the one-time code of a login link.
          *
          *     The reply sets an HttpOnly cookie. The endpoint needs no authorization. After too many failed
-         *     logins from an address it answers 429.
+         *     logins from one address it returns 429.
          */
         post: operations["access_log_in"];
         /**
          * Log a browser out
-         * @description End the session of the cookie, if there is one.
+         * @description End the browser session of the cookie, if the request has a cookie.
          */
         delete: operations["access_log_out"];
         options?: never;
@@ -1649,7 +1661,7 @@ export interface paths {
         put?: never;
         /**
          * Create a token
-         * @description Create a token; only this reply has its secret.
+         * @description Create a token. Only this response contains the secret of the token.
          */
         post: operations["access_create"];
         delete?: never;
@@ -1670,7 +1682,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke a token
-         * @description Revoke a token, and end the sessions that it opened.
+         * @description Revoke a token, and end the browser sessions that it opened.
          */
         delete: operations["access_revoke"];
         options?: never;
@@ -1689,7 +1701,7 @@ export interface paths {
         put?: never;
         /**
          * Registration of a node
-         * @description Register a node by a join token, a pilot's secret, or again by its own token.
+         * @description Register a node with a join token or a pilot's secret, or again with its own token.
          */
         post: operations["workers_register"];
         delete?: never;
@@ -1709,7 +1721,7 @@ export interface paths {
         put?: never;
         /**
          * Findings of a check of a source
-         * @description Store the results of a check; only the first report counts.
+         * @description Store the results of a check; only the first report of a pilot counts.
          */
         post: operations["workers_check"];
         delete?: never;
@@ -1729,7 +1741,7 @@ export interface paths {
         put?: never;
         /**
          * Heartbeat of a worker
-         * @description Keep a node online, end shares with processes proved gone, and list the work to run.
+         * @description Keep a node online, end shares with processes proved gone, and return the work to run.
          */
         post: operations["workers_heartbeat"];
         delete?: never;
@@ -1749,7 +1761,9 @@ export interface paths {
         put?: never;
         /**
          * Jobs that have ended
-         * @description Return the jobs that have ended or are unknown; a node deletes their run directories.
+         * @description Return the given jobs that have ended or are unknown.
+         *
+         *     The node deletes the run directories of these jobs.
          */
         post: operations["workers_ended_jobs"];
         delete?: never;
@@ -1769,7 +1783,7 @@ export interface paths {
         put?: never;
         /**
          * Claim of a node's share of an attempt
-         * @description Return spec, attempt and token to the first claim and its repeats; others get 409.
+         * @description Return spec, attempt and token to the first claim and its repeats; another claim gets 409.
          */
         post: operations["workers_claim"];
         delete?: never;
@@ -1789,7 +1803,7 @@ export interface paths {
         put?: never;
         /**
          * Report of a supervisor
-         * @description Store the new bytes of a run directory, each once, and answer with orders.
+         * @description Store the new bytes of a run directory, each once, and return orders.
          */
         post: operations["workers_report"];
         delete?: never;
@@ -1809,7 +1823,7 @@ export interface paths {
         put?: never;
         /**
          * Claim of an operation
-         * @description Return the task and the fence to the first claim; a later one gets 409.
+         * @description Return the task and the fence to the first claim; a later claim gets 409.
          */
         post: operations["workers_claim_an_operation"];
         delete?: never;
@@ -1829,7 +1843,7 @@ export interface paths {
         put?: never;
         /**
          * Progress and outcome of an operation
-         * @description Renew the lease; 409 after a later claim.
+         * @description Store progress and outcome of an operation, and renew its lease; 409 after a later claim.
          */
         post: operations["workers_report_on_an_operation"];
         delete?: never;
@@ -1849,7 +1863,9 @@ export interface paths {
         put?: never;
         /**
          * Long poll of a worker without the broker
-         * @description Answer once the node has something new to claim; after the longest wait, answer empty.
+         * @description Respond once the node has something new to claim.
+         *
+         *     After the maximum wait, the response has empty lists.
          */
         post: operations["workers_messages"];
         delete?: never;
@@ -1869,7 +1885,7 @@ export interface paths {
         put?: never;
         /**
          * Output and end of a command
-         * @description Store output of a command once.
+         * @description Store output of a command; repeated output is ignored.
          */
         post: operations["workers_report_output"];
         delete?: never;
@@ -1889,7 +1905,7 @@ export interface paths {
         put?: never;
         /**
          * Long poll for input of a command
-         * @description Return input as soon as there is some, the command is over, or the wait is over.
+         * @description Return input as soon as there is new input, the command is over, or the wait is over.
          */
         post: operations["workers_poll_input"];
         delete?: never;
@@ -1908,7 +1924,7 @@ export interface paths {
         get?: never;
         /**
          * A block of the content of an artifact
-         * @description Store a block of at most 1 MiB once; the answer names where to continue.
+         * @description Store a block of at most 1 MiB once; the response gives the offset to continue at.
          */
         put: operations["workers_upload_block"];
         post?: never;
@@ -1927,7 +1943,7 @@ export interface paths {
         };
         /**
          * The pack of the attempt's job
-         * @description Return the archive; the node compares it with the digest of the spec.
+         * @description Return the archive of the job's pack; the node compares its digest with the spec.
          */
         get: operations["workers_fetch_pack"];
         put?: never;
@@ -1944,27 +1960,27 @@ export interface components {
     schemas: {
         /**
          * Accelerator
-         * @description One device that the node offers as a slot: a GPU, or a MIG instance of one.
+         * @description A device that a node offers as a slot: a GPU, or a MIG instance of a GPU.
          */
         Accelerator: {
             /**
              * Index
-             * @description The driver's index of the GPU; for an instance, the index of its whole GPU.
+             * @description The driver's index of the GPU; for a MIG instance, of the GPU that contains it.
              */
             index: number;
             /**
              * Uuid
-             * @description Its UUID, which `CUDA_VISIBLE_DEVICES` accepts.
+             * @description UUID of the device, which `CUDA_VISIBLE_DEVICES` accepts.
              */
             uuid: string;
             /**
              * Name
-             * @description Its product name.
+             * @description Product name of the device.
              */
             name: string;
             /**
              * Memory Bytes
-             * @description Its memory; 0 if it has no memory of its own.
+             * @description Memory of the device; 0 if it has no memory of its own.
              */
             memory_bytes: number;
             /**
@@ -1974,41 +1990,41 @@ export interface components {
             pci_address: string | null;
             /**
              * Parent
-             * @description UUID of a MIG instance's GPU; absent for a whole GPU. Ranks on instances reach no other rank,
-             *     so a job on an instance has world size 1.
+             * @description UUID of the GPU that contains a MIG instance; absent for a whole GPU. A rank on an instance
+             *     cannot communicate with other ranks, so a job on an instance has world size 1.
              */
             parent: string | null;
             /**
              * Listed
-             * @description Whether the driver lists it. A device that is no longer listed keeps its slot while an
-             *     attempt holds slots of the node, so that the other slots keep their numbers.
+             * @description Whether the driver lists the device. While an attempt holds slots of the node, a device that
+             *     is no longer listed keeps its slot, so that the other slots keep their numbers.
              * @default true
              */
             listed: boolean;
         };
         /**
          * Accelerator
-         * @description One device that the node offers as a slot: a GPU, or a MIG instance of one.
+         * @description A device that a node offers as a slot: a GPU, or a MIG instance of a GPU.
          */
         AcceleratorInput: {
             /**
              * Index
-             * @description The driver's index of the GPU; for an instance, the index of its whole GPU.
+             * @description The driver's index of the GPU; for a MIG instance, of the GPU that contains it.
              */
             index: number;
             /**
              * Uuid
-             * @description Its UUID, which `CUDA_VISIBLE_DEVICES` accepts.
+             * @description UUID of the device, which `CUDA_VISIBLE_DEVICES` accepts.
              */
             uuid: string;
             /**
              * Name
-             * @description Its product name.
+             * @description Product name of the device.
              */
             name: string;
             /**
              * Memory Bytes
-             * @description Its memory; 0 if it has no memory of its own.
+             * @description Memory of the device; 0 if it has no memory of its own.
              */
             memory_bytes: number;
             /**
@@ -2018,14 +2034,14 @@ export interface components {
             pci_address?: string | null;
             /**
              * Parent
-             * @description UUID of a MIG instance's GPU; absent for a whole GPU. Ranks on instances reach no other rank,
-             *     so a job on an instance has world size 1.
+             * @description UUID of the GPU that contains a MIG instance; absent for a whole GPU. A rank on an instance
+             *     cannot communicate with other ranks, so a job on an instance has world size 1.
              */
             parent?: string | null;
             /**
              * Listed
-             * @description Whether the driver lists it. A device that is no longer listed keeps its slot while an
-             *     attempt holds slots of the node, so that the other slots keep their numbers.
+             * @description Whether the driver lists the device. While an attempt holds slots of the node, a device that
+             *     is no longer listed keeps its slot, so that the other slots keep their numbers.
              * @default true
              */
             listed?: boolean;
@@ -2037,17 +2053,18 @@ export interface components {
         AcceleratorSample: {
             /**
              * Uuid
-             * @description UUID of the device, or such as `index 3` if the GPU gave no UUID when the worker started.
+             * @description UUID of the device; `index 3`, for example, if the GPU had no UUID when the worker
+             *     started.
              */
             uuid: string;
             /**
              * Problem
-             * @description Why the device gave no values, such as a lost GPU.
+             * @description Reason for which the device returned no values, such as a lost GPU.
              */
             problem: string | null;
             /**
              * Utilization Ratio
-             * @description Share of the last sampling period in which a kernel ran.
+             * @description Share of the last sampling period during which a kernel ran.
              */
             utilization_ratio: number | null;
             /**
@@ -2077,12 +2094,12 @@ export interface components {
             memory_clock_hertz: number | null;
             /**
              * Throttle Reasons
-             * @description Why the clocks are below their maximum; empty if they are not.
+             * @description Reasons for which the clocks are below their maximum; empty if they are at the maximum.
              */
             throttle_reasons: string[] | null;
             /**
              * Nvlink Errors
-             * @description CRC errors, replays and recoveries of all links, since the driver was loaded.
+             * @description CRC errors, replays and recoveries of all NVLinks since the driver was loaded.
              */
             nvlink_errors: number | null;
             /**
@@ -2092,43 +2109,45 @@ export interface components {
             pcie_replays: number | null;
             /**
              * Ecc Corrected
-             * @description Memory errors corrected since the driver was loaded.
+             * @description Number of corrected memory errors since the driver was loaded.
              */
             ecc_corrected: number | null;
             /**
              * Ecc Uncorrected
-             * @description Memory errors not corrected since the driver was loaded.
+             * @description Number of uncorrected memory errors since the driver was loaded.
              */
             ecc_uncorrected: number | null;
             /**
              * Ecc Corrected Lifetime
-             * @description Memory errors corrected over the life of the board.
+             * @description Number of corrected memory errors over the life of the board.
              */
             ecc_corrected_lifetime: number | null;
             /**
              * Ecc Uncorrected Lifetime
-             * @description Memory errors not corrected over the life of the board.
+             * @description Number of uncorrected memory errors over the life of the board.
              */
             ecc_uncorrected_lifetime: number | null;
             /**
              * Row Remap Pending
-             * @description Whether the replacement of a damaged memory row needs a reset.
+             * @description Whether a damaged memory row will only be replaced after a reset.
              */
             row_remap_pending: boolean | null;
             /**
              * Row Remap Failed
-             * @description Whether a damaged row could not be replaced: the board needs replacement.
+             * @description Whether the replacement of a damaged memory row failed, so that the board needs
+             *     replacement.
              */
             row_remap_failed: boolean | null;
             /**
              * Xids
-             * @description The newest Xid errors of the last day since the worker started, the oldest first.
+             * @description Newest Xid errors of the last day since the worker started, oldest first.
              * @default []
              */
             xids: components["schemas"]["XidError"][];
             /**
              * Foreign
-             * @description Processes that hold much of its memory, but were not started by a supervisor of this node.
+             * @description Processes that hold much memory of the device and were not started by a supervisor of this
+             *     node.
              * @default []
              */
             foreign: components["schemas"]["DeviceProcess"][];
@@ -2140,17 +2159,18 @@ export interface components {
         AcceleratorSampleInput: {
             /**
              * Uuid
-             * @description UUID of the device, or such as `index 3` if the GPU gave no UUID when the worker started.
+             * @description UUID of the device; `index 3`, for example, if the GPU had no UUID when the worker
+             *     started.
              */
             uuid: string;
             /**
              * Problem
-             * @description Why the device gave no values, such as a lost GPU.
+             * @description Reason for which the device returned no values, such as a lost GPU.
              */
             problem?: string | null;
             /**
              * Utilization Ratio
-             * @description Share of the last sampling period in which a kernel ran.
+             * @description Share of the last sampling period during which a kernel ran.
              */
             utilization_ratio?: number | null;
             /**
@@ -2180,12 +2200,12 @@ export interface components {
             memory_clock_hertz?: number | null;
             /**
              * Throttle Reasons
-             * @description Why the clocks are below their maximum; empty if they are not.
+             * @description Reasons for which the clocks are below their maximum; empty if they are at the maximum.
              */
             throttle_reasons?: string[] | null;
             /**
              * Nvlink Errors
-             * @description CRC errors, replays and recoveries of all links, since the driver was loaded.
+             * @description CRC errors, replays and recoveries of all NVLinks since the driver was loaded.
              */
             nvlink_errors?: number | null;
             /**
@@ -2195,117 +2215,122 @@ export interface components {
             pcie_replays?: number | null;
             /**
              * Ecc Corrected
-             * @description Memory errors corrected since the driver was loaded.
+             * @description Number of corrected memory errors since the driver was loaded.
              */
             ecc_corrected?: number | null;
             /**
              * Ecc Uncorrected
-             * @description Memory errors not corrected since the driver was loaded.
+             * @description Number of uncorrected memory errors since the driver was loaded.
              */
             ecc_uncorrected?: number | null;
             /**
              * Ecc Corrected Lifetime
-             * @description Memory errors corrected over the life of the board.
+             * @description Number of corrected memory errors over the life of the board.
              */
             ecc_corrected_lifetime?: number | null;
             /**
              * Ecc Uncorrected Lifetime
-             * @description Memory errors not corrected over the life of the board.
+             * @description Number of uncorrected memory errors over the life of the board.
              */
             ecc_uncorrected_lifetime?: number | null;
             /**
              * Row Remap Pending
-             * @description Whether the replacement of a damaged memory row needs a reset.
+             * @description Whether a damaged memory row will only be replaced after a reset.
              */
             row_remap_pending?: boolean | null;
             /**
              * Row Remap Failed
-             * @description Whether a damaged row could not be replaced: the board needs replacement.
+             * @description Whether the replacement of a damaged memory row failed, so that the board needs
+             *     replacement.
              */
             row_remap_failed?: boolean | null;
             /**
              * Xids
-             * @description The newest Xid errors of the last day since the worker started, the oldest first.
+             * @description Newest Xid errors of the last day since the worker started, oldest first.
              * @default []
              */
             xids?: components["schemas"]["XidErrorInput"][];
             /**
              * Foreign
-             * @description Processes that hold much of its memory, but were not started by a supervisor of this node.
+             * @description Processes that hold much memory of the device and were not started by a supervisor of this
+             *     node.
              * @default []
              */
             foreign?: components["schemas"]["DeviceProcessInput"][];
         };
         /**
          * Accuracy
-         * @description Errors of predictions for the runs of a kind of hardware; the fit excludes the run itself.
+         * @description Errors of predictions for runs on a kind of hardware; each prediction is by a fit to other
+         *     runs.
          */
         Accuracy: {
             /**
              * Step Median
-             * @description Median error of the step time; absent without a measured step time.
+             * @description Median relative error of the step time; absent without a measured step time.
              */
             step_median: number | null;
             /**
              * Step P95
-             * @description Error that 95 % of the runs do not exceed.
+             * @description Relative error of the step time that 95 % of the runs do not exceed.
              */
             step_p95: number | null;
             /**
              * Memory Median
-             * @description Median error of the memory peak.
+             * @description Median relative error of the memory peak.
              */
             memory_median: number | null;
             /**
              * Memory P95
-             * @description Error that 95 % of the runs do not exceed.
+             * @description Relative error of the memory peak that 95 % of the runs do not exceed.
              */
             memory_p95: number | null;
             /**
              * Fits Judged
-             * @description Runs that were predicted to fit.
+             * @description Number of runs that were predicted to fit into memory.
              */
             fits_judged: number;
             /**
              * Fits Wrong
-             * @description Runs among them that ran out of memory or needed more than a slot has.
+             * @description Number of these runs that ran out of memory or needed more than a slot has.
              */
             fits_wrong: number;
         };
         /**
          * ActivationCheckpointSection
-         * @description Activations that backward recomputes instead of keeping.
+         * @description Activations that the backward pass recomputes, so that they need no memory meanwhile.
          */
         ActivationCheckpointSection: {
             /**
              * Mode
-             * @description `full` recomputes each block, `selective` its cheap operations.
+             * @description Activations to recompute. `full` recomputes each whole block, `selective` only the cheap
+             *     operations of a block.
              * @default none
              * @enum {string}
              */
             mode: "none" | "selective" | "full" | "memory_budget";
             /**
              * Memory Budget
-             * @description Share of the activations to keep (mode `memory_budget`).
+             * @description Share of the activations to keep in memory (only in mode `memory_budget`).
              * @default 0.5
              */
             memory_budget: number;
         };
         /**
          * ActivationCheckpointSection
-         * @description Activations that backward recomputes instead of keeping.
+         * @description Activations that the backward pass recomputes, so that they need no memory meanwhile.
          */
         ActivationCheckpointSectionInput: {
             /**
              * Mode
-             * @description `full` recomputes each block, `selective` its cheap operations.
+             * @description Activations to recompute. `full` recomputes each whole block, `selective` only the cheap
+             *     operations of a block.
              * @default none
              * @enum {string}
              */
             mode?: "none" | "selective" | "full" | "memory_budget";
             /**
              * Memory Budget
-             * @description Share of the activations to keep (mode `memory_budget`).
+             * @description Share of the activations to keep in memory (only in mode `memory_budget`).
              * @default 0.5
              */
             memory_budget?: number;
@@ -2315,63 +2340,63 @@ export interface components {
          * @description One cause that slows a job.
          */
         AdviceFinding: {
-            /** @description The cause. */
+            /** @description Cause of the lost time. */
             hindrance: components["schemas"]["Hindrance"];
             /**
              * Words
-             * @description What the records show, in a sentence.
+             * @description Finding as a sentence.
              */
             words: string;
             /**
              * Share
-             * @description Its share of the time on slots, or of a recent step, from 0 to 1.
+             * @description Share of the time on slots, or of a recent step, that the cause takes, from 0 to 1.
              */
             share: number;
             /**
              * Evidence
-             * @description The figures.
+             * @description Recorded values behind the finding.
              */
             evidence: components["schemas"]["Evidence"][];
             /**
              * Field
-             * @description Dotted path of the spec field that changes it; null if no field does.
+             * @description Dotted path of a spec field that reduces the cause; null if no field does.
              */
             field: string | null;
             /**
              * Remedy
-             * @description What to change, in a sentence.
+             * @description Suggested change, as a sentence.
              */
             remedy: string;
             /**
              * Gain
-             * @description Upper bound of the gain in kept steps per time on slots, 0.1 for a tenth. Null if the records
-             *     do not show it.
+             * @description Upper bound of the relative gain in kept steps per time on slots; 0.1 is a gain of a tenth.
+             *     Null if the records do not show the gain.
              */
             gain: number | null;
         };
         /**
          * AdviceView
-         * @description Causes that slow a job, the costliest first.
+         * @description Causes that slow a job, sorted by cost, highest first.
          */
         AdviceView: {
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
             /**
              * Attempt
-             * @description The attempt of the recent steps; null before the first recorded step.
+             * @description Number of the attempt with the recent steps; null before the first recorded step.
              */
             attempt: number | null;
             /**
              * Recent Steps
-             * @description Steps that the recent means cover.
+             * @description Number of steps in the recent means.
              */
             recent_steps: number;
             /**
              * Findings
-             * @description Findings; empty if nothing takes a noticeable share of the time.
+             * @description Findings; empty if no cause takes a noticeable share of the time.
              */
             findings: components["schemas"]["AdviceFinding"][];
         };
@@ -2382,7 +2407,7 @@ export interface components {
         ArtifactView: {
             /**
              * Id
-             * @description Its id.
+             * @description Id of the artifact.
              */
             id: string;
             /**
@@ -2392,51 +2417,54 @@ export interface components {
             attempt: number;
             /**
              * Process
-             * @description Number of the process that logged it; null for files collected at the end of the attempt.
+             * @description Number of the process that logged the artifact; null for a file that was collected at the end
+             *     of the attempt.
              */
             process: number | null;
             /**
              * Kind
-             * @description `image`, `histogram`, `output` (collected), or the script's own kind, such as `file`.
+             * @description Kind of artifact: `image`, `histogram`, `output` for a collected file, or the kind that the
+             *     script gave, such as `file`.
              */
             kind: string;
             /**
              * Name
-             * @description Its name, with `/` between folders; the newest artifact of a name counts.
+             * @description Name of the artifact, with `/` between folders. If several artifacts have the same
+             *     name, the newest counts.
              */
             name: string;
             /**
              * Step
-             * @description Completed optimizer steps; null if the script gave none.
+             * @description Number of completed optimizer steps; null if the script gave none.
              */
             step: number | null;
             /**
              * Caption
-             * @description Its caption.
+             * @description Caption of the artifact.
              */
             caption: string;
             /**
              * Time
-             * @description When it was logged, Unix time in seconds.
+             * @description Time at which the artifact was logged, Unix time in seconds.
              */
             time: number;
             /**
              * Size
-             * @description Bytes of its content; null for a histogram.
+             * @description Size of the content, in bytes; null for a histogram.
              */
             size: number | null;
             /**
              * Digest
-             * @description SHA-256 of its content; null for a histogram.
+             * @description SHA-256 of the content; null for a histogram.
              */
             digest: string | null;
             /**
              * Media Type
-             * @description Media type, detected from its first bytes: an image type, or `application/octet-stream`; null
-             *     for a histogram.
+             * @description Media type, detected from the first bytes of the content: an image type, or
+             *     `application/octet-stream`; null for a histogram.
              */
             media_type: string | null;
-            /** @description The histogram. */
+            /** @description Content of a histogram; null for other kinds. */
             histogram: components["schemas"]["HistogramView"] | null;
         };
         /**
@@ -2451,13 +2479,14 @@ export interface components {
             count: number;
             /**
              * Group
-             * @description Group of the artifacts; `files` for all others. Null in a notice of an earlier version.
+             * @description Group of the artifacts; `files` for other artifacts. Null in a notice of an earlier
+             *     version.
              */
             group?: ("image" | "histogram" | "files") | null;
         };
         /**
          * AttemptCause
-         * @description Why an attempt is launched.
+         * @description Cause of an attempt.
          * @enum {string}
          */
         AttemptCause: "submit" | "resume" | "resize" | "retry" | "import";
@@ -2466,9 +2495,9 @@ export interface components {
          * @description An attempt ended.
          */
         AttemptEnded: {
-            /** @description How. */
+            /** @description Outcome of the attempt or share. */
             outcome: components["schemas"]["AttemptOutcome"];
-            /** @description Why it failed, without the traceback, which the attempt has. */
+            /** @description Reason of the failure, without the traceback, which is stored with the attempt. */
             failure: components["schemas"]["Failure"] | null;
         };
         /**
@@ -2479,118 +2508,121 @@ export interface components {
         AttemptNodeState: "placed" | "claimed" | "running" | "spare" | "ended";
         /**
          * AttemptNodeView
-         * @description One node's share of an attempt.
+         * @description Share of one node in an attempt.
          */
         AttemptNodeView: {
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string;
             /**
              * Node Rank
-             * @description Position in the attempt.
+             * @description Position of the node in the attempt.
              */
             node_rank: number;
             /**
              * Slots
-             * @description Slots that it holds.
+             * @description Indices of the slots that the share holds.
              */
             slots: number[];
-            /** @description State. */
+            /** @description State of the share. */
             state: components["schemas"]["AttemptNodeState"];
             /**
              * Unreachable Since
-             * @description When its lease expired without a report of its supervisor; absent while reports arrive.
+             * @description Time at which the lease expired without a report of the supervisor; absent while reports
+             *     arrive.
              */
             unreachable_since: string | null;
             /**
              * Lost At
-             * @description When the attempt ended without this share; its slots are held until it has ended.
+             * @description Time at which the attempt ended without this share; the share holds its slots until it
+             *     ends.
              */
             lost_at: string | null;
-            /** @description How it ended. */
+            /** @description Outcome of the share. */
             outcome: components["schemas"]["AttemptOutcome"] | null;
         };
         /**
          * AttemptOutcome
-         * @description How an attempt, or one node's share of it, ended.
+         * @description Outcome of an attempt, or of one node's share of it.
          * @enum {string}
          */
         AttemptOutcome: "succeeded" | "stopped" | "failed" | "cancelled";
         /**
          * AttemptSpec
-         * @description `attempt.json`: the trainer's input in addition to the job's spec.
+         * @description `attempt.json`: input of the trainer in addition to the job's spec.
          *
-         *     A bare launch has no such file and uses `AttemptSpec.bare` instead.
+         *     A launch by hand has no such file; `AttemptSpec.bare` replaces it.
          */
         AttemptSpec: {
             /**
              * Job Id
-             * @description Id of the job, and name of its folder below the storage root.
+             * @description Id of the job, and name of the job's folder below the storage root.
              */
             job_id: string;
             /**
              * Attempt
-             * @description Number of the attempt within the job; also its fencing number on storage.
+             * @description Number of the attempt in the job, and its fencing number in the storage.
              * @default 1
              */
             attempt: number;
             /** @description The parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
-             * @description Differences between this attempt and the job's spec.
+             * @description Differences of this attempt from the job's spec.
              * @default {}
              */
             overrides: components["schemas"]["Overrides"];
             /**
              * Device
-             * @description Device kind of its slots, which resolves each `auto`; a bare launch uses
+             * @description Kind of slot, which resolves each `auto`; absent in a launch by hand, which uses
              *     `resources.device`.
              */
             device: ("cpu" | "cuda") | null;
             /**
              * Allocation
-             * @description The nodes, by node rank; empty for a bare launch.
+             * @description Nodes of the attempt with their slots, by node rank; empty in a launch by hand.
              * @default []
              */
             allocation: components["schemas"]["NodeAllocation"][];
-            /** @description Checkpoint to load; absent for a fresh start. */
+            /** @description Checkpoint to load; absent at a fresh start. */
             resume: components["schemas"]["ResumePoint"] | null;
             /**
              * Begun Before
-             * @description Whether ranks of an earlier attempt have started; only for a program.
+             * @description Whether ranks of an earlier attempt of the job have started; only used for a program.
              * @default false
              */
             begun_before: boolean;
             /**
              * Skip
-             * @description Windows of the stream (start, end) to skip in addition to those of its checkpoint; each
-             *     starts at the checkpoint's position or later.
+             * @description Windows of the stream (start, end) to skip in addition to the windows in the checkpoint. Each
+             *     window starts at the checkpoint's position or later.
              * @default []
              */
             skip: number[][];
             /**
              * Check Network
-             * @description Whether its ranks start with a short all-reduce between the nodes; the same on each node.
+             * @description Whether the ranks start with a short all-reduce between the nodes; equal on all nodes.
              * @default false
              */
             check_network: boolean;
             /**
              * Roots
-             * @description Absolute path of each named root on this node.
+             * @description Absolute path on this node of each storage root, by name.
              */
             roots: {
                 [key: string]: string;
             };
             /**
              * Cache Dir
-             * @description Folder of this node's token caches; `<run>/cache` when absent.
+             * @description Folder of this node's token caches; if absent, `<run>/cache`.
              */
             cache_dir: string | null;
             /**
              * Kernel Cache
-             * @description Archive of compiled kernels that similar attempts on the node share; absent without one.
+             * @description Archive of compiled kernels that similar attempts on the node share; absent if the attempt
+             *     shares none.
              */
             kernel_cache: string | null;
         };
@@ -2602,53 +2634,53 @@ export interface components {
         AttemptState: "placed" | "starting" | "running" | "stopping" | "ended";
         /**
          * AttemptView
-         * @description One launch of a job.
+         * @description An attempt: one launch of a job.
          */
         AttemptView: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the attempt.
              */
             id: string;
             /**
              * Number
-             * @description Number within the job.
+             * @description Number of the attempt in the job.
              */
             number: number;
-            /** @description Why it was launched. */
+            /** @description Cause of the launch. */
             cause: components["schemas"]["AttemptCause"];
             /**
              * Actor
-             * @description Who requested it.
+             * @description Author of the launch.
              */
             actor: string;
-            /** @description State. */
+            /** @description State of the attempt. */
             state: components["schemas"]["AttemptState"];
-            /** @description How it ended. */
+            /** @description Outcome of the attempt. */
             outcome: components["schemas"]["AttemptOutcome"] | null;
-            /** @description Why it failed, and the remedy. */
+            /** @description Reason of the failure, with the remedy. */
             failure: components["schemas"]["Failure"] | null;
-            /** @description Parallel axes. */
+            /** @description Sizes of the parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
              * Layout Name
-             * @description The axes in words.
+             * @description Layout as text.
              */
             layout_name: string;
             /**
              * Device
-             * @description Kind of its slots.
+             * @description Kind of the attempt's slots.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Auto
-             * @description Resolved value of each field that is `auto`.
+             * @description Resolved value of each field with the value `auto`.
              */
             auto: {
                 [key: string]: boolean | number | string;
             };
-            /** @description Settings that override the job's spec. */
+            /** @description Settings that replace settings of the job's spec. */
             overrides: components["schemas"]["Overrides"];
             /**
              * Changes
@@ -2657,17 +2689,17 @@ export interface components {
             changes: components["schemas"]["Difference"][];
             /**
              * Micro Batch Size
-             * @description Sequences in one forward pass of a rank; null for a program.
+             * @description Number of sequences in one forward pass of a rank; null for a program.
              */
             micro_batch_size: number | null;
             /**
              * Parent Checkpoint Id
-             * @description Its parent checkpoint; absent for a fresh start.
+             * @description Id of the parent checkpoint; absent for a fresh start.
              */
             parent_checkpoint_id: string | null;
             /**
              * Start Step
-             * @description Step of that checkpoint; 0 for a fresh start.
+             * @description Step of the parent checkpoint; 0 for a fresh start.
              */
             start_step: number;
             /**
@@ -2677,32 +2709,32 @@ export interface components {
             skip: number[][];
             /**
              * Last Step
-             * @description Last step that it reported.
+             * @description Last step that the attempt reported.
              */
             last_step: number;
             /**
              * On Lineage
-             * @description Whether it is the current attempt or an ancestor of it.
+             * @description Whether the attempt is the current attempt or one of its ancestors.
              */
             on_lineage: boolean;
             /** @description Check of the first step after a resume. */
             continuity: components["schemas"]["Continuity"] | null;
-            /** @description The last save if it failed and is retried; absent once a save is committed. */
+            /** @description Last save, if it failed and is being retried; absent once a later save is committed. */
             save_failed: components["schemas"]["SaveFailed"] | null;
             /**
              * Stragglers
-             * @description Its ranks that are slower than their peers, the costliest first; empty once it has ended.
+             * @description Ranks that are slower than their peers, costliest first; empty once the attempt has ended.
              * @default []
              */
             stragglers: components["schemas"]["StragglerView"][];
             /**
              * Nodes
-             * @description Its nodes, by node rank.
+             * @description Shares of the nodes, by node rank.
              */
             nodes: components["schemas"]["AttemptNodeView"][];
             /**
              * Provenance
-             * @description Versions, host and commit of the run.
+             * @description Software versions, host and commit of the attempt.
              */
             provenance: {
                 [key: string]: unknown;
@@ -2710,23 +2742,24 @@ export interface components {
             /**
              * Created At
              * Format: date-time
-             * @description When it was placed.
+             * @description Time at which the attempt was placed.
              */
             created_at: string;
             /**
              * Started At
-             * @description When training started.
+             * @description Time at which training started.
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description When the last of its nodes ended.
+             * @description Time at which the last share ended.
              */
             ended_at: string | null;
         };
         /**
          * BadWindow
-         * @description The sequences of all steps since the last good value; some of them may have done damage.
+         * @description Sequences of all steps since the last good value; some of them may have damaged the
+         *     weights.
          */
         BadWindow: {
             /**
@@ -2741,66 +2774,67 @@ export interface components {
             end: number;
             /**
              * First Step
-             * @description Step that started with the first sequence; only checkpoints before this step are
-             *     undamaged.
+             * @description Step that trained on the first sequence; only checkpoints before this step are undamaged.
              */
             first_step: number;
         };
         /**
          * BatchPlan
-         * @description How the global batch is split over the data-parallel ranks.
+         * @description Split of the global batch over the data-parallel ranks.
          */
         BatchPlan: {
             /**
              * Global Batch Size
-             * @description Sequences in one optimizer step.
+             * @description Number of sequences in one optimizer step.
              */
             global_batch_size: number;
             /**
              * Micro Batch Size
-             * @description Sequences in one forward pass of a rank.
+             * @description Number of sequences in one forward pass of a rank.
              */
             micro_batch_size: number;
             /**
              * Dp
-             * @description Data-parallel ranks.
+             * @description Number of data-parallel ranks.
              */
             dp: number;
             /**
              * Micro Batches
-             * @description Micro-batches of one step, over all ranks.
+             * @description Number of micro-batches in one step, over all ranks.
              */
             micro_batches: number;
             /**
              * Rounds
-             * @description Micro-batches of each rank in a step, including those of weight zero.
+             * @description Number of micro-batches per rank in a step, including those of weight zero.
              */
             rounds: number;
             /**
              * Idle Share
-             * @description Share of the ranks' sequence slots without a sequence.
+             * @description Share of the ranks' sequence slots that contain no sequence.
              */
             idle_share: number;
             /**
              * Less Idle Micro Batch Size
-             * @description Largest smaller micro-batch size with the least idle share; absent if no size has less.
+             * @description Smaller micro-batch size with the least idle share; the largest of several such sizes. Absent
+             *     if no smaller size reduces the idle share.
              */
             less_idle_micro_batch_size: number | null;
         };
         /**
          * BuildTask
-         * @description An environment to build.
+         * @description A request to build an environment.
          */
         BuildTask: {
             /**
              * Digest
-             * @description Name of its request and of its folder, in `environments` of the storage root.
+             * @description Digest of the environment, which names the request and the folder in `environments` of the
+             *     storage root.
              */
             digest: string;
         };
         /**
          * Calibration
-         * @description Coefficients of a kind of hardware, and their accuracy.
+         * @description Coefficients for a kind of hardware, with their accuracy.
          */
         Calibration: {
             /**
@@ -2820,78 +2854,78 @@ export interface components {
             seconds: {
                 [key: string]: number;
             };
-            /** @description Bytes per estimated byte. */
+            /** @description Actual bytes per estimated byte, by part of the estimate. */
             memory: components["schemas"]["MemoryRates"];
             /**
              * Memory Margin
-             * @description Factor on the predicted memory that no known run exceeds; a job fits only with it.
+             * @description Factor on the predicted memory peak that no known run exceeds; `fits` includes it.
              * @default 1
              */
             memory_margin: number;
-            /** @description Errors over the runs; absent without runs. */
+            /** @description Errors of the predictions for the runs; absent without runs. */
             accuracy: components["schemas"]["Accuracy"] | null;
         };
         /**
          * CalibrationsView
-         * @description Calibrations by kind of hardware; kinds without finished runs are omitted.
+         * @description Calibrations by kind of hardware; hardware without finished runs is omitted.
          */
         CalibrationsView: {
             /**
              * Calibrations
-             * @description The calibrations, the one with the most runs first.
+             * @description Calibrations, sorted by number of runs, highest first.
              */
             calibrations: components["schemas"]["HardwareCalibration"][];
         };
         /**
          * CancelReply
-         * @description Reply to cancel, with the lost work.
+         * @description Reply to a cancel.
          */
         CancelReply: {
-            /** @description The job after the call. */
+            /** @description Job after the call. */
             job: components["schemas"]["JobView"];
             /**
              * Lost
-             * @description The lost work, such as `340 steps since step-1200`.
+             * @description Lost work as text, such as `340 steps since step-1200`.
              */
             lost: string;
         };
         /**
          * CancelRequested
-         * @description An attempt is ordered to leave immediately.
+         * @description The server ordered an attempt to leave immediately, without a save.
          */
         CancelRequested: {
             /**
              * Reason
-             * @description Why.
+             * @description Reason for the order.
              */
             reason: string;
             /**
              * Lost
-             * @description The lost work.
+             * @description Lost work, as text.
              */
             lost?: string | null;
         };
         /**
          * CategoryTime
-         * @description The time of one category.
+         * @description Time in one category.
          */
         CategoryTime: {
-            /** @description The category. */
+            /** @description Category of the time. */
             category: components["schemas"]["TimeCategory"];
             /**
              * Words
-             * @description The category in words.
+             * @description Name of the category for people.
              */
             words: string;
             /**
              * Milliseconds
-             * @description Its time.
+             * @description Time in the category.
              */
             milliseconds: number;
         };
         /**
          * Change
-         * @description One line of a comparison.
+         * @description One line of a comparison between the last attempt and the next.
          */
         Change: {
             /**
@@ -2901,35 +2935,35 @@ export interface components {
             name: string;
             /**
              * Before
-             * @description Value of the last attempt.
+             * @description Value in the last attempt.
              */
             before: string;
             /**
              * After
-             * @description Value of the next attempt.
+             * @description Value in the next attempt.
              */
             after: string;
             /**
              * Changed
-             * @description Whether they differ.
+             * @description Whether the two values differ.
              */
             changed: boolean;
         };
         /**
          * CheckReport
-         * @description Findings of the pilot of a check, sent once with its join secret.
+         * @description Findings of a check's pilot, sent once and authenticated by the pilot's join secret.
          */
         CheckReport: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
-            /** @description The sender. */
+            /** @description Identity of the pilot that sends the report. */
             pilot: components["schemas"]["PilotIdentity"];
             /**
              * Results
-             * @description Its findings.
+             * @description Findings of the check.
              */
             results: components["schemas"]["CheckResult"][];
         };
@@ -2940,28 +2974,28 @@ export interface components {
         CheckResult: {
             /**
              * Name
-             * @description Subject of the check: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ...
+             * @description Subject of the finding: `route`, `tls`, `python`, `roots`, `ports`, `clock`, `save`, ...
              */
             name: string;
             /**
              * Passed
-             * @description Whether it satisfies a pilot's needs.
+             * @description Whether the finding satisfies a pilot's needs.
              */
             passed: boolean;
             /**
              * Detail
-             * @description What was found, and what is needed.
+             * @description Found state and required state.
              */
             detail: string;
         };
         /**
          * CheckpointCommitted
-         * @description A checkpoint entered the catalog.
+         * @description A checkpoint was committed and entered the catalog.
          */
         CheckpointCommitted: {
             /**
              * Checkpoint Id
-             * @description Its id.
+             * @description Id of the checkpoint.
              */
             checkpoint_id: string;
             /**
@@ -2971,26 +3005,26 @@ export interface components {
             step: number;
             /**
              * Size
-             * @description Bytes.
+             * @description Size of the checkpoint, in bytes.
              */
             size: number;
             /**
              * Kind
-             * @description Why it was saved.
+             * @description Reason for the save.
              */
             kind: string;
         };
         /**
          * CheckpointDamaged
-         * @description An attempt could not load its checkpoint, because it is damaged.
+         * @description An attempt could not load its checkpoint, because the checkpoint is damaged.
          */
         CheckpointDamaged: {
             /**
              * Checkpoint Id
-             * @description Its id.
+             * @description Id of the checkpoint.
              */
             checkpoint_id: string;
-            /** @description The evidence. */
+            /** @description Kind of the damage. */
             fault: components["schemas"]["CheckpointFault"];
         };
         /**
@@ -3000,17 +3034,17 @@ export interface components {
         CheckpointDetails: {
             /**
              * Id
-             * @description Id: job, attempt and step.
+             * @description Id of the checkpoint; it contains job, attempt and step.
              */
             id: string;
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
             /**
              * Attempt
-             * @description Attempt that wrote it.
+             * @description Number of the attempt that wrote the checkpoint.
              */
             attempt: number;
             /**
@@ -3020,32 +3054,32 @@ export interface components {
             step: number;
             /**
              * Kind
-             * @description Why it was saved.
+             * @description Reason for the save.
              */
             kind: string;
             /**
              * Place
-             * @description `<root>:<relative path>`.
+             * @description Folder of the checkpoint, as `<root>:<relative path>`.
              */
             place: string;
             /**
              * Size
-             * @description Bytes.
+             * @description Total size of all files, in bytes.
              */
             size: number;
             /**
              * Files
-             * @description Files.
+             * @description Number of files.
              */
             files: number;
             /**
              * Layout
-             * @description Layout that wrote it; for a program, the number of its processes.
+             * @description Layout that wrote the checkpoint; for a program, its number of processes.
              */
             layout: string;
             /**
              * Dtype
-             * @description Type of the stored weights; absent if a program saved it.
+             * @description Dtype of the stored weights; absent if a program wrote the checkpoint.
              */
             dtype: string | null;
             /**
@@ -3055,69 +3089,70 @@ export interface components {
             save_seconds: number;
             /**
              * Stall Seconds
-             * @description Time for which training waited for the save; absent until the training loop has seen its end,
-             *     and for good if the run ends before that.
+             * @description Time for which training waited for the save. Absent until the training loop has noticed the
+             *     end of the save; it stays absent if the run ends earlier.
              */
             stall_seconds: number | null;
             /**
              * Writers
-             * @description Number of ranks that wrote tensors; absent if the manifest does not name them.
+             * @description Number of ranks that wrote tensors; absent if the manifest does not list them.
              */
             writers: number | null;
             /**
              * Write Seconds
-             * @description Time of the slowest writer; the bandwidth of the storage is `size` divided by this time.
+             * @description Write time of the slowest writer. The storage bandwidth is `size` divided by this time.
              */
             write_seconds: number | null;
             /**
              * Parent
-             * @description Parent checkpoint of its attempt.
+             * @description Id of the parent checkpoint of the attempt that wrote the checkpoint.
              */
             parent: string | null;
             /**
              * On Lineage
-             * @description Whether the current attempt descends from it.
+             * @description Whether the current attempt descends from the checkpoint.
              */
             on_lineage: boolean;
             /**
              * Created At
              * Format: date-time
-             * @description When it was committed.
+             * @description Time at which the checkpoint was committed.
              */
             created_at: string;
-            /** @description Result of its last check; absent before the first one. */
+            /** @description Result of the last check; absent before the first check. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
-             * @description When it was pinned, which exempts it from retention; absent if it is not pinned.
+             * @description Time at which the checkpoint was pinned, so that retention keeps it; absent if it is not
+             *     pinned.
              */
             pinned_at: string | null;
             /**
              * Pinned By
-             * @description Who pinned it.
+             * @description Person who pinned the checkpoint.
              */
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether its deletion is requested; then nothing may start from it.
+             * @description Whether a deletion was requested; then no job can start from the checkpoint.
              */
             deleting: boolean;
-            /** @description Failed tries to delete its files; absent before the first failure. */
+            /** @description Failed tries to delete the files; absent before the first failure. */
             not_deleted: components["schemas"]["FailedTries"] | null;
             /**
              * Manifest
-             * @description Its manifest.
+             * @description Manifest of the checkpoint.
              */
             manifest: components["schemas"]["Manifest"] | components["schemas"]["ProgramManifest"];
             /**
              * Descendants
-             * @description Jobs that were forked from it, oldest first; at most a hundred.
+             * @description At most a hundred jobs that were forked from the checkpoint, oldest first.
              */
             descendants: components["schemas"]["DescendantView"][];
         };
         /**
          * CheckpointFault
-         * @description Proof that a checkpoint is unusable.
+         * @description Fault that makes a checkpoint unusable.
          * @enum {string}
          */
         CheckpointFault: "not_committed" | "manifest_damaged" | "another_checkpoint" | "file_missing" | "file_size" | "file_damaged" | "metadata_refused" | "tensor_incomplete" | "load_failed" | "counters_disagree" | "linked_outside";
@@ -3129,59 +3164,60 @@ export interface components {
         CheckpointPart: "model" | "optimizer" | "counters" | "data";
         /**
          * CheckpointPinned
-         * @description A checkpoint was pinned, which exempts it from retention, or unpinned.
+         * @description A checkpoint was pinned, so that retention keeps it, or unpinned.
          */
         CheckpointPinned: {
             /**
              * Checkpoint Id
-             * @description Its id.
+             * @description Id of the checkpoint.
              */
             checkpoint_id: string;
             /**
              * Pinned
-             * @description Whether it is pinned now.
+             * @description Whether the checkpoint is pinned now.
              */
             pinned: boolean;
         };
         /**
          * CheckpointSection
-         * @description Checkpoints: each is complete, and loads on any other world size and layout.
+         * @description Checkpoints. Each checkpoint is complete, and can be loaded on any world size and layout.
          */
         CheckpointSection: {
             /**
              * Root
-             * @description Name of the storage root for the job's checkpoints, from the settings.
+             * @description Name of the storage root for the job's checkpoints, as in the settings of the nodes.
              * @default checkpoints
              */
             root: string;
             /**
              * Interval Steps
-             * @description Steps between two saves; with 0 the job saves only on request, on stop and at the end. `auto`
-             *     on CPUs is the number nearest to 100 that `keep_every_steps` and `keep_best_k` allow. On GPUs it
-             *     is the same if retention counts steps (`keep_every_steps`, or `keep_best_k` by validation), else
-             *     0, and `interval_seconds` applies.
+             * @description Steps between two saves. With 0 the job saves only on request, on a stop, at the end, and by
+             *     `interval_seconds`. `auto` on CPUs is the number nearest to 100 that `keep_every_steps` and
+             *     `keep_best_k` allow. `auto` on GPUs is the same number if retention counts steps
+             *     (`keep_every_steps`, or `keep_best_k` by validation), else 0, so that `interval_seconds`
+             *     applies.
              * @default auto
              */
             interval_steps: number | "auto";
             /**
              * Interval Seconds
-             * @description Seconds between two saves, in addition to `interval_steps`; 0 disables them. No such save
-             *     starts while another is being written. `auto` is 600 on GPUs if `interval_steps` is `auto` and
-             *     resolves to 0, else 0.
+             * @description Seconds between two saves by the clock, in addition to `interval_steps`; 0 disables saves by
+             *     the clock. Such a save does not start while another save is being written. `auto` is 600 on GPUs
+             *     if `interval_steps` is `auto` and resolves to 0, else 0.
              * @default auto
              */
             interval_seconds: number | "auto";
             /**
              * Preflight
-             * @description Save completely before the first update of the weights, so that a path or disk that cannot
-             *     hold a checkpoint fails the job in its first step.
+             * @description Save a complete checkpoint before the first update of the weights. If the path or disk cannot
+             *     hold a checkpoint, the job fails in its first step.
              * @default true
              */
             preflight: boolean;
             /**
              * Async Mode
-             * @description Whether training continues while a checkpoint is written. The next forward and backward pass
-             *     overlaps the copy of the tensors to host memory, which is allocated once. With
+             * @description Whether training continues while a checkpoint is written. The tensors are copied to host
+             *     memory, which is allocated once, during the next forward and backward pass. With
              *     `async_with_pinned_mem` this memory is pinned, for fast copies from an accelerator. `auto` is
              *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
@@ -3190,24 +3226,25 @@ export interface components {
             async_mode: "auto" | "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Give Up After Seconds
-             * @description How long saves may fail for a transient reason (a full or read-only disk, an I/O error, a
-             *     failing bucket) before the attempt ends. Training continues meanwhile, and each retry saves the
-             *     current step. A stop and the last step wait this long for their save. With 0 the first failure
-             *     ends the attempt.
+             * @description Time for which saves may fail for a transient reason (a full or read-only disk, an I/O error,
+             *     a failing bucket) before the attempt ends. Meanwhile training continues, and each retry saves
+             *     the current step. A stop and the last step wait at most this long for their save. With 0 the
+             *     first failed save ends the attempt.
              * @default 3600
              */
             give_up_after_seconds: number;
             /**
              * Writers
-             * @description Ranks that write. With `all` each rank writes its own shards; with `one_replica` only the
-             *     first data-parallel replica writes. With a number, that many ranks write, and receive the shards
-             *     of the others as streams. `auto` is `all` on local disks and `one_replica` on shared storage.
+             * @description Ranks that write checkpoints. With `all`, each rank writes its own shards. With
+             *     `one_replica`, only the first data-parallel replica writes. With a number, that many ranks
+             *     write, and the other ranks stream their shards to them. `auto` is `all` on local disks and
+             *     `one_replica` on shared storage.
              * @default auto
              */
             writers: ("auto" | "all" | "one_replica") | number;
             /**
              * Staging Gib
-             * @description Most memory that a writer uses for shards of other ranks; needs a number as `writers`.
+             * @description Maximum memory of a writer for shards of other ranks; needs a number in `writers`.
              * @default 4
              */
             staging_gib: number;
@@ -3219,21 +3256,21 @@ export interface components {
             keep_latest_k: number;
             /**
              * Keep Every Steps
-             * @description Keep checkpoints at multiples of this step for good; 0 disables the rule.
+             * @description Always keep checkpoints at steps that are a multiple of this number; 0 disables the rule.
              * @default 0
              */
             keep_every_steps: number;
             /**
              * Keep Best K
-             * @description Number of checkpoints with the lowest `keep_best_metric` to keep in addition to the newest;
-             *     0 disables the rule.
+             * @description Number of best checkpoints to keep in addition to the newest: those with the lowest
+             *     `keep_best_metric`. 0 disables the rule.
              * @default 0
              */
             keep_best_k: number;
             /**
              * Keep Best Metric
-             * @description Metric that `keep_best_k` compares, at the step of each checkpoint. `train/loss` covers the
-             *     sequences of one step, so the choice also depends on how easy they are.
+             * @description Metric by which `keep_best_k` compares checkpoints, at the step of each. `train/loss` covers
+             *     only the sequences of that step, so the choice also depends on how easy these sequences are.
              * @default validation/loss
              * @enum {string}
              */
@@ -3241,43 +3278,44 @@ export interface components {
         };
         /**
          * CheckpointSection
-         * @description Checkpoints: each is complete, and loads on any other world size and layout.
+         * @description Checkpoints. Each checkpoint is complete, and can be loaded on any world size and layout.
          */
         CheckpointSectionInput: {
             /**
              * Root
-             * @description Name of the storage root for the job's checkpoints, from the settings.
+             * @description Name of the storage root for the job's checkpoints, as in the settings of the nodes.
              * @default checkpoints
              */
             root?: string;
             /**
              * Interval Steps
-             * @description Steps between two saves; with 0 the job saves only on request, on stop and at the end. `auto`
-             *     on CPUs is the number nearest to 100 that `keep_every_steps` and `keep_best_k` allow. On GPUs it
-             *     is the same if retention counts steps (`keep_every_steps`, or `keep_best_k` by validation), else
-             *     0, and `interval_seconds` applies.
+             * @description Steps between two saves. With 0 the job saves only on request, on a stop, at the end, and by
+             *     `interval_seconds`. `auto` on CPUs is the number nearest to 100 that `keep_every_steps` and
+             *     `keep_best_k` allow. `auto` on GPUs is the same number if retention counts steps
+             *     (`keep_every_steps`, or `keep_best_k` by validation), else 0, so that `interval_seconds`
+             *     applies.
              * @default auto
              */
             interval_steps?: number | "auto";
             /**
              * Interval Seconds
-             * @description Seconds between two saves, in addition to `interval_steps`; 0 disables them. No such save
-             *     starts while another is being written. `auto` is 600 on GPUs if `interval_steps` is `auto` and
-             *     resolves to 0, else 0.
+             * @description Seconds between two saves by the clock, in addition to `interval_steps`; 0 disables saves by
+             *     the clock. Such a save does not start while another save is being written. `auto` is 600 on GPUs
+             *     if `interval_steps` is `auto` and resolves to 0, else 0.
              * @default auto
              */
             interval_seconds?: number | "auto";
             /**
              * Preflight
-             * @description Save completely before the first update of the weights, so that a path or disk that cannot
-             *     hold a checkpoint fails the job in its first step.
+             * @description Save a complete checkpoint before the first update of the weights. If the path or disk cannot
+             *     hold a checkpoint, the job fails in its first step.
              * @default true
              */
             preflight?: boolean;
             /**
              * Async Mode
-             * @description Whether training continues while a checkpoint is written. The next forward and backward pass
-             *     overlaps the copy of the tensors to host memory, which is allocated once. With
+             * @description Whether training continues while a checkpoint is written. The tensors are copied to host
+             *     memory, which is allocated once, during the next forward and backward pass. With
              *     `async_with_pinned_mem` this memory is pinned, for fast copies from an accelerator. `auto` is
              *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
@@ -3286,24 +3324,25 @@ export interface components {
             async_mode?: "auto" | "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Give Up After Seconds
-             * @description How long saves may fail for a transient reason (a full or read-only disk, an I/O error, a
-             *     failing bucket) before the attempt ends. Training continues meanwhile, and each retry saves the
-             *     current step. A stop and the last step wait this long for their save. With 0 the first failure
-             *     ends the attempt.
+             * @description Time for which saves may fail for a transient reason (a full or read-only disk, an I/O error,
+             *     a failing bucket) before the attempt ends. Meanwhile training continues, and each retry saves
+             *     the current step. A stop and the last step wait at most this long for their save. With 0 the
+             *     first failed save ends the attempt.
              * @default 3600
              */
             give_up_after_seconds?: number;
             /**
              * Writers
-             * @description Ranks that write. With `all` each rank writes its own shards; with `one_replica` only the
-             *     first data-parallel replica writes. With a number, that many ranks write, and receive the shards
-             *     of the others as streams. `auto` is `all` on local disks and `one_replica` on shared storage.
+             * @description Ranks that write checkpoints. With `all`, each rank writes its own shards. With
+             *     `one_replica`, only the first data-parallel replica writes. With a number, that many ranks
+             *     write, and the other ranks stream their shards to them. `auto` is `all` on local disks and
+             *     `one_replica` on shared storage.
              * @default auto
              */
             writers?: ("auto" | "all" | "one_replica") | number;
             /**
              * Staging Gib
-             * @description Most memory that a writer uses for shards of other ranks; needs a number as `writers`.
+             * @description Maximum memory of a writer for shards of other ranks; needs a number in `writers`.
              * @default 4
              */
             staging_gib?: number;
@@ -3315,21 +3354,21 @@ export interface components {
             keep_latest_k?: number;
             /**
              * Keep Every Steps
-             * @description Keep checkpoints at multiples of this step for good; 0 disables the rule.
+             * @description Always keep checkpoints at steps that are a multiple of this number; 0 disables the rule.
              * @default 0
              */
             keep_every_steps?: number;
             /**
              * Keep Best K
-             * @description Number of checkpoints with the lowest `keep_best_metric` to keep in addition to the newest;
-             *     0 disables the rule.
+             * @description Number of best checkpoints to keep in addition to the newest: those with the lowest
+             *     `keep_best_metric`. 0 disables the rule.
              * @default 0
              */
             keep_best_k?: number;
             /**
              * Keep Best Metric
-             * @description Metric that `keep_best_k` compares, at the step of each checkpoint. `train/loss` covers the
-             *     sequences of one step, so the choice also depends on how easy they are.
+             * @description Metric by which `keep_best_k` compares checkpoints, at the step of each. `train/loss` covers
+             *     only the sequences of that step, so the choice also depends on how easy these sequences are.
              * @default validation/loss
              * @enum {string}
              */
@@ -3342,17 +3381,17 @@ export interface components {
         CheckpointView: {
             /**
              * Id
-             * @description Id: job, attempt and step.
+             * @description Id of the checkpoint; it contains job, attempt and step.
              */
             id: string;
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
             /**
              * Attempt
-             * @description Attempt that wrote it.
+             * @description Number of the attempt that wrote the checkpoint.
              */
             attempt: number;
             /**
@@ -3362,32 +3401,32 @@ export interface components {
             step: number;
             /**
              * Kind
-             * @description Why it was saved.
+             * @description Reason for the save.
              */
             kind: string;
             /**
              * Place
-             * @description `<root>:<relative path>`.
+             * @description Folder of the checkpoint, as `<root>:<relative path>`.
              */
             place: string;
             /**
              * Size
-             * @description Bytes.
+             * @description Total size of all files, in bytes.
              */
             size: number;
             /**
              * Files
-             * @description Files.
+             * @description Number of files.
              */
             files: number;
             /**
              * Layout
-             * @description Layout that wrote it; for a program, the number of its processes.
+             * @description Layout that wrote the checkpoint; for a program, its number of processes.
              */
             layout: string;
             /**
              * Dtype
-             * @description Type of the stored weights; absent if a program saved it.
+             * @description Dtype of the stored weights; absent if a program wrote the checkpoint.
              */
             dtype: string | null;
             /**
@@ -3397,71 +3436,74 @@ export interface components {
             save_seconds: number;
             /**
              * Stall Seconds
-             * @description Time for which training waited for the save; absent until the training loop has seen its end,
-             *     and for good if the run ends before that.
+             * @description Time for which training waited for the save. Absent until the training loop has noticed the
+             *     end of the save; it stays absent if the run ends earlier.
              */
             stall_seconds: number | null;
             /**
              * Writers
-             * @description Number of ranks that wrote tensors; absent if the manifest does not name them.
+             * @description Number of ranks that wrote tensors; absent if the manifest does not list them.
              */
             writers: number | null;
             /**
              * Write Seconds
-             * @description Time of the slowest writer; the bandwidth of the storage is `size` divided by this time.
+             * @description Write time of the slowest writer. The storage bandwidth is `size` divided by this time.
              */
             write_seconds: number | null;
             /**
              * Parent
-             * @description Parent checkpoint of its attempt.
+             * @description Id of the parent checkpoint of the attempt that wrote the checkpoint.
              */
             parent: string | null;
             /**
              * On Lineage
-             * @description Whether the current attempt descends from it.
+             * @description Whether the current attempt descends from the checkpoint.
              */
             on_lineage: boolean;
             /**
              * Created At
              * Format: date-time
-             * @description When it was committed.
+             * @description Time at which the checkpoint was committed.
              */
             created_at: string;
-            /** @description Result of its last check; absent before the first one. */
+            /** @description Result of the last check; absent before the first check. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
-             * @description When it was pinned, which exempts it from retention; absent if it is not pinned.
+             * @description Time at which the checkpoint was pinned, so that retention keeps it; absent if it is not
+             *     pinned.
              */
             pinned_at: string | null;
             /**
              * Pinned By
-             * @description Who pinned it.
+             * @description Person who pinned the checkpoint.
              */
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether its deletion is requested; then nothing may start from it.
+             * @description Whether a deletion was requested; then no job can start from the checkpoint.
              */
             deleting: boolean;
-            /** @description Failed tries to delete its files; absent before the first failure. */
+            /** @description Failed tries to delete the files; absent before the first failure. */
             not_deleted: components["schemas"]["FailedTries"] | null;
         };
         /**
          * Chunk
-         * @description Bytes of one file of the run directory; the server stores them once, by their offsets.
+         * @description Bytes of one file in the run directory; the server stores each byte once, by its offset.
          *
-         *     The server drops bytes that it already has. After a gap it stores nothing, and its reply names
-         *     the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
-         *     partial line or an unreadable line. Except in logs, an unreadable line that is *alone* in its
-         *     chunk is skipped and acknowledged, with an event. So after a 422 a sender sends these files
-         *     line by line until it is past the fault, and no line blocks it for ever.
+         *     The server ignores bytes that it already has. After a gap it stores nothing, and its reply
+         *     contains the offset at which the sender must continue. It rejects a whole report (422) that has
+         *     a damaged chunk, a partial line or an unreadable line. An exception is an unreadable line that
+         *     is *alone* in its chunk, in a file other than a log: the server skips and acknowledges the line,
+         *     and records an event. So after a 422 the sender sends such files line by line until it has
+         *     passed the fault; otherwise the fault would block the file for ever.
          */
         Chunk: {
             /**
              * File
-             * @description `metrics`, `events`, `metrics:<process of a program>`, `event_files` (metrics from them),
-             *     `artifacts` (artifacts that a node's processes logged), or `log:<global rank>`.
+             * @description Name of the file: `metrics`, `events`, `metrics:<process of a program>`, `event_files`
+             *     (metrics from event files), `artifacts` (artifacts that processes of the node logged), or
+             *     `log:<global rank>`.
              */
             file: string;
             /**
@@ -3471,38 +3513,38 @@ export interface components {
             start: number;
             /**
              * End
-             * @description Offset after the last byte; all files except logs end with a whole line.
+             * @description Offset after the last byte; in all files except logs, the last byte ends a line.
              */
             end: number;
             /**
              * Content
-             * @description The bytes, zlib-compressed and in base64.
+             * @description Bytes of the file, compressed with zlib and encoded in base64.
              */
             content: string;
         };
         /**
          * Claim
-         * @description Claim of a node's share of an attempt: compare-and-set, once.
+         * @description Claim of a node's share of an attempt, or of an operation; granted to one sender only.
          */
         Claim: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Node
-             * @description Its name.
+             * @description Name of the node.
              * @example gpu-01
              */
             node: string;
-            /** @description The sender. */
+            /** @description Identity of the worker that sends the claim. */
             worker: components["schemas"]["WorkerIdentity"];
             /**
              * Secret
              * @description 256 random bits in base64, new for each launch; the token for reports is derived from them.
-             *     A claim that is repeated after a lost answer has the same secret, and is granted again. Absent
-             *     in claims of operations.
+             *     If the reply to a claim is lost, the worker repeats the claim with the same secret, and the
+             *     server grants it again. Absent in a claim of an operation.
              */
             secret?: string | null;
         };
@@ -3511,13 +3553,13 @@ export interface components {
          * @description All parameters that a supervisor needs to launch its share.
          */
         ClaimReply: {
-            /** @description The job's spec. */
+            /** @description Spec of the job. */
             spec: components["schemas"]["JobSpec"];
-            /** @description The attempt, without roots: each node has its own. */
+            /** @description Attempt, without paths of storage roots, which differ between nodes. */
             attempt: components["schemas"]["AttemptSpec"];
             /**
              * Attempt Token
-             * @description Token for the reports of this attempt on this node.
+             * @description Token for reports on this attempt from this node.
              */
             attempt_token: string;
             /**
@@ -3527,23 +3569,23 @@ export interface components {
             node_rank: number;
             /**
              * Rendezvous
-             * @description `host:port` of the rendezvous; a loopback address on a single node.
+             * @description `host:port` of the rendezvous; a loopback address if the attempt has a single node.
              */
             rendezvous: string;
             /**
              * Addresses
-             * @description Address of each node of the attempt, by node rank; empty for a single node.
+             * @description Address of each node of the attempt, by node rank; empty if the attempt has a single node.
              * @default []
              */
             addresses: string[];
             /**
              * Lease Seconds
-             * @description Silence after which the node counts as unreachable.
+             * @description Time without a report after which the node counts as unreachable.
              */
             lease_seconds: number;
             /**
              * Report Seconds
-             * @description Longest pause between two reports.
+             * @description Maximum time between two reports.
              */
             report_seconds: number;
         };
@@ -3554,45 +3596,47 @@ export interface components {
         Claimed: Record<string, never>;
         /**
          * ClockReading
-         * @description Comparison of a node's clock with the database's clock, from one heartbeat.
+         * @description Comparison of a node's clock and the database's clock during one heartbeat.
          */
         ClockReading: {
             /**
              * Skew Seconds
-             * @description The node's clock minus the database's, in the middle of the round trip.
+             * @description Time of the node's clock minus time of the database's clock, in the middle of the round
+             *     trip.
              */
             skew_seconds: number;
             /**
              * Error Seconds
-             * @description Half of the round trip: the largest error of `skew_seconds`.
+             * @description Half of the round-trip time, which is the maximum error of `skew_seconds`.
              */
             error_seconds: number;
         };
         /**
          * ClusterGoodputView
-         * @description The slot-time of the cluster, or of the jobs of one project, by category.
+         * @description Slot-time of the cluster, or of the jobs of one project, by category.
          *
-         *     Failures and the time of attempts exclude deleted jobs.
+         *     Failures and the total time of attempts exclude deleted jobs.
          */
         ClusterGoodputView: {
             /**
              * Failures
-             * @description Attempts that failed; preempted attempts do not count.
+             * @description Number of failed attempts, without preempted attempts.
              */
             failures: number;
             /**
              * Mttf Seconds
-             * @description Mean time to failure: time of all attempts divided by failures; null without a failure.
+             * @description Mean time to failure: total time of all attempts divided by failures; null without
+             *     failures.
              */
             mttf_seconds: number | null;
             /**
              * Mttf Lower Seconds
-             * @description Lower bound of it, with a confidence of 95 %; null without attempts.
+             * @description Lower bound of the mean time to failure, at 95 % confidence; null without attempts.
              */
             mttf_lower_seconds: number | null;
             /**
              * Mttf Upper Seconds
-             * @description Upper bound of it, with a confidence of 95 %; null without a failure.
+             * @description Upper bound of the mean time to failure, at 95 % confidence; null without failures.
              */
             mttf_upper_seconds: number | null;
             /**
@@ -3604,18 +3648,18 @@ export interface components {
             /**
              * Until
              * Format: date-time
-             * @description End of the last day, or the time of the computation, which is reused for a minute.
+             * @description End of the last day, or time of the computation; a computed result is reused for a minute.
              */
             until: string;
             /**
              * Slot Milliseconds
-             * @description Slots of the nodes, times the time for which they had them: the exact sum of the categories.
-             *     For a project: the slots that its jobs held.
+             * @description Number of the nodes' slots, times the time for which the nodes offered them; equals the sum
+             *     of the categories. For a project: the slot-time that its jobs held.
              */
             slot_milliseconds: number;
             /**
              * Categories
-             * @description Every category once, also those without time.
+             * @description All categories, including those without slot-time.
              */
             categories: components["schemas"]["SlotTime"][];
             /**
@@ -3625,7 +3669,7 @@ export interface components {
             goodput: number | null;
             /**
              * Failures Per 1000 Node Days
-             * @description Failures per 1,000 days for which shares held their nodes; null without shares.
+             * @description Failures per 1,000 days on which shares held their nodes; null without shares.
              */
             failures_per_1000_node_days: number | null;
             /**
@@ -3635,105 +3679,105 @@ export interface components {
             days: components["schemas"]["DayOfSlots"][];
             /**
              * Projects
-             * @description Projects with held slots, by name.
+             * @description Projects with held slots, sorted by name.
              */
             projects: components["schemas"]["ProjectSlotTime"][];
             /**
              * Losing Jobs
-             * @description At most ten jobs, the most lost slot-time first.
+             * @description At most ten jobs with lost steps, sorted by lost slot-time, highest first.
              */
             losing_jobs: components["schemas"]["LosingJob"][];
         };
         /**
          * CodeDigests
-         * @description Digests of an own model's code.
+         * @description Digests of the code of a user's own model.
          */
         CodeDigests: {
             /**
              * Before
-             * @description Digest of the code that wrote the checkpoint.
+             * @description Digest of the code at the time of the checkpoint.
              */
             before: string;
             /**
              * Now
-             * @description Digest of the code of this attempt.
+             * @description Digest of the code in this attempt.
              */
             now: string;
         };
         /**
          * CodeSection
-         * @description Source of the program's files.
+         * @description Location of the program's files.
          */
         CodeSection: {
             /**
              * Folder
-             * @description Working folder of the ranks, below a storage root, such as `data:projects/mine`. It is not
-             *     copied: a later attempt runs the files as they are then.
+             * @description Working folder of the ranks, below a storage root, such as `data:projects/mine`. The folder
+             *     is not copied, so a later attempt runs the files as they are at that time.
              */
             folder: string | null;
             /**
              * Pack
-             * @description A pack of files on the server, by its digest, instead of `folder`. Each attempt unpacks its
-             *     own copy. `trainyard submit` makes a pack from `local`, or from `git` and `commit`.
+             * @description Digest of a pack of files on the server, instead of `folder`. Each attempt unpacks its own
+             *     copy of the pack. `trainyard submit` makes a pack from `local`, or from `git` and `commit`.
              */
             pack: string | null;
         };
         /**
          * CodeSection
-         * @description Source of the program's files.
+         * @description Location of the program's files.
          */
         CodeSectionInput: {
             /**
              * Folder
-             * @description Working folder of the ranks, below a storage root, such as `data:projects/mine`. It is not
-             *     copied: a later attempt runs the files as they are then.
+             * @description Working folder of the ranks, below a storage root, such as `data:projects/mine`. The folder
+             *     is not copied, so a later attempt runs the files as they are at that time.
              */
             folder?: string | null;
             /**
              * Pack
-             * @description A pack of files on the server, by its digest, instead of `folder`. Each attempt unpacks its
-             *     own copy. `trainyard submit` makes a pack from `local`, or from `git` and `commit`.
+             * @description Digest of a pack of files on the server, instead of `folder`. Each attempt unpacks its own
+             *     copy of the pack. `trainyard submit` makes a pack from `local`, or from `git` and `commit`.
              */
             pack?: string | null;
         };
         /**
          * ComparedCurveView
-         * @description One curve of a comparison: a series along the job's current lineage.
+         * @description One curve in a comparison: a series along the current lineage of a job.
          */
         ComparedCurveView: {
             /**
              * Name
-             * @description Metric name.
+             * @description Name of the metric.
              */
             name: string;
             /**
              * Branch
-             * @description `lineage`, or `attempt-<n>` of an abandoned branch.
+             * @description `lineage`, or `attempt-<n>` for an abandoned branch.
              */
             branch: string;
             /**
              * Steps
-             * @description Last step of each bucket.
+             * @description Last step in each bucket.
              */
             steps: number[];
             /**
              * First Steps
-             * @description First step of each bucket.
+             * @description First step in each bucket.
              */
             first_steps: number[];
             /**
              * Min
-             * @description Lowest finite value of each bucket; null if it has none.
+             * @description Lowest finite value in each bucket; null if no value is finite.
              */
             min: (number | null)[];
             /**
              * Max
-             * @description Highest finite value of each bucket.
+             * @description Highest finite value in each bucket; null if no value is finite.
              */
             max: (number | null)[];
             /**
              * Last
-             * @description Last finite value of each bucket.
+             * @description Last finite value in each bucket; null if no value is finite.
              */
             last: (number | null)[];
             /**
@@ -3743,17 +3787,18 @@ export interface components {
             count: number[];
             /**
              * Non Finite
-             * @description Number of NaN and infinite points in each bucket.
+             * @description Number of points in each bucket that are NaN or infinite.
              */
             non_finite: number[];
             /**
              * Times
-             * @description Unix time (seconds) of the last step of each bucket.
+             * @description Unix time in seconds of the last step in each bucket.
              */
             times: (number | null)[];
             /**
              * Tokens
-             * @description Tokens trained on up to the last step of each bucket; null if `train/tokens` is unknown.
+             * @description Number of tokens trained on until the last step in each bucket; null if `train/tokens` is
+             *     unknown.
              */
             tokens: (number | null)[];
         };
@@ -3764,29 +3809,29 @@ export interface components {
         ComparedJobView: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the job.
              */
             id: string;
             /**
              * Name
-             * @description Name.
+             * @description Name of the job.
              */
             name: string;
-            /** @description State. */
+            /** @description State of the job. */
             state: components["schemas"]["JobState"];
             /**
              * Layout
-             * @description Layout of the newest attempt, else of the spec.
+             * @description Layout of the newest attempt; without an attempt, of the spec.
              */
             layout: string;
             /**
              * World Size
-             * @description Ranks.
+             * @description Number of ranks.
              */
             world_size: number;
             /**
              * Start Time
-             * @description Unix time (seconds) of the first point on the lineage; null before the first point.
+             * @description Unix time in seconds of the lineage's first point; null before the first point.
              */
             start_time: number | null;
             /**
@@ -3796,42 +3841,42 @@ export interface components {
             last_step: number;
             /**
              * Names
-             * @description All metric names of the job.
+             * @description Names of all metrics of the job.
              */
             names: string[];
             /**
              * Curves
-             * @description The requested series that have points.
+             * @description Curves of the requested series that have points.
              */
             curves: components["schemas"]["ComparedCurveView"][];
         };
         /**
          * ComparisonView
-         * @description Several jobs side by side.
+         * @description Comparison of several jobs.
          */
         ComparisonView: {
             /**
              * Jobs
-             * @description The jobs, in the order of the request.
+             * @description Jobs in the comparison, in the order of the request.
              */
             jobs: components["schemas"]["ComparedJobView"][];
         };
         /**
          * CompileSection
-         * @description torch.compile.
+         * @description Options of torch.compile.
          */
         CompileSection: {
             /**
              * Enabled
-             * @description Compile each transformer block. `auto` compiles on GPUs, except for own models, deterministic
-             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines. It also compiles
-             *     if `memory_budget` or `async_tp` needs the compiler.
+             * @description Whether to compile each transformer block. `auto` compiles if `memory_budget` or `async_tp`
+             *     needs the compiler. It also compiles on GPUs, except for a user's own model, a deterministic
+             *     run, `full` recomputation under tensor parallelism, and zero-bubble pipelines.
              * @default auto
              */
             enabled: boolean | "auto";
             /**
              * Backend
-             * @description Compiler backend.
+             * @description Compiler backend of torch.compile.
              * @default inductor
              * @enum {string}
              */
@@ -3839,20 +3884,20 @@ export interface components {
         };
         /**
          * CompileSection
-         * @description torch.compile.
+         * @description Options of torch.compile.
          */
         CompileSectionInput: {
             /**
              * Enabled
-             * @description Compile each transformer block. `auto` compiles on GPUs, except for own models, deterministic
-             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines. It also compiles
-             *     if `memory_budget` or `async_tp` needs the compiler.
+             * @description Whether to compile each transformer block. `auto` compiles if `memory_budget` or `async_tp`
+             *     needs the compiler. It also compiles on GPUs, except for a user's own model, a deterministic
+             *     run, `full` recomputation under tensor parallelism, and zero-bubble pipelines.
              * @default auto
              */
             enabled?: boolean | "auto";
             /**
              * Backend
-             * @description Compiler backend.
+             * @description Compiler backend of torch.compile.
              * @default inductor
              * @enum {string}
              */
@@ -3860,48 +3905,49 @@ export interface components {
         };
         /**
          * Continuity
-         * @description Whether an attempt continues from the state of its parent checkpoint, within named bounds.
+         * @description Whether an attempt continues the state of its parent checkpoint, within stated tolerances.
          */
         Continuity: {
             /**
              * Ok
-             * @description Whether every check held.
+             * @description Whether all checks succeeded.
              */
             ok: boolean;
             /**
              * Step
-             * @description First step of the attempt, which is the checked step.
+             * @description Checked step: the first step of the attempt.
              */
             step: number;
             /**
              * Checks
-             * @description The checks.
+             * @description Checks of single quantities.
              */
             checks: components["schemas"]["ContinuityCheck"][];
             /**
              * Exact
-             * @description Whether every check held, nothing differs, and the digest of the sequences equals that of
-             *     another attempt.
+             * @description Whether all checks succeeded, `differs` is empty, and the digest of the sequences equals the
+             *     digest that another attempt recorded.
              * @default false
              */
             exact: boolean;
             /**
              * Differs
-             * @description For a fork from another job: changed fields that affect the result, such as `optimizer.lr:
-             *     0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest.
+             * @description For a fork of another job: changed fields that affect the result, such as `optimizer.lr:
+             *     0.0006 -> 0.0003`, and omitted parts of the checkpoint. The checks cover the other
+             *     quantities.
              * @default []
              */
             differs: string[];
             /**
              * Summary
-             * @description The comparisons with their bounds, or the difference.
+             * @description Summary: the comparisons with their tolerances, or the difference.
              * @default
              */
             summary: string;
         };
         /**
          * ContinuityCheck
-         * @description A quantity that must be continuous across a resume.
+         * @description Check of a quantity that must be continuous across a resume.
          */
         ContinuityCheck: {
             /**
@@ -3912,22 +3958,22 @@ export interface components {
             name: "sequences" | "tokens" | "lr" | "data_digest" | "loss" | "code";
             /**
              * Ok
-             * @description Whether it held.
+             * @description Whether the quantity is continuous.
              */
             ok: boolean;
             /**
              * Expected
-             * @description Value in the lineage.
+             * @description Value of the quantity in the lineage.
              */
             expected: string;
             /**
              * Got
-             * @description Value that the attempt reported.
+             * @description Value of the quantity that the attempt reported.
              */
             got: string;
             /**
              * Within
-             * @description Bound of the comparison; absent if both must be equal.
+             * @description Tolerance of the comparison; absent if both values must be equal.
              */
             within: string | null;
         };
@@ -3938,89 +3984,91 @@ export interface components {
         ContinuityChecked: {
             /**
              * Ok
-             * @description Whether every check held.
+             * @description Whether all checks succeeded.
              */
             ok: boolean;
             /**
              * Step
-             * @description First step of the attempt, which is the checked step.
+             * @description Checked step: the first step of the attempt.
              */
             step: number;
             /**
              * Checks
-             * @description The checks.
+             * @description Checks of single quantities.
              */
             checks: components["schemas"]["ContinuityCheck"][];
             /**
              * Exact
-             * @description Whether every check held, nothing differs, and the digest of the sequences equals that of
-             *     another attempt.
+             * @description Whether all checks succeeded, `differs` is empty, and the digest of the sequences equals the
+             *     digest that another attempt recorded.
              * @default false
              */
             exact?: boolean;
             /**
              * Differs
-             * @description For a fork from another job: changed fields that affect the result, such as `optimizer.lr:
-             *     0.0006 -> 0.0003`, and parts of the checkpoint that were left out. The checks cover the rest.
+             * @description For a fork of another job: changed fields that affect the result, such as `optimizer.lr:
+             *     0.0006 -> 0.0003`, and omitted parts of the checkpoint. The checks cover the other
+             *     quantities.
              * @default []
              */
             differs?: string[];
             /**
              * Summary
-             * @description The comparisons with their bounds, or the difference.
+             * @description Summary: the comparisons with their tolerances, or the difference.
              * @default
              */
             summary?: string;
         };
         /**
          * CordonRequest
-         * @description Body of cordon; every field is optional.
+         * @description Body of a cordon; every field is optional.
          */
         CordonRequest: {
             /**
              * Reason
-             * @description Reason, shown with the node.
+             * @description Reason, which is shown with the node.
              */
             reason?: string | null;
         };
         /**
          * CurveView
-         * @description One curve of a chart: the buckets of a series in an attempt or along the lineage.
+         * @description One curve of a chart: a series of an attempt or of the lineage, divided into buckets of
+         *     steps.
          */
         CurveView: {
             /**
              * Name
-             * @description Metric name.
+             * @description Name of the metric.
              */
             name: string;
             /**
              * Branch
-             * @description `lineage`, or `attempt-<n>` of an abandoned branch.
+             * @description `lineage`, or `attempt-<n>` for an abandoned branch.
              */
             branch: string;
             /**
              * Steps
-             * @description Last step of each bucket.
+             * @description Last step in each bucket.
              */
             steps: number[];
             /**
              * First Steps
-             * @description First step of each bucket.
+             * @description First step in each bucket.
              */
             first_steps: number[];
             /**
              * Min
-             * @description Lowest finite value of each bucket; null if it has none.
+             * @description Lowest finite value in each bucket; null if no value is finite.
              */
             min: (number | null)[];
             /**
              * Max
-             * @description Highest finite value of each bucket.
+             * @description Highest finite value in each bucket; null if no value is finite.
              */
             max: (number | null)[];
             /**
              * Last
-             * @description Last finite value of each bucket.
+             * @description Last finite value in each bucket; null if no value is finite.
              */
             last: (number | null)[];
             /**
@@ -4030,18 +4078,19 @@ export interface components {
             count: number[];
             /**
              * Non Finite
-             * @description Number of NaN and infinite points in each bucket.
+             * @description Number of points in each bucket that are NaN or infinite.
              */
             non_finite: number[];
         };
         /**
          * DataSection
-         * @description The training text, and its conversion to sequences.
+         * @description The training text, and its conversion to token sequences.
          */
         DataSection: {
             /**
              * Source
-             * @description Kind of input: a built-in corpus, text files, JSON lines, Parquet or a data set.
+             * @description Kind of input: a built-in corpus, text files, JSON lines, Parquet files or a Hugging Face
+             *     data set.
              * @default corpus
              * @enum {string}
              */
@@ -4055,12 +4104,13 @@ export interface components {
             corpus: "python-stdlib";
             /**
              * Path
-             * @description File or folder of the input, as `<root>:<path>`, such as `data:books`; not with `corpus`.
+             * @description File or folder with the input, as `<root>:<path>`, such as `data:books`. Illegal with
+             *     `corpus`.
              */
             path: string | null;
             /**
              * Text Field
-             * @description Field that holds the text (`jsonl`, `parquet`, `huggingface`).
+             * @description Name of the field that holds the text (`jsonl`, `parquet`, `huggingface`).
              * @default text
              */
             text_field: string;
@@ -4072,30 +4122,30 @@ export interface components {
             split: string;
             /**
              * Tokenizer
-             * @description `byte` maps each UTF-8 byte to a token and needs no file.
+             * @description Tokenizer. `byte` maps each UTF-8 byte to a token and needs no file.
              * @default byte
              * @enum {string}
              */
             tokenizer: "byte" | "huggingface";
             /**
              * Tokenizer Path
-             * @description `tokenizer.json` of a Hugging Face tokenizer, or its folder; such as `data:tok.json`.
+             * @description Hugging Face tokenizer: a `tokenizer.json`, such as `data:tok.json`, or its folder.
              */
             tokenizer_path: string | null;
             /**
              * Document Masks
-             * @description Keep packed documents from attending to each other.
+             * @description Whether to keep documents that share a sequence from attending to each other.
              * @default false
              */
             document_masks: boolean;
             /**
              * Max Tokens
-             * @description Use only the first `max_tokens` tokens of the input; all when absent.
+             * @description Maximum number of tokens to use, from the start of the input; if absent, all tokens.
              */
             max_tokens: number | null;
             /**
              * Validation Fraction
-             * @description Share of the sequences to hold out for validation.
+             * @description Share of the sequences that is held out for validation, from 0 to below 1.
              * @default 0
              */
             validation_fraction: number;
@@ -4108,12 +4158,13 @@ export interface components {
         };
         /**
          * DataSection
-         * @description The training text, and its conversion to sequences.
+         * @description The training text, and its conversion to token sequences.
          */
         DataSectionInput: {
             /**
              * Source
-             * @description Kind of input: a built-in corpus, text files, JSON lines, Parquet or a data set.
+             * @description Kind of input: a built-in corpus, text files, JSON lines, Parquet files or a Hugging Face
+             *     data set.
              * @default corpus
              * @enum {string}
              */
@@ -4127,12 +4178,13 @@ export interface components {
             corpus?: "python-stdlib";
             /**
              * Path
-             * @description File or folder of the input, as `<root>:<path>`, such as `data:books`; not with `corpus`.
+             * @description File or folder with the input, as `<root>:<path>`, such as `data:books`. Illegal with
+             *     `corpus`.
              */
             path?: string | null;
             /**
              * Text Field
-             * @description Field that holds the text (`jsonl`, `parquet`, `huggingface`).
+             * @description Name of the field that holds the text (`jsonl`, `parquet`, `huggingface`).
              * @default text
              */
             text_field?: string;
@@ -4144,30 +4196,30 @@ export interface components {
             split?: string;
             /**
              * Tokenizer
-             * @description `byte` maps each UTF-8 byte to a token and needs no file.
+             * @description Tokenizer. `byte` maps each UTF-8 byte to a token and needs no file.
              * @default byte
              * @enum {string}
              */
             tokenizer?: "byte" | "huggingface";
             /**
              * Tokenizer Path
-             * @description `tokenizer.json` of a Hugging Face tokenizer, or its folder; such as `data:tok.json`.
+             * @description Hugging Face tokenizer: a `tokenizer.json`, such as `data:tok.json`, or its folder.
              */
             tokenizer_path?: string | null;
             /**
              * Document Masks
-             * @description Keep packed documents from attending to each other.
+             * @description Whether to keep documents that share a sequence from attending to each other.
              * @default false
              */
             document_masks?: boolean;
             /**
              * Max Tokens
-             * @description Use only the first `max_tokens` tokens of the input; all when absent.
+             * @description Maximum number of tokens to use, from the start of the input; if absent, all tokens.
              */
             max_tokens?: number | null;
             /**
              * Validation Fraction
-             * @description Share of the sequences to hold out for validation.
+             * @description Share of the sequences that is held out for validation, from 0 to below 1.
              * @default 0
              */
             validation_fraction?: number;
@@ -4180,7 +4232,7 @@ export interface components {
         };
         /**
          * DataState
-         * @description Position of the job in its data; no field depends on a rank.
+         * @description Position of the job in its data; all ranks have the same position.
          */
         DataState: {
             /**
@@ -4206,14 +4258,14 @@ export interface components {
             ][];
             /**
              * Dataset Digest
-             * @description Digest of files, tokenizer, `seq_len`, count and format version; a resume with another
-             *     digest is rejected.
+             * @description Digest of the files, the tokenizer, `seq_len`, the number of sequences and the format
+             *     version. A resume with data of another digest is rejected.
              */
             dataset_digest: string;
         };
         /**
          * DayOfSlots
-         * @description The slot-time of one day.
+         * @description Slot-time of one day.
          */
         DayOfSlots: {
             /**
@@ -4224,12 +4276,12 @@ export interface components {
             day: string;
             /**
              * Slot Milliseconds
-             * @description Slot-time of the day: the exact sum of its categories.
+             * @description Slot-time of the day; equals the sum of the categories.
              */
             slot_milliseconds: number;
             /**
              * Categories
-             * @description The categories that have time; they sum to `slot_milliseconds`.
+             * @description Categories with slot-time on this day.
              */
             categories: components["schemas"]["SlotTime"][];
         };
@@ -4245,18 +4297,19 @@ export interface components {
             job_id: string;
             /**
              * Name
-             * @description Its name.
+             * @description Name of the job.
              */
             name: string;
             /**
              * Parts
-             * @description Parts that it loaded.
+             * @description Parts of the checkpoint that the job loaded.
              */
             parts: components["schemas"]["CheckpointPart"][];
         };
         /**
          * DesiredState
-         * @description Desired state of an attempt; each reply to a supervisor's report carries it.
+         * @description Desired state of an attempt; each reply to a supervisor's report contains the desired
+         *     state.
          * @enum {string}
          */
         DesiredState: "run" | "stop" | "cancel";
@@ -4267,22 +4320,23 @@ export interface components {
         DeviceProcess: {
             /**
              * Pid
-             * @description Its id, in the PID namespace of the driver.
+             * @description Id of the process, in the PID namespace of the driver.
              */
             pid: number;
             /**
              * Memory Bytes
-             * @description Device memory that it holds; null if the driver does not report it.
+             * @description Device memory that the process holds; null if the driver does not report it.
              */
             memory_bytes: number | null;
             /**
              * User
-             * @description Its user; null if the worker cannot see the process, as from inside a container.
+             * @description User of the process; null if the worker cannot see the process, as from inside a
+             *     container.
              */
             user: string | null;
             /**
              * Command
-             * @description Its name.
+             * @description Name of the process.
              */
             command: string | null;
         };
@@ -4293,22 +4347,23 @@ export interface components {
         DeviceProcessInput: {
             /**
              * Pid
-             * @description Its id, in the PID namespace of the driver.
+             * @description Id of the process, in the PID namespace of the driver.
              */
             pid: number;
             /**
              * Memory Bytes
-             * @description Device memory that it holds; null if the driver does not report it.
+             * @description Device memory that the process holds; null if the driver does not report it.
              */
             memory_bytes?: number | null;
             /**
              * User
-             * @description Its user; null if the worker cannot see the process, as from inside a container.
+             * @description User of the process; null if the worker cannot see the process, as from inside a
+             *     container.
              */
             user?: string | null;
             /**
              * Command
-             * @description Its name.
+             * @description Name of the process.
              */
             command?: string | null;
         };
@@ -4319,7 +4374,7 @@ export interface components {
         Difference: {
             /**
              * Field
-             * @description Path, such as `training.steps`.
+             * @description Dotted path of the field, such as `training.steps`.
              */
             field: string;
             /**
@@ -4335,84 +4390,84 @@ export interface components {
         };
         /**
          * DiskSample
-         * @description Space of one folder's file system.
+         * @description Space of the file system that contains a folder.
          */
         DiskSample: {
             /**
              * Name
-             * @description A storage root, or `data_dir` for the node's own folder.
+             * @description Name of the storage root, or `data_dir` for the node's own folder.
              */
             name: string;
             /**
              * Total Bytes
-             * @description Size.
+             * @description Size of the file system.
              */
             total_bytes: number;
             /**
              * Free Bytes
-             * @description Space that an ordinary user can use.
+             * @description Space that an unprivileged user can use.
              */
             free_bytes: number;
         };
         /**
          * DiskSample
-         * @description Space of one folder's file system.
+         * @description Space of the file system that contains a folder.
          */
         DiskSampleInput: {
             /**
              * Name
-             * @description A storage root, or `data_dir` for the node's own folder.
+             * @description Name of the storage root, or `data_dir` for the node's own folder.
              */
             name: string;
             /**
              * Total Bytes
-             * @description Size.
+             * @description Size of the file system.
              */
             total_bytes: number;
             /**
              * Free Bytes
-             * @description Space that an ordinary user can use.
+             * @description Space that an unprivileged user can use.
              */
             free_bytes: number;
         };
         /**
          * Drain
-         * @description An order to place nothing new on a node, by a person or by the server.
+         * @description Order of a person or the server to place nothing new on a node.
          */
         Drain: {
             /**
              * Running
-             * @description Effect on its attempts.
+             * @description Effect on the node's attempts.
              * @enum {string}
              */
             running: "move" | "finish";
             /**
              * By
-             * @description Who gave the order.
+             * @description Author of the order.
              */
             by: string;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the order.
              */
             at: string;
             /**
              * Reasons
-             * @description Reasons; if the server gave the order, why the node is unreliable.
+             * @description Reasons for the order; for an order by the server, the signs that the node is unreliable.
              * @default []
              */
             reasons: string[];
         };
         /**
          * DrainRequest
-         * @description Body of drain; every field is optional.
+         * @description Body of a drain; every field is optional.
          */
         DrainRequest: {
             /**
              * Running
-             * @description Effect on its attempts: `move` saves them at the next step boundary and resumes them on other
-             *     nodes, `finish` lets them run to their end.
+             * @description Effect on the node's attempts: `move` saves them at the next step boundary and resumes them
+             *     on other nodes; `finish` lets them run to their end.
              * @default move
              * @enum {string}
              */
@@ -4420,7 +4475,7 @@ export interface components {
         };
         /**
          * EndedJobsReply
-         * @description Jobs that no longer need their run directories.
+         * @description Jobs that no longer need their run directories on the node.
          */
         EndedJobsReply: {
             /**
@@ -4431,17 +4486,17 @@ export interface components {
         };
         /**
          * EndedJobsRequest
-         * @description Jobs with run directories on a node.
+         * @description Jobs with a run directory on a node; the reply contains the jobs that have ended.
          */
         EndedJobsRequest: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Node
-             * @description Its name.
+             * @description Name of the node.
              * @example gpu-01
              */
             node: string;
@@ -4453,87 +4508,87 @@ export interface components {
         };
         /**
          * EngineJob
-         * @description An engine's job, as the engine describes it now.
+         * @description A job in the engine, as reported by the engine.
          */
         EngineJob: {
             /**
              * Request Id
-             * @description The request, from the job's name.
+             * @description Id of the request, from the name of the job.
              */
             request_id: string;
             /**
              * Ref
-             * @description The engine's id of the job.
+             * @description The engine's id for the job.
              */
             ref: string;
             /**
              * State
-             * @description Its state.
+             * @description State of the job in the engine.
              * @enum {string}
              */
             state: "unknown" | "pending" | "running" | "completing" | "ended";
             /**
              * Gone
-             * @description Whether the engine reports that no process of the job is left. This is a proof, as is the end
-             *     of a node's processes. Never set for `unknown`.
+             * @description Whether the engine reports that the job has no process left. Such a report is a proof, as is
+             *     the same report for a node. Never set for `unknown`.
              * @default false
              */
             gone?: boolean;
             /**
              * Reason
-             * @description Why it waits or has ended, in the engine's words.
+             * @description Reason why the job waits or has ended, as text from the engine.
              * @default
              */
             reason?: string;
             /**
              * Starts At
-             * @description Expected or actual start.
+             * @description Expected or actual start of the job.
              */
             starts_at?: number | null;
             /**
              * Ends At
-             * @description Expected or actual end; it may change with the engine's limits.
+             * @description Expected or actual end of the job; it may change when the engine's limits change.
              */
             ends_at?: number | null;
             /**
              * Nodes
-             * @description Its nodes that have started. An index may have several instances: a running one, and earlier
-             *     ones, which have `gone` if the engine proves that.
+             * @description Nodes of the job that have started. An index may have several instances: a running instance
+             *     and earlier instances, which have `gone` if the engine proves their end.
              * @default []
              */
             nodes?: components["schemas"]["EngineNode"][];
         };
         /**
          * EngineNode
-         * @description A node of an engine's job, as the engine describes it.
+         * @description A node of an engine's job, as reported by the engine.
          */
         EngineNode: {
             /**
              * Index
-             * @description Index of its pilot.
+             * @description Index of the node's pilot.
              */
             index: number;
             /**
              * Instance
-             * @description The engine's name of this run of the pilot; a requeue or a new pod has another name.
+             * @description The engine's name for this run of the pilot. A requeue or a new pod gets another name.
              */
             instance: string;
             /**
              * Host
-             * @description The engine's name of the machine.
+             * @description The engine's name for the machine.
              * @default
              */
             host?: string;
             /**
              * Addresses
-             * @description Addresses of the machine or pod; empty if the engine does not report them.
+             * @description Addresses of the machine or pod; empty if the engine does not report any.
              * @default []
              */
             addresses?: string[];
             /**
              * Gone
-             * @description Whether the engine reports that no process of this instance is left. This is a proof, even
-             *     while other instances of the job run; a missing instance is not proved gone.
+             * @description Whether the engine reports that this instance has no process left. Such a report is a proof,
+             *     even while other instances of the job run. Absence of the instance from a report is no proof.
              * @default false
              */
             gone?: boolean;
@@ -4545,41 +4600,42 @@ export interface components {
         EnvironmentSection: {
             /**
              * Prefix
-             * @description A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
-             *     contain its path, so every node needs it at the path where it was created. Without `prefix`,
-             *     `lock` and `container` the program runs with the worker's own interpreter and packages.
+             * @description A venv or conda environment below a storage root, such as `data:envs/mine`. The scripts of an
+             *     environment contain its path, so every node must have it at the path at which it was created.
+             *     Without `prefix`, `lock` and `container` the program runs with the worker's own interpreter and
+             *     packages.
              */
             prefix: string | null;
             /**
              * Lock
-             * @description A file of the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with hashes
-             *     (`.txt`). An operation on a node with the label `network=true` installs the packages once for
-             *     each storage root; jobs wait for it.
+             * @description A lock file in the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with
+             *     hashes (`.txt`). The packages are installed once per storage root, by an operation on a node
+             *     with the label `network=true`. The job waits until they are installed.
              */
             lock: string | null;
             /**
              * Python
-             * @description Python version for the packages of `lock`, such as `3.12`; the worker's own when absent. The
-             *     nodes need this interpreter.
+             * @description Python version for the packages of `lock`, such as `3.12`; if absent, the worker's own. Every
+             *     node needs an interpreter of this version.
              */
             python: string | null;
             /**
              * Root
-             * @description Storage root for the packages of `lock`, which go into its folder `environments`; the root of
-             *     the checkpoints when absent.
+             * @description Storage root for the packages of `lock`, which are installed in its folder `environments`. If
+             *     absent, the storage root of the checkpoints.
              */
             root: string | null;
             /**
              * Container
-             * @description Container image for the command of each rank, below a storage root: an Apptainer image, such
-             *     as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`. `torchrun`
-             *     is the worker's own and runs outside the container.
+             * @description Container image in which the command of each rank runs, below a storage root: an Apptainer
+             *     image, such as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`.
+             *     `torchrun` is the worker's own and runs outside the container.
              */
             container: string | null;
             /**
              * Modules
-             * @description Environment modules of the nodes to load, in this order (`module load`), such as `cuda/12.4`.
-             *     Variables of `env` override theirs.
+             * @description Environment modules that the node loads before the launch, in this order (`module load`),
+             *     such as `cuda/12.4`. Variables in `env` override the variables that a module sets.
              * @default []
              */
             modules: string[];
@@ -4591,41 +4647,42 @@ export interface components {
         EnvironmentSectionInput: {
             /**
              * Prefix
-             * @description A venv or a conda environment below a storage root, such as `data:envs/mine`. Its scripts
-             *     contain its path, so every node needs it at the path where it was created. Without `prefix`,
-             *     `lock` and `container` the program runs with the worker's own interpreter and packages.
+             * @description A venv or conda environment below a storage root, such as `data:envs/mine`. The scripts of an
+             *     environment contain its path, so every node must have it at the path at which it was created.
+             *     Without `prefix`, `lock` and `container` the program runs with the worker's own interpreter and
+             *     packages.
              */
             prefix?: string | null;
             /**
              * Lock
-             * @description A file of the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with hashes
-             *     (`.txt`). An operation on a node with the label `network=true` installs the packages once for
-             *     each storage root; jobs wait for it.
+             * @description A lock file in the code: a `uv.lock` next to its `pyproject.toml`, or pip requirements with
+             *     hashes (`.txt`). The packages are installed once per storage root, by an operation on a node
+             *     with the label `network=true`. The job waits until they are installed.
              */
             lock?: string | null;
             /**
              * Python
-             * @description Python version for the packages of `lock`, such as `3.12`; the worker's own when absent. The
-             *     nodes need this interpreter.
+             * @description Python version for the packages of `lock`, such as `3.12`; if absent, the worker's own. Every
+             *     node needs an interpreter of this version.
              */
             python?: string | null;
             /**
              * Root
-             * @description Storage root for the packages of `lock`, which go into its folder `environments`; the root of
-             *     the checkpoints when absent.
+             * @description Storage root for the packages of `lock`, which are installed in its folder `environments`. If
+             *     absent, the storage root of the checkpoints.
              */
             root?: string | null;
             /**
              * Container
-             * @description Container image for the command of each rank, below a storage root: an Apptainer image, such
-             *     as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`. `torchrun`
-             *     is the worker's own and runs outside the container.
+             * @description Container image in which the command of each rank runs, below a storage root: an Apptainer
+             *     image, such as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`.
+             *     `torchrun` is the worker's own and runs outside the container.
              */
             container?: string | null;
             /**
              * Modules
-             * @description Environment modules of the nodes to load, in this order (`module load`), such as `cuda/12.4`.
-             *     Variables of `env` override theirs.
+             * @description Environment modules that the node loads before the launch, in this order (`module load`),
+             *     such as `cuda/12.4`. Variables in `env` override the variables that a module sets.
              * @default []
              */
             modules?: string[];
@@ -4635,13 +4692,13 @@ export interface components {
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4651,7 +4708,7 @@ export interface components {
             kind: "attempt_ended";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4661,12 +4718,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4674,20 +4731,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["AttemptEnded"];
         };
         /** Event[Literal[<EventKind.CANCEL_REQUESTED: 'cancel_requested'>], CancelRequested] */
         Event_Literal_CANCEL_REQUESTED__CancelRequested_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4697,7 +4754,7 @@ export interface components {
             kind: "cancel_requested";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4707,12 +4764,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4720,20 +4777,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["CancelRequested"];
         };
         /** Event[Literal[<EventKind.CHECKPOINT_COMMITTED: 'checkpoint_committed'>], CheckpointCommitted] */
         Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4743,7 +4800,7 @@ export interface components {
             kind: "checkpoint_committed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4753,12 +4810,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4766,20 +4823,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["CheckpointCommitted"];
         };
         /** Event[Literal[<EventKind.CHECKPOINT_DAMAGED: 'checkpoint_damaged'>], CheckpointDamaged] */
         Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4789,7 +4846,7 @@ export interface components {
             kind: "checkpoint_damaged";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4799,12 +4856,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4812,20 +4869,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["CheckpointDamaged"];
         };
         /** Event[Literal[<EventKind.CHECKPOINT_PINNED: 'checkpoint_pinned'>], CheckpointPinned] */
         Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4835,7 +4892,7 @@ export interface components {
             kind: "checkpoint_pinned";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4845,12 +4902,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4858,20 +4915,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["CheckpointPinned"];
         };
         /** Event[Literal[<EventKind.CLAIMED: 'claimed'>], Claimed] */
         Event_Literal_CLAIMED__Claimed_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4881,7 +4938,7 @@ export interface components {
             kind: "claimed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4891,12 +4948,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4904,20 +4961,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Claimed"];
         };
         /** Event[Literal[<EventKind.CONTINUITY_CHECKED: 'continuity_checked'>], ContinuityChecked] */
         Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4927,7 +4984,7 @@ export interface components {
             kind: "continuity_checked";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4937,12 +4994,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4950,20 +5007,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["ContinuityChecked"];
         };
         /** Event[Literal[<EventKind.IMPORTED: 'imported'>], Imported] */
         Event_Literal_IMPORTED__Imported_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -4973,7 +5030,7 @@ export interface components {
             kind: "imported";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -4983,12 +5040,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -4996,20 +5053,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Imported"];
         };
         /** Event[Literal[<EventKind.JOB_DELETED: 'job_deleted'>], JobDeleted] */
         Event_Literal_JOB_DELETED__JobDeleted_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5019,7 +5076,7 @@ export interface components {
             kind: "job_deleted";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5029,12 +5086,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5042,20 +5099,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["JobDeleted"];
         };
         /** Event[Literal[<EventKind.JOB_ENDED: 'job_ended'>], JobEnded] */
         Event_Literal_JOB_ENDED__JobEnded_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5065,7 +5122,7 @@ export interface components {
             kind: "job_ended";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5075,12 +5132,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5088,20 +5145,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["JobEnded"];
         };
         /** Event[Literal[<EventKind.LINE_SKIPPED: 'line_skipped'>], LineSkipped] */
         Event_Literal_LINE_SKIPPED__LineSkipped_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5111,7 +5168,7 @@ export interface components {
             kind: "line_skipped";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5121,12 +5178,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5134,20 +5191,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["LineSkipped"];
         };
         /** Event[Literal[<EventKind.METRICS_DROPPED: 'metrics_dropped'>], MetricsDropped] */
         Event_Literal_METRICS_DROPPED__MetricsDropped_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5157,7 +5214,7 @@ export interface components {
             kind: "metrics_dropped";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5167,12 +5224,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5180,20 +5237,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["MetricsDropped"];
         };
         /** Event[Literal[<EventKind.NODES_RELEASED: 'nodes_released'>], NodesReleased] */
         Event_Literal_NODES_RELEASED__NodesReleased_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5203,7 +5260,7 @@ export interface components {
             kind: "nodes_released";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5213,12 +5270,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5226,20 +5283,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodesReleased"];
         };
         /** Event[Literal[<EventKind.NODES_REQUESTED: 'nodes_requested'>], NodesRequested] */
         Event_Literal_NODES_REQUESTED__NodesRequested_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5249,7 +5306,7 @@ export interface components {
             kind: "nodes_requested";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5259,12 +5316,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5272,20 +5329,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodesRequested"];
         };
         /** Event[Literal[<EventKind.NODE_DRAINED: 'node_drained'>], NodeDrained] */
         Event_Literal_NODE_DRAINED__NodeDrained_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5295,7 +5352,7 @@ export interface components {
             kind: "node_drained";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5305,12 +5362,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5318,20 +5375,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodeDrained"];
         };
         /** Event[Literal[<EventKind.NODE_ENDED: 'node_ended'>], NodeEnded] */
         Event_Literal_NODE_ENDED__NodeEnded_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5341,7 +5398,7 @@ export interface components {
             kind: "node_ended";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5351,12 +5408,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5364,20 +5421,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodeEnded"];
         };
         /** Event[Literal[<EventKind.NODE_LABELED: 'node_labeled'>], NodeLabeled] */
         Event_Literal_NODE_LABELED__NodeLabeled_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5387,7 +5444,7 @@ export interface components {
             kind: "node_labeled";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5397,12 +5454,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5410,20 +5467,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodeLabeled"];
         };
         /** Event[Literal[<EventKind.NODE_OFFLINE: 'node_offline'>], NodeOffline] */
         Event_Literal_NODE_OFFLINE__NodeOffline_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5433,7 +5490,7 @@ export interface components {
             kind: "node_offline";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5443,12 +5500,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5456,20 +5513,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodeOffline"];
         };
         /** Event[Literal[<EventKind.NODE_ONLINE: 'node_online'>], NodeOnline] */
         Event_Literal_NODE_ONLINE__NodeOnline_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5479,7 +5536,7 @@ export interface components {
             kind: "node_online";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5489,12 +5546,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5502,20 +5559,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodeOnline"];
         };
         /** Event[Literal[<EventKind.NODE_REGISTERED: 'node_registered'>], NodeRegistered] */
         Event_Literal_NODE_REGISTERED__NodeRegistered_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5525,7 +5582,7 @@ export interface components {
             kind: "node_registered";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5535,12 +5592,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5548,20 +5605,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["NodeRegistered"];
         };
         /** Event[Literal[<EventKind.OPERATION_ENDED: 'operation_ended'>], OperationEnded] */
         Event_Literal_OPERATION_ENDED__OperationEnded_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5571,7 +5628,7 @@ export interface components {
             kind: "operation_ended";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5581,12 +5638,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5594,20 +5651,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["OperationEnded"];
         };
         /** Event[Literal[<EventKind.OPERATION_QUEUED: 'operation_queued'>], OperationQueued] */
         Event_Literal_OPERATION_QUEUED__OperationQueued_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5617,7 +5674,7 @@ export interface components {
             kind: "operation_queued";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5627,12 +5684,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5640,20 +5697,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["OperationQueued"];
         };
         /** Event[Literal[<EventKind.OPERATION_STARTED: 'operation_started'>], OperationStarted] */
         Event_Literal_OPERATION_STARTED__OperationStarted_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5663,7 +5720,7 @@ export interface components {
             kind: "operation_started";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5673,12 +5730,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5686,20 +5743,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["OperationStarted"];
         };
         /** Event[Literal[<EventKind.OUTPUT_DROPPED: 'output_dropped'>], OutputDropped] */
         Event_Literal_OUTPUT_DROPPED__OutputDropped_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5709,7 +5766,7 @@ export interface components {
             kind: "output_dropped";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5719,12 +5776,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5732,20 +5789,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["OutputDropped"];
         };
         /** Event[Literal[<EventKind.PLACED: 'placed'>], Placed] */
         Event_Literal_PLACED__Placed_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5755,7 +5812,7 @@ export interface components {
             kind: "placed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5765,12 +5822,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5778,20 +5835,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Placed"];
         };
         /** Event[Literal[<EventKind.PRIORITY_CHANGED: 'priority_changed'>], PriorityChanged] */
         Event_Literal_PRIORITY_CHANGED__PriorityChanged_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5801,7 +5858,7 @@ export interface components {
             kind: "priority_changed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5811,12 +5868,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5824,20 +5881,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["PriorityChanged"];
         };
         /** Event[Literal[<EventKind.PROJECT_CHANGED: 'project_changed'>], ProjectChanged] */
         Event_Literal_PROJECT_CHANGED__ProjectChanged_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5847,7 +5904,7 @@ export interface components {
             kind: "project_changed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5857,12 +5914,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5870,20 +5927,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["ProjectChanged"];
         };
         /** Event[Literal[<EventKind.QUEUED: 'queued'>], Queued] */
         Event_Literal_QUEUED__Queued_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5893,7 +5950,7 @@ export interface components {
             kind: "queued";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5903,12 +5960,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5916,20 +5973,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Queued"];
         };
         /** Event[Literal[<EventKind.REACHABLE: 'reachable'>], Reachable] */
         Event_Literal_REACHABLE__Reachable_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5939,7 +5996,7 @@ export interface components {
             kind: "reachable";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5949,12 +6006,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -5962,20 +6019,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Reachable"];
         };
         /** Event[Literal[<EventKind.REQUEST_ANSWERED: 'request_answered'>], RequestAnswered] */
         Event_Literal_REQUEST_ANSWERED__RequestAnswered_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -5985,7 +6042,7 @@ export interface components {
             kind: "request_answered";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -5995,12 +6052,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6008,20 +6065,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["RequestAnswered"];
         };
         /** Event[Literal[<EventKind.RESUMED: 'resumed'>], Resumed] */
         Event_Literal_RESUMED__Resumed_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6031,7 +6088,7 @@ export interface components {
             kind: "resumed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6041,12 +6098,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6054,20 +6111,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Resumed"];
         };
         /** Event[Literal[<EventKind.RESUME_REQUESTED: 'resume_requested'>], ResumeRequested] */
         Event_Literal_RESUME_REQUESTED__ResumeRequested_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6077,7 +6134,7 @@ export interface components {
             kind: "resume_requested";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6087,12 +6144,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6100,20 +6157,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["ResumeRequested"];
         };
         /** Event[Literal[<EventKind.ROLLED_BACK: 'rolled_back'>], RolledBack] */
         Event_Literal_ROLLED_BACK__RolledBack_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6123,7 +6180,7 @@ export interface components {
             kind: "rolled_back";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6133,12 +6190,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6146,20 +6203,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["RolledBack"];
         };
         /** Event[Literal[<EventKind.RUNNING: 'running'>], Running] */
         Event_Literal_RUNNING__Running_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6169,7 +6226,7 @@ export interface components {
             kind: "running";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6179,12 +6236,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6192,20 +6249,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Running"];
         };
         /** Event[Literal[<EventKind.SAVE_FAILED: 'save_failed'>], SaveFailed] */
         Event_Literal_SAVE_FAILED__SaveFailed_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6215,7 +6272,7 @@ export interface components {
             kind: "save_failed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6225,12 +6282,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6238,20 +6295,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["SaveFailed"];
         };
         /** Event[Literal[<EventKind.SHELL_CLOSED: 'shell_closed'>], ShellClosed] */
         Event_Literal_SHELL_CLOSED__ShellClosed_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6261,7 +6318,7 @@ export interface components {
             kind: "shell_closed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6271,12 +6328,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6284,20 +6341,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["ShellClosed"];
         };
         /** Event[Literal[<EventKind.SHELL_OPENED: 'shell_opened'>], ShellOpened] */
         Event_Literal_SHELL_OPENED__ShellOpened_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6307,7 +6364,7 @@ export interface components {
             kind: "shell_opened";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6317,12 +6374,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6330,20 +6387,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["ShellOpened"];
         };
         /** Event[Literal[<EventKind.SIZE_CHANGED: 'size_changed'>], SizeChange] */
         Event_Literal_SIZE_CHANGED__SizeChange_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6353,7 +6410,7 @@ export interface components {
             kind: "size_changed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6363,12 +6420,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6376,20 +6433,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["SizeChange"];
         };
         /** Event[Literal[<EventKind.SOURCE_CHANGED: 'source_changed'>], SourceChanged] */
         Event_Literal_SOURCE_CHANGED__SourceChanged_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6399,7 +6456,7 @@ export interface components {
             kind: "source_changed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6409,12 +6466,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6422,20 +6479,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["SourceChanged"];
         };
         /** Event[Literal[<EventKind.STOP_AGREED: 'stop_agreed'>], StopAgreed] */
         Event_Literal_STOP_AGREED__StopAgreed_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6445,7 +6502,7 @@ export interface components {
             kind: "stop_agreed";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6455,12 +6512,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6468,20 +6525,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["StopAgreed"];
         };
         /** Event[Literal[<EventKind.STOP_REQUESTED: 'stop_requested'>], StopRequested] */
         Event_Literal_STOP_REQUESTED__StopRequested_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6491,7 +6548,7 @@ export interface components {
             kind: "stop_requested";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6501,12 +6558,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6514,20 +6571,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["StopRequested"];
         };
         /** Event[Literal[<EventKind.STRAGGLER_FOUND: 'straggler_found'>], StragglerFound] */
         Event_Literal_STRAGGLER_FOUND__StragglerFound_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6537,7 +6594,7 @@ export interface components {
             kind: "straggler_found";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6547,12 +6604,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6560,20 +6617,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["StragglerFound"];
         };
         /** Event[Literal[<EventKind.STRAGGLER_GONE: 'straggler_gone'>], StragglerGone] */
         Event_Literal_STRAGGLER_GONE__StragglerGone_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6583,7 +6640,7 @@ export interface components {
             kind: "straggler_gone";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6593,12 +6650,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6606,20 +6663,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["StragglerGone"];
         };
         /** Event[Literal[<EventKind.SUBMITTED: 'submitted'>], Submitted] */
         Event_Literal_SUBMITTED__Submitted_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6629,7 +6686,7 @@ export interface components {
             kind: "submitted";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6639,12 +6696,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6652,20 +6709,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Submitted"];
         };
         /** Event[Literal[<EventKind.UNREACHABLE: 'unreachable'>], Unreachable] */
         Event_Literal_UNREACHABLE__Unreachable_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6675,7 +6732,7 @@ export interface components {
             kind: "unreachable";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6685,12 +6742,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6698,20 +6755,20 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["Unreachable"];
         };
         /** Event[Literal[<EventKind.WEIGHTS_LOADED: 'weights_loaded'>], WeightsLoaded] */
         Event_Literal_WEIGHTS_LOADED__WeightsLoaded_: {
             /**
              * Id
-             * @description Position in the stream of all events.
+             * @description Position of the event in the stream of all events.
              */
             id: number;
             /**
              * At
              * Format: date-time
-             * @description When.
+             * @description Time of the event.
              */
             at: string;
             /**
@@ -6721,7 +6778,7 @@ export interface components {
             kind: "weights_loaded";
             /**
              * Job Id
-             * @description Job of the event.
+             * @description Id of the job.
              */
             job_id: string | null;
             /**
@@ -6731,12 +6788,12 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
             /**
              * Actor
-             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
+             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
              */
             actor: string;
             /**
@@ -6744,27 +6801,27 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
-            /** @description Its details. */
+            /** @description Details of the event. */
             data: components["schemas"]["WeightsLoaded"];
         };
         /**
          * Evidence
-         * @description A recorded figure that supports a finding.
+         * @description A recorded value that supports a finding.
          */
         Evidence: {
             /**
              * Name
-             * @description Metric, or category of the goodput ledger.
+             * @description Name of the metric, or of the category of the goodput ledger.
              */
             name: string;
             /**
              * Value
-             * @description Its value.
+             * @description Recorded value.
              */
             value: number;
             /**
              * Unit
-             * @description Its unit.
+             * @description Unit of the value.
              */
             unit: string;
         };
@@ -6775,65 +6832,66 @@ export interface components {
         ExitRecord: {
             /**
              * Outcome
-             * @description How it ended, from the trainer's outcome, the ranks' exits and the orders.
+             * @description Outcome of the share, from the trainer's outcome, the exits of the ranks, and the orders.
              * @enum {string}
              */
             outcome: "succeeded" | "stopped" | "failed" | "cancelled";
-            /** @description Why it failed. */
+            /** @description Failure, if the share failed. */
             failure: components["schemas"]["FailureInput"] | null;
             /**
              * Ranks
-             * @description Observed exits of ranks, in order of time.
+             * @description Observed exits of ranks, sorted by time.
              */
             ranks: components["schemas"]["RankExit"][];
             /**
              * Time
-             * @description Unix time, seconds.
+             * @description Unix time in seconds.
              */
             time: number;
             /**
              * Positions
-             * @description Positions of the ranks after a silence of most of the hang limit; empty without such a
-             *     silence at the end.
+             * @description Positions of the ranks after a silence that lasted most of the hang limit. Empty if no such
+             *     silence preceded the end.
              * @default []
              */
             positions?: components["schemas"]["RankPosition"][];
             /**
              * False Alarms
-             * @description Number of such silences that progress followed.
+             * @description Number of such silences after which the trainer made progress again.
              * @default 0
              */
             false_alarms?: number;
             /**
              * Unreported Commit
-             * @description Whether global rank 0 may have committed a checkpoint without writing its event.
+             * @description Whether global rank 0 may have committed a checkpoint without recording the event.
              * @default false
              */
             unreported_commit?: boolean;
         };
         /**
          * ExportRequest
-         * @description Body of export; every field is optional.
+         * @description Body of an export; every field is optional.
          */
         ExportRequest: {
             /**
              * Dtype
-             * @description Type of the written weights; the stored type when absent.
+             * @description Dtype of the written weights; when absent, the stored dtype.
              */
             dtype?: ("float32" | "bfloat16" | "float16") | null;
             /**
              * Root
-             * @description Storage root of the target; the checkpoint's own when absent.
+             * @description Storage root of the export; when absent, the checkpoint's storage root.
              */
             root?: string | null;
             /**
              * Name
-             * @description Its folder, in `exports` below the root; the checkpoint's id and the type when absent.
+             * @description Name of the target folder, in `exports` below the storage root; when absent, the checkpoint's
+             *     id and the dtype.
              */
             name?: string | null;
             /**
              * Shard Gib
-             * @description Largest total size of the tensors in one file; a larger tensor has its own file.
+             * @description Maximum total size of the tensors in one file; a larger tensor gets a file of its own.
              * @default 4
              */
             shard_gib?: number;
@@ -6845,28 +6903,28 @@ export interface components {
         ExportResult: {
             /**
              * Place
-             * @description Its folder, as `<root>:<relative path>`.
+             * @description Folder of the export, as `<root>:<relative path>`.
              */
             place: string;
             /**
              * Path
-             * @description The same folder as a path on the node.
+             * @description Folder of the export, as a path on the node.
              */
             path: string;
             /**
              * Dtype
-             * @description Type of the weights.
+             * @description Dtype of the written weights.
              * @enum {string}
              */
             dtype: "float32" | "bfloat16" | "float16";
             /**
              * Files
-             * @description Files in the folder.
+             * @description Number of files in the folder.
              */
             files: number;
             /**
              * Size
-             * @description Bytes of all of them.
+             * @description Total size of the files, in bytes.
              */
             size: number;
         };
@@ -6882,24 +6940,25 @@ export interface components {
             root: string;
             /**
              * Name
-             * @description Its folder, in `exports` below that root.
+             * @description Name of the target folder, in `exports` below the storage root.
              */
             name: string;
             /**
              * Dtype
-             * @description Type of the written weights.
+             * @description Dtype of the written weights.
              * @enum {string}
              */
             dtype: "float32" | "bfloat16" | "float16";
             /**
              * Shard Gib
-             * @description Largest total size of the tensors in one file; a larger tensor has its own file.
+             * @description Maximum total size of the tensors in one file; a larger tensor gets a file of its own.
              * @default 4
              */
             shard_gib: number;
             /**
              * Tokenizer
-             * @description Hugging Face tokenizer to export with the weights; absent for the byte tokenizer.
+             * @description Hugging Face tokenizer to export with the weights; absent if the job uses the byte
+             *     tokenizer.
              */
             tokenizer: string | null;
         };
@@ -6910,70 +6969,70 @@ export interface components {
         FactOwner: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the job.
              */
             id: string;
             /**
              * Name
-             * @description Name.
+             * @description Name of the job.
              */
             name: string;
         };
         /**
          * FactRow
-         * @description A value that differs between jobs.
+         * @description A fact with a value that differs between jobs.
          */
         FactRow: {
             /**
              * Name
-             * @description Its flat name, such as `optimizer.lr`.
+             * @description Flat name of the fact, such as `optimizer.lr`.
              */
             name: string;
             /**
              * Values
-             * @description The value of each job, in the order of the jobs; null for a job without it.
+             * @description Value in each job, in the order of `jobs`; null for a job without this fact.
              */
             values: (boolean | number | string | null)[];
         };
         /**
          * FactsComparison
-         * @description Configuration and summary of several jobs side by side.
+         * @description Comparison of the configuration and summary of several jobs.
          */
         FactsComparison: {
             /**
              * Jobs
-             * @description The jobs, in the order of the request.
+             * @description Jobs in the comparison, in the order of the request.
              */
             jobs: components["schemas"]["FactOwner"][];
             /**
              * Config
-             * @description Values of the configuration that differ.
+             * @description Facts of the configuration that differ between the jobs.
              */
             config: components["schemas"]["FactRow"][];
             /**
              * Summary
-             * @description Values of the summary that differ.
+             * @description Facts of the summary that differ between the jobs.
              */
             summary: components["schemas"]["FactRow"][];
             /**
              * Same
-             * @description Number of values that are the same in all jobs.
+             * @description Number of facts with the same value in all jobs.
              */
             same: number;
         };
         /**
          * FactsStored
-         * @description The facts of a job changed.
+         * @description The facts of a job have changed.
          */
         FactsStored: {
             /**
              * Config
-             * @description Number of values in its configuration.
+             * @description Number of facts in the configuration.
              */
             config: number;
             /**
              * Summary
-             * @description Number of values in its summary.
+             * @description Number of facts in the summary.
              */
             summary: number;
         };
@@ -6984,73 +7043,74 @@ export interface components {
         FailedTries: {
             /**
              * Count
-             * @description Number of failures.
+             * @description Number of consecutive failures.
              */
             count: number;
             /**
              * Since
              * Format: date-time
-             * @description When it first failed.
+             * @description Time of the first of these failures.
              */
             since: string;
             /**
              * Reason
-             * @description Why it failed last.
+             * @description Reason of the last failure.
              */
             reason: string;
             /**
              * Next At
-             * @description Earliest time of the next try; absent if it is now.
+             * @description Earliest time of the next try; absent if the operation may be tried now.
              */
             next_at: string | null;
         };
         /**
          * Failure
-         * @description The first failure of an attempt, as stored in `error.json` and on the server.
+         * @description First failure of an attempt, as stored in `error.json` and on the server.
          */
         Failure: {
-            /** @description Kind of the failure. */
+            /** @description Reason of the failure. */
             reason: components["schemas"]["FailureReason"];
             /**
              * Message
-             * @description One or two sentences: the given value, the needed one, the path or field.
+             * @description Failure in one or two sentences, with the given value, the required value, and path or
+             *     field.
              */
             message: string;
-            /** @description The remedy; the usual one for the reason if the writer named none. */
+            /** @description Remedy; by default the usual remedy for the reason. */
             remedy: components["schemas"]["Remedy"];
             /**
              * Rank
-             * @description Global rank that failed first; absent when no rank did.
+             * @description Global rank that failed first; absent if no rank failed.
              */
             rank: number | null;
             /**
              * Node
-             * @description Node of that rank.
+             * @description Node of the rank that failed first.
              */
             node: string | null;
             /**
              * Signal
-             * @description Signal that ended the rank, such as `SIGKILL`.
+             * @description Signal that ended the rank, such as `SIGKILL`; absent without one.
              */
             signal: string | null;
             /**
              * Exit Code
-             * @description Exit code of the rank.
+             * @description Exit code of the rank; absent without one.
              */
             exit_code: number | null;
             /**
              * Step
-             * @description Step of the failure.
+             * @description Step at which the failure occurred.
              */
             step: number | null;
             /**
              * Path
-             * @description File or folder at fault.
+             * @description File or folder that caused the failure.
              */
             path: string | null;
             /**
              * Metric
-             * @description Metric that a guard judged bad, such as `train/grad_norm`.
+             * @description Metric that a guard found bad, such as `train/grad_norm`.
              */
             metric: string | null;
             /**
@@ -7058,80 +7118,81 @@ export interface components {
              * @description Python traceback of the rank.
              */
             traceback: string | null;
-            /** @description Sequences that the next attempt leaves out, if the guard requires a rollback. */
+            /** @description Sequences that the next attempt skips, if a guard requires a rollback. */
             bad_window: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether another attempt may follow without using up the retry budget, for any reason: the job
-             *     was not at fault.
+             * @description Whether a retry does not use up the retry budget, whatever the reason, because the job did
+             *     not cause the failure.
              * @default false
              */
             free_retry: boolean;
             /**
              * Node At Fault
-             * @description Whether the failure counts against its node: a worker, a supervisor or torchrun failed there.
-             *     Ranks and their check leave it unset; `node_lost` counts without it.
+             * @description Whether the failure counts against its node, because a worker, supervisor or torchrun failed.
+             *     Ranks and the node's check never set this field; the reason `node_lost` counts without it.
              * @default false
              */
             node_at_fault: boolean;
-            /** @description Use of the memory, if it ran out. */
+            /** @description Use of the memory after an out-of-memory error. */
             memory: components["schemas"]["MemoryUse"] | null;
-            /** @description The checkpoint that could not be loaded, if one was at fault. */
+            /** @description Checkpoint that could not be loaded, if it caused the failure. */
             load: components["schemas"]["LoadFailure"] | null;
             /**
              * Environment
-             * @description Digest of the program's environment if its storage root lacks it: it is built before the next
-             *     attempt.
+             * @description Digest of the program's environment, if the storage root lacks it. The environment is then
+             *     built before the next attempt.
              */
             environment: string | null;
         };
         /**
          * Failure
-         * @description The first failure of an attempt, as stored in `error.json` and on the server.
+         * @description First failure of an attempt, as stored in `error.json` and on the server.
          */
         FailureInput: {
-            /** @description Kind of the failure. */
+            /** @description Reason of the failure. */
             reason: components["schemas"]["FailureReason"];
             /**
              * Message
-             * @description One or two sentences: the given value, the needed one, the path or field.
+             * @description Failure in one or two sentences, with the given value, the required value, and path or
+             *     field.
              */
             message: string;
-            /** @description The remedy; the usual one for the reason if the writer named none. */
+            /** @description Remedy; by default the usual remedy for the reason. */
             remedy?: components["schemas"]["RemedyInput"];
             /**
              * Rank
-             * @description Global rank that failed first; absent when no rank did.
+             * @description Global rank that failed first; absent if no rank failed.
              */
             rank?: number | null;
             /**
              * Node
-             * @description Node of that rank.
+             * @description Node of the rank that failed first.
              */
             node?: string | null;
             /**
              * Signal
-             * @description Signal that ended the rank, such as `SIGKILL`.
+             * @description Signal that ended the rank, such as `SIGKILL`; absent without one.
              */
             signal?: string | null;
             /**
              * Exit Code
-             * @description Exit code of the rank.
+             * @description Exit code of the rank; absent without one.
              */
             exit_code?: number | null;
             /**
              * Step
-             * @description Step of the failure.
+             * @description Step at which the failure occurred.
              */
             step?: number | null;
             /**
              * Path
-             * @description File or folder at fault.
+             * @description File or folder that caused the failure.
              */
             path?: string | null;
             /**
              * Metric
-             * @description Metric that a guard judged bad, such as `train/grad_norm`.
+             * @description Metric that a guard found bad, such as `train/grad_norm`.
              */
             metric?: string | null;
             /**
@@ -7139,36 +7200,36 @@ export interface components {
              * @description Python traceback of the rank.
              */
             traceback?: string | null;
-            /** @description Sequences that the next attempt leaves out, if the guard requires a rollback. */
+            /** @description Sequences that the next attempt skips, if a guard requires a rollback. */
             bad_window?: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether another attempt may follow without using up the retry budget, for any reason: the job
-             *     was not at fault.
+             * @description Whether a retry does not use up the retry budget, whatever the reason, because the job did
+             *     not cause the failure.
              * @default false
              */
             free_retry?: boolean;
             /**
              * Node At Fault
-             * @description Whether the failure counts against its node: a worker, a supervisor or torchrun failed there.
-             *     Ranks and their check leave it unset; `node_lost` counts without it.
+             * @description Whether the failure counts against its node, because a worker, supervisor or torchrun failed.
+             *     Ranks and the node's check never set this field; the reason `node_lost` counts without it.
              * @default false
              */
             node_at_fault?: boolean;
-            /** @description Use of the memory, if it ran out. */
+            /** @description Use of the memory after an out-of-memory error. */
             memory?: components["schemas"]["MemoryUse"] | null;
-            /** @description The checkpoint that could not be loaded, if one was at fault. */
+            /** @description Checkpoint that could not be loaded, if it caused the failure. */
             load?: components["schemas"]["LoadFailure"] | null;
             /**
              * Environment
-             * @description Digest of the program's environment if its storage root lacks it: it is built before the next
-             *     attempt.
+             * @description Digest of the program's environment, if the storage root lacks it. The environment is then
+             *     built before the next attempt.
              */
             environment?: string | null;
         };
         /**
          * FailureReason
-         * @description Why an attempt ended without success.
+         * @description Reason for which an attempt ended without success.
          * @enum {string}
          */
         FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "not_allowed" | "trainer_error" | "program_error" | "program_start_error" | "disk_limit";
@@ -7177,141 +7238,142 @@ export interface components {
          * @description Preview of a fork.
          */
         ForkPreview: {
-            /** @description The plan of the new job. */
+            /** @description Plan of the new job. */
             plan: components["schemas"]["Plan"];
             /**
              * Name
-             * @description Its name.
+             * @description Name of the new job.
              */
             name: string;
             /**
              * Checkpoint Id
-             * @description Checkpoint that it starts from.
+             * @description Id of the checkpoint that the new job loads.
              */
             checkpoint_id: string;
             /**
              * Step
-             * @description Step of that checkpoint.
+             * @description Step of the checkpoint.
              */
             step: number;
             /**
              * Start Step
-             * @description Completed steps of the new job at its start.
+             * @description Step at which the new job starts.
              */
             start_step: number;
             /**
              * Parts
-             * @description Parts that it loads.
+             * @description Parts of the checkpoint that the new job loads.
              */
             parts: components["schemas"]["CheckpointPart"][];
             /**
              * Guarantees
-             * @description Whether each aspect continues exactly, with a sentence.
+             * @description Whether each aspect of training continues exactly, with an explanation.
              */
             guarantees: components["schemas"]["Guarantee"][];
         };
         /**
          * ForkReply
-         * @description Answer to fork.
+         * @description Reply to a fork.
          */
         ForkReply: {
-            /** @description Preview of the new job; absent in a repeated request if the checkpoint was deleted since. */
+            /** @description Preview of the new job; absent in a repeated request if the checkpoint has been deleted. */
             preview: components["schemas"]["ForkPreview"] | null;
-            /** @description The new job; absent after a dry run. */
+            /** @description New job; absent after a dry run. */
             job: components["schemas"]["JobView"] | null;
         };
         /**
          * ForkRequest
-         * @description Body of fork; every field is optional.
+         * @description Body of a fork; every field is optional.
          */
         ForkRequest: {
             /**
              * Name
-             * @description Name of the new job; the other job's name with `-fork` when absent.
+             * @description Name of the new job; when absent, the other job's name with `-fork`.
              */
             name?: string | null;
             /**
              * Changes
-             * @description Changes to the other job's spec, by section; null removes a field (a JSON merge patch).
+             * @description Changes to the other job's spec, by section, as a JSON merge patch; null removes a field.
              */
             changes?: {
                 [key: string]: unknown;
             };
             /**
              * Parts
-             * @description Parts of the checkpoint to load. When absent: all parts, without the position in the data
-             *     if the new job has other data.
+             * @description Parts of the checkpoint to load. When absent: all parts, except the position in the data if
+             *     the new job has other data.
              */
             parts?: components["schemas"]["CheckpointPart"][] | null;
             /**
              * Dry Run
-             * @description Compute the preview only; store nothing.
+             * @description Whether to only compute the preview, and store nothing.
              * @default false
              */
             dry_run?: boolean;
         };
         /**
          * GoodputView
-         * @description The time of a job from its submission to its end, or to now.
+         * @description Use of a job's time from submission to its end, or to now.
          */
         GoodputView: {
             /**
              * Failures
-             * @description Attempts that failed; preempted attempts do not count.
+             * @description Number of failed attempts, without preempted attempts.
              */
             failures: number;
             /**
              * Mttf Seconds
-             * @description Mean time to failure: time of all attempts divided by failures; null without a failure.
+             * @description Mean time to failure: total time of all attempts divided by failures; null without
+             *     failures.
              */
             mttf_seconds: number | null;
             /**
              * Mttf Lower Seconds
-             * @description Lower bound of it, with a confidence of 95 %; null without attempts.
+             * @description Lower bound of the mean time to failure, at 95 % confidence; null without attempts.
              */
             mttf_lower_seconds: number | null;
             /**
              * Mttf Upper Seconds
-             * @description Upper bound of it, with a confidence of 95 %; null without a failure.
+             * @description Upper bound of the mean time to failure, at 95 % confidence; null without failures.
              */
             mttf_upper_seconds: number | null;
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
             /**
              * Since
              * Format: date-time
-             * @description Submission.
+             * @description Time of submission.
              */
             since: string;
             /**
              * Until
              * Format: date-time
-             * @description End of the job; the time of the answer while it has not ended.
+             * @description Time at which the job ended; if it has not ended, the time of the response.
              */
             until: string;
             /**
              * Wall Milliseconds
-             * @description Time from `since` to `until`: the exact sum of the categories.
+             * @description Time from `since` to `until`; equals the sum of the categories.
              */
             wall_milliseconds: number;
             /**
              * Categories
-             * @description Every category once, also those without time.
+             * @description All categories, including those without time.
              */
             categories: components["schemas"]["CategoryTime"][];
             /**
              * Goodput
              * @description Productive share of the wall time. Null without wall time, and if steps were reported without
-             *     their times, as by a program that does not log `perf/step_seconds`.
+             *     their durations, as by a program that does not log `perf/step_seconds`.
              */
             goodput: number | null;
             /**
              * Ettr
-             * @description Effective training time ratio; null before the job could run for a millisecond, and if
-             *     `goodput` is null.
+             * @description Effective training time ratio. Null until the job could run for at least a millisecond, and
+             *     if `goodput` is null.
              */
             ettr: number | null;
         };
@@ -7322,24 +7384,24 @@ export interface components {
         Guarantee: {
             /**
              * Name
-             * @description The aspect.
+             * @description Name of the aspect.
              * @enum {string}
              */
             name: "weights" | "optimizer" | "counters" | "data order" | "global batch" | "curve";
             /**
              * Holds
-             * @description Whether it continues exactly.
+             * @description Whether the aspect continues exactly.
              */
             holds: boolean;
             /**
              * Detail
-             * @description A sentence: how it continues, or why it does not and what happens instead.
+             * @description How the aspect continues, or why it does not and what happens instead, as a sentence.
              */
             detail: string;
         };
         /**
          * GuardSection
-         * @description Reaction to training that goes wrong without a crash.
+         * @description Reaction to training that fails without a crash: bad losses and hangs.
          */
         GuardSection: {
             /**
@@ -7351,28 +7413,29 @@ export interface components {
             non_finite_loss: "stop" | "rollback" | "ignore";
             /**
              * Loss Spike
-             * @description Action on a loss far above its recent values.
+             * @description Action on a loss far above the recent losses.
              * @default ignore
              * @enum {string}
              */
             loss_spike: "stop" | "rollback" | "ignore";
             /**
              * Spike Factor
-             * @description A loss this many standard deviations above the mean of the last logged losses is a spike.
+             * @description Threshold of a spike: the loss exceeds the mean of the last logged losses by this many
+             *     standard deviations.
              * @default 3
              */
             spike_factor: number;
             /**
              * Hang Seconds
-             * @description Silence of the trainer's heartbeat that counts as a hang during training. Other phases have
-             *     their own limits, never below this one.
+             * @description Time without a heartbeat of the trainer that counts as a hang during training. Other phases
+             *     have their own limits, which are never below this one.
              * @default 600
              */
             hang_seconds: number;
         };
         /**
          * GuardSection
-         * @description Reaction to training that goes wrong without a crash.
+         * @description Reaction to training that fails without a crash: bad losses and hangs.
          */
         GuardSectionInput: {
             /**
@@ -7384,21 +7447,22 @@ export interface components {
             non_finite_loss?: "stop" | "rollback" | "ignore";
             /**
              * Loss Spike
-             * @description Action on a loss far above its recent values.
+             * @description Action on a loss far above the recent losses.
              * @default ignore
              * @enum {string}
              */
             loss_spike?: "stop" | "rollback" | "ignore";
             /**
              * Spike Factor
-             * @description A loss this many standard deviations above the mean of the last logged losses is a spike.
+             * @description Threshold of a spike: the loss exceeds the mean of the last logged losses by this many
+             *     standard deviations.
              * @default 3
              */
             spike_factor?: number;
             /**
              * Hang Seconds
-             * @description Silence of the trainer's heartbeat that counts as a hang during training. Other phases have
-             *     their own limits, never below this one.
+             * @description Time without a heartbeat of the trainer that counts as a hang during training. Other phases
+             *     have their own limits, which are never below this one.
              * @default 600
              */
             hang_seconds?: number;
@@ -7410,13 +7474,13 @@ export interface components {
         Hardware: {
             /**
              * Device
-             * @description Kind of its slots.
+             * @description Kind of the node's slots.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Slots
-             * @description Slots that it offers.
+             * @description Number of slots that the node offers.
              */
             slots: number;
             /**
@@ -7426,12 +7490,12 @@ export interface components {
             device_name: string;
             /**
              * Device Memory Bytes
-             * @description Memory of one slot: of one GPU, or of the host divided by its slots.
+             * @description Memory of one slot: of its GPU, or the host's memory divided by the number of slots.
              */
             device_memory_bytes: number;
             /**
              * Cores
-             * @description CPU cores.
+             * @description Number of CPU cores.
              */
             cores: number;
             /**
@@ -7441,29 +7505,29 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description Isolation of ranks from the node's own files. `user`: a Unix user for each attempt.
-             *     `namespace`: the same with users of a user namespace. `none`: code of a job can read the node's
-             *     token.
+             * @description Isolation of ranks from files of the node. `user`: each attempt runs as a Unix user of its
+             *     own. `namespace`: the same, with users of a user namespace. `none`: a job's code can read the
+             *     node's token.
              * @default none
              * @enum {string}
              */
             isolation: "user" | "namespace" | "none";
             /**
              * Accelerators
-             * @description The device of each slot, in the order of the slots; empty on a node with CPU slots, and from
-             *     a worker that does not list devices.
+             * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, and if the
+             *     worker does not list devices.
              * @default []
              */
             accelerators: components["schemas"]["Accelerator"][];
             /**
              * Driver
-             * @description Version of the accelerators' driver.
+             * @description Version of the driver for the accelerators.
              */
             driver: string | null;
         };
         /**
          * HardwareCalibration
-         * @description Calibration of a kind of hardware from finished runs.
+         * @description Calibration for one kind of hardware, from finished runs.
          */
         HardwareCalibration: {
             /**
@@ -7475,10 +7539,10 @@ export interface components {
             /**
              * Fitted At
              * Format: date-time
-             * @description When the newest run was included.
+             * @description Time at which the newest run was included.
              */
             fitted_at: string;
-            /** @description Coefficients, and their error on the runs. */
+            /** @description Coefficients, and their prediction error on the runs. */
             calibration: components["schemas"]["Calibration"];
         };
         /**
@@ -7488,13 +7552,13 @@ export interface components {
         HardwareInput: {
             /**
              * Device
-             * @description Kind of its slots.
+             * @description Kind of the node's slots.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Slots
-             * @description Slots that it offers.
+             * @description Number of slots that the node offers.
              */
             slots: number;
             /**
@@ -7504,12 +7568,12 @@ export interface components {
             device_name: string;
             /**
              * Device Memory Bytes
-             * @description Memory of one slot: of one GPU, or of the host divided by its slots.
+             * @description Memory of one slot: of its GPU, or the host's memory divided by the number of slots.
              */
             device_memory_bytes: number;
             /**
              * Cores
-             * @description CPU cores.
+             * @description Number of CPU cores.
              */
             cores: number;
             /**
@@ -7519,32 +7583,32 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description Isolation of ranks from the node's own files. `user`: a Unix user for each attempt.
-             *     `namespace`: the same with users of a user namespace. `none`: code of a job can read the node's
-             *     token.
+             * @description Isolation of ranks from files of the node. `user`: each attempt runs as a Unix user of its
+             *     own. `namespace`: the same, with users of a user namespace. `none`: a job's code can read the
+             *     node's token.
              * @default none
              * @enum {string}
              */
             isolation?: "user" | "namespace" | "none";
             /**
              * Accelerators
-             * @description The device of each slot, in the order of the slots; empty on a node with CPU slots, and from
-             *     a worker that does not list devices.
+             * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, and if the
+             *     worker does not list devices.
              * @default []
              */
             accelerators?: components["schemas"]["AcceleratorInput"][];
             /**
              * Driver
-             * @description Version of the accelerators' driver.
+             * @description Version of the driver for the accelerators.
              */
             driver?: string | null;
         };
         /**
          * Heartbeat
-         * @description `heartbeat.json`: proof that the trainer makes progress, and its phase.
+         * @description `heartbeat.json`: proof that the trainer makes progress, with its phase.
          */
         Heartbeat: {
-            /** @description Current activity. */
+            /** @description Current phase of the trainer. */
             phase: components["schemas"]["Phase"];
             /**
              * Step
@@ -7553,36 +7617,36 @@ export interface components {
             step: number;
             /**
              * Time
-             * @description Unix time, seconds.
+             * @description Unix time in seconds.
              */
             time: number;
             /**
              * Steps
-             * @description Total steps, if a program reports them.
+             * @description Total number of steps, if a program reports it.
              */
             steps?: number | null;
             /**
              * Answers
-             * @description Orders and requests that a program supports, by its calls of `should_stop`, `should_save` and
-             *     `request`.
+             * @description Orders and requests that a program supports, as shown by its calls to `should_stop`,
+             *     `should_save` and `request`.
              * @default []
              */
             answers?: ("stop" | "save" | "profile" | "memory_snapshot")[];
         };
         /**
          * Hindrance
-         * @description Cause of lost training time; docs/advice.md has the rule of each.
+         * @description Cause of lost training time; docs/advice.md has the rule for each cause.
          * @enum {string}
          */
         Hindrance: "data_wait" | "collectives" | "straggler" | "saves" | "lost_steps" | "compilation" | "recompilation" | "garbage_collection" | "validation" | "startup" | "small_micro_batches" | "full_memory";
         /**
          * HistogramView
-         * @description Counts of values in bins of equal width.
+         * @description Histogram: counts of values in bins of equal width.
          */
         HistogramView: {
             /**
              * Edges
-             * @description Ascending edges of the bins, one more than bins; empty without a finite value.
+             * @description Edges of the bins, ascending, one more than bins; empty if no value is finite.
              */
             edges: number[];
             /**
@@ -7597,7 +7661,7 @@ export interface components {
             nan: number;
             /**
              * Positive Infinity
-             * @description Number of infinite values.
+             * @description Number of values of plus infinity.
              */
             positive_infinity: number;
             /**
@@ -7613,22 +7677,22 @@ export interface components {
         HostSample: {
             /**
              * Load
-             * @description Processes of the machine that run or wait for a core, as a mean over one minute.
+             * @description Number of processes that run or wait for a core of the machine, as a mean over one minute.
              */
             load: number;
             /**
              * Memory Bytes
-             * @description Memory: the limit of the worker's cgroup, or the machine's memory.
+             * @description Memory limit of the worker's cgroup, or memory of the machine.
              */
             memory_bytes: number;
             /**
              * Memory Used Bytes
-             * @description Memory in use without caches that the kernel can drop.
+             * @description Memory in use, without caches that the kernel can drop.
              */
             memory_used_bytes: number;
             /**
              * Disks
-             * @description Space of the storage roots that are folders, and of the node's own folder.
+             * @description Space of each storage root that is a folder, and of the node's own folder.
              * @default []
              */
             disks: components["schemas"]["DiskSample"][];
@@ -7640,29 +7704,29 @@ export interface components {
         HostSampleInput: {
             /**
              * Load
-             * @description Processes of the machine that run or wait for a core, as a mean over one minute.
+             * @description Number of processes that run or wait for a core of the machine, as a mean over one minute.
              */
             load: number;
             /**
              * Memory Bytes
-             * @description Memory: the limit of the worker's cgroup, or the machine's memory.
+             * @description Memory limit of the worker's cgroup, or memory of the machine.
              */
             memory_bytes: number;
             /**
              * Memory Used Bytes
-             * @description Memory in use without caches that the kernel can drop.
+             * @description Memory in use, without caches that the kernel can drop.
              */
             memory_used_bytes: number;
             /**
              * Disks
-             * @description Space of the storage roots that are folders, and of the node's own folder.
+             * @description Space of each storage root that is a folder, and of the node's own folder.
              * @default []
              */
             disks?: components["schemas"]["DiskSampleInput"][];
         };
         /**
          * Identity
-         * @description Identity of a supervisor process: no other process ever has the same.
+         * @description Identity of a supervisor process, which no other process ever shares.
          */
         Identity: {
             /**
@@ -7688,10 +7752,10 @@ export interface components {
         };
         /**
          * ImportRequest
-         * @description Body of an import: an ended run, without its points.
+         * @description Body of an import: a run that has ended, without its points.
          */
         ImportRequest: {
-            /** @description The run. */
+            /** @description Run to import. */
             run: components["schemas"]["ImportedRunInput"];
             /**
              * Name
@@ -7701,84 +7765,84 @@ export interface components {
             name: string;
             /**
              * Description
-             * @description What it was for.
+             * @description Purpose of the run.
              * @default
              */
             description?: string;
             /**
              * Tags
-             * @description Words to filter by.
+             * @description Tags by which lists of jobs can be filtered.
              * @default []
              */
             tags?: string[];
             /**
              * Project
-             * @description Project of the job; it must exist.
+             * @description Existing project for the job.
              * @default default
              * @example vision
              */
             project?: string;
             /**
              * Command
-             * @description Words of the command, if the tool recorded it.
+             * @description Command of the run, word by word, if the tool recorded it.
              * @default []
              */
             command?: string[];
             /**
              * Arguments
-             * @description Its configuration, in the form of `program.arguments`.
+             * @description Configuration of the run, in the form of `program.arguments`.
              */
             arguments?: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * State
-             * @description How it ended; `stopped` if the tool recorded no end.
+             * @description Final state of the run; `stopped` if the tool recorded no end.
              * @enum {string}
              */
             state: "succeeded" | "failed" | "stopped" | "cancelled";
             /**
              * Reason
-             * @description How it ended, in the words of the tool.
+             * @description Reason for the end, as text from the tool.
              * @default
              */
             reason?: string;
             /**
              * Start Time
-             * @description When it started.
+             * @description Time at which the run started.
              */
             start_time: number;
             /**
              * Seconds
-             * @description Time from the start to its end, or to its last sign of life.
+             * @description Duration from the start of the run to its end, or to its last record.
              */
             seconds: number;
             /**
              * Last Step
-             * @description Greatest step of its points.
+             * @description Highest step of all points.
              */
             last_step: number;
             /**
              * Loss
-             * @description Last loss, for lists.
+             * @description Last loss of the run, shown in lists of jobs.
              */
             loss?: number | string | null;
         };
         /**
          * ImportView
-         * @description An imported run, and the progress of its import.
+         * @description An imported run, and the progress of the import.
          */
         ImportView: {
             /**
              * Job Id
-             * @description Its job.
+             * @description Id of the job that the run became.
              */
             job_id: string;
-            /** @description The run. */
+            /** @description Imported run. */
             run: components["schemas"]["ImportedRun"];
             /**
              * Received
-             * @description Points that the server has; the import is complete once it has all of `run.points`.
+             * @description Number of points that the server has received; the import is complete at `run.points`.
              */
             received: number;
         };
@@ -7789,34 +7853,34 @@ export interface components {
         Imported: {
             /**
              * Tool
-             * @description The tool.
+             * @description Tool that recorded the run.
              * @enum {string}
              */
             tool: "wandb" | "mlflow" | "tensorboard";
             /**
              * Run Id
-             * @description Name of the run in that tool.
+             * @description Name of the run in the tool.
              */
             run_id: string;
             /**
              * Points
-             * @description Number of points in all series.
+             * @description Total number of points in all series.
              */
             points: number;
         };
         /**
          * ImportedPoints
-         * @description Body with the next points of an import.
+         * @description Body of a request with the next points of an import.
          */
         ImportedPoints: {
             /**
              * Start
-             * @description Number of points before these.
+             * @description Number of points that precede these points in the import.
              */
             start: number;
             /**
              * Series
-             * @description The points; the same series may continue in the next request.
+             * @description Next points, by series; a series may continue in the next request.
              */
             series: components["schemas"]["ImportedSeries"][];
         };
@@ -7827,37 +7891,38 @@ export interface components {
         ImportedRun: {
             /**
              * Tool
-             * @description The tool.
+             * @description Tool that recorded the run.
              * @enum {string}
              */
             tool: "wandb" | "mlflow" | "tensorboard";
             /**
              * Run Id
-             * @description Name of the run in that tool.
+             * @description Name of the run in the tool.
              */
             run_id: string;
             /**
              * Digest
-             * @description SHA-256 of the imported content; the same content is stored once.
+             * @description SHA-256 of the imported content; the same content is only stored once.
              */
             digest: string;
             /**
              * Summary
-             * @description Last or best values that the tool stores separately from the series.
+             * @description Last or best values that the tool stores apart from the series.
              */
             summary: {
                 [key: string]: number | string;
             };
             /**
              * Renamed
-             * @description Original name of each renamed series, by its new name; illegal names are replaced.
+             * @description Original name of each renamed series, by new name. An import renames a series with an illegal
+             *     name.
              */
             renamed: {
                 [key: string]: string;
             };
             /**
              * Points
-             * @description Number of points in all series.
+             * @description Total number of points in all series.
              */
             points: number;
         };
@@ -7868,43 +7933,44 @@ export interface components {
         ImportedRunInput: {
             /**
              * Tool
-             * @description The tool.
+             * @description Tool that recorded the run.
              * @enum {string}
              */
             tool: "wandb" | "mlflow" | "tensorboard";
             /**
              * Run Id
-             * @description Name of the run in that tool.
+             * @description Name of the run in the tool.
              */
             run_id: string;
             /**
              * Digest
-             * @description SHA-256 of the imported content; the same content is stored once.
+             * @description SHA-256 of the imported content; the same content is only stored once.
              */
             digest: string;
             /**
              * Summary
-             * @description Last or best values that the tool stores separately from the series.
+             * @description Last or best values that the tool stores apart from the series.
              */
             summary?: {
                 [key: string]: number | string;
             };
             /**
              * Renamed
-             * @description Original name of each renamed series, by its new name; illegal names are replaced.
+             * @description Original name of each renamed series, by new name. An import renames a series with an illegal
+             *     name.
              */
             renamed?: {
                 [key: string]: string;
             };
             /**
              * Points
-             * @description Number of points in all series.
+             * @description Total number of points in all series.
              */
             points: number;
         };
         /**
          * ImportedSeries
-         * @description Points of one series, by ascending step.
+         * @description Points of one series, sorted by step, ascending.
          */
         ImportedSeries: {
             /**
@@ -7914,7 +7980,7 @@ export interface components {
             name: string;
             /**
              * Points
-             * @description Step, time and value of each.
+             * @description Step, time and value of each point.
              */
             points: [
                 number,
@@ -7924,12 +7990,12 @@ export interface components {
         };
         /**
          * IntervalOutcome
-         * @description Outcome of a job with one save interval.
+         * @description Outcome of a job with one interval between saves.
          */
         IntervalOutcome: {
             /**
              * Wall Milliseconds
-             * @description From the submission to the end, or to now.
+             * @description Time from submission to the end, or to now.
              */
             wall_milliseconds: number;
             /**
@@ -7939,18 +8005,18 @@ export interface components {
             goodput: number | null;
             /**
              * Expected Ettr
-             * @description Expected ETTR of a long run with these saves, by the published formula; null for the recorded
-             *     outcome, without a failure and without saves.
+             * @description Expected ETTR of a long run with this save interval, by the published formula. Null for the
+             *     recorded outcome, and without failures or saves.
              */
             expected_ettr: number | null;
             /**
              * Kept Steps
-             * @description Steps that the job keeps.
+             * @description Number of steps that the job keeps.
              */
             kept_steps: number;
             /**
              * Lost Steps
-             * @description Steps that are repeated.
+             * @description Number of lost steps, which the job repeats.
              */
             lost_steps: number;
             /**
@@ -7960,18 +8026,18 @@ export interface components {
             lost_milliseconds: number;
             /**
              * Save Stall Milliseconds
-             * @description Time for which saves hold up training.
+             * @description Time for which saves stall training.
              */
             save_stall_milliseconds: number;
         };
         /**
          * JobCounts
-         * @description Counts of jobs.
+         * @description Numbers of jobs.
          */
         JobCounts: {
             /**
              * By State
-             * @description Number of jobs by state, for every state.
+             * @description Number of jobs in each state; every state is present.
              */
             by_state: {
                 [key: string]: number;
@@ -7984,12 +8050,12 @@ export interface components {
         JobDeleted: Record<string, never>;
         /**
          * JobDeletedView
-         * @description The answer to the deletion of a job with its checkpoints.
+         * @description Reply to the deletion of a job and its checkpoints.
          */
         JobDeletedView: {
             /**
              * Operations
-             * @description Operations that remove them from storage.
+             * @description Operations that remove the checkpoints from storage.
              */
             operations: components["schemas"]["OperationView"][];
         };
@@ -7998,11 +8064,11 @@ export interface components {
          * @description A job reached a final state.
          */
         JobEnded: {
-            /** @description The final state. */
+            /** @description Final state of the job. */
             state: components["schemas"]["JobState"];
             /**
              * Reason
-             * @description Why.
+             * @description Reason for the final state.
              */
             reason: string | null;
         };
@@ -8025,13 +8091,13 @@ export interface components {
             kind: "save" | "profile" | "memory_snapshot";
             /**
              * Steps
-             * @description Steps that a profile or the history of a memory snapshot covers.
+             * @description Number of steps in a profile, or in the history of a memory snapshot.
              * @default 3
              */
             steps?: number;
             /**
              * Ranks
-             * @description Ranks that record: global rank 0, or every rank.
+             * @description Ranks that record: only global rank 0, or all ranks.
              * @default first
              * @enum {string}
              */
@@ -8039,67 +8105,68 @@ export interface components {
         };
         /**
          * JobRequestView
-         * @description A request on a running job, and its answer.
+         * @description A request on a running job, and the trainer's response.
          */
         JobRequestView: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the request.
              */
             id: string;
-            /** @description The request. */
+            /** @description Kind and parameters of the request. */
             request: components["schemas"]["Request"];
-            /** @description The answer, once there is one. */
+            /** @description Response of the trainer; null until it arrives. */
             answer: components["schemas"]["RequestAnswer"] | null;
             /**
              * Created At
              * Format: date-time
-             * @description When it was requested.
+             * @description Time of the request.
              */
             created_at: string;
         };
         /**
          * JobSpec
-         * @description A complete training job: what runs, resources and reaction to failures.
+         * @description A complete training job: what it runs, its resources, and its reaction to failures.
          *
-         *     A job runs the built-in trainer, with model, data and training, or a `program`. The spec is
-         *     immutable after submission; overrides of a resume are stored on the attempt.
+         *     A job runs either a `program`, or the built-in trainer with the sections `model`, `data` and
+         *     `training`. The spec is immutable after submission; the overrides of a resume are stored with
+         *     the attempt.
          */
         JobSpec: {
             /**
              * Name
-             * @description Name in lists and references; need not be unique.
+             * @description Name of the job in lists and references; several jobs may share it.
              * @default job
              * @example llama-7
              */
             name: string;
             /**
              * Description
-             * @description What the job is for.
+             * @description Purpose of the job, as free text.
              * @default
              */
             description: string;
             /**
              * Tags
-             * @description Words to filter by.
+             * @description Tags by which lists of jobs can be filtered.
              * @default []
              */
             tags: string[];
             /**
              * Project
-             * @description Project whose share and quotas the job's slots count towards; it must exist.
+             * @description Existing project of the job; the job's slots count towards the project's share and quotas.
              * @default default
              * @example vision
              */
             project: string;
             /**
-             * @description A program of the user's own, instead of the built-in trainer. Leave out the trainer's
-             *     sections then: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
-             *     `activation_checkpoint`, `compile`, `quantization` and `validation`.
+             * @description A program of the user's own that runs instead of the built-in trainer. A job with a program
+             *     must not have the trainer's sections: `model`, `data`, `training`, `optimizer`, `lr_schedule`,
+             *     `parallelism`, `activation_checkpoint`, `compile`, `quantization` and `validation`.
              */
             program: components["schemas"]["ProgramSection"] | null;
             /**
-             * @description The model.
+             * @description Model to train.
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
@@ -8111,7 +8178,7 @@ export interface components {
              */
             model: components["schemas"]["ModelSection"];
             /**
-             * @description The training text and its tokenizer.
+             * @description Training text and tokenizer.
              * @default {
              *       "source": "corpus",
              *       "corpus": "python-stdlib",
@@ -8125,7 +8192,7 @@ export interface components {
              */
             data: components["schemas"]["DataSection"];
             /**
-             * @description Length, batch and precision.
+             * @description Number of steps, batch size and precision.
              * @default {
              *       "steps": 100,
              *       "seq_len": 128,
@@ -8144,7 +8211,7 @@ export interface components {
              */
             training: components["schemas"]["TrainingSection"];
             /**
-             * @description The optimizer.
+             * @description Optimizer and its settings.
              * @default {
              *       "name": "adamw",
              *       "lr": 0.0003,
@@ -8159,7 +8226,7 @@ export interface components {
              */
             optimizer: components["schemas"]["OptimizerSection"];
             /**
-             * @description The learning rate over time.
+             * @description Learning rate as a function of the step.
              * @default {
              *       "name": "warmup_stable_decay",
              *       "warmup_steps": 10,
@@ -8169,7 +8236,7 @@ export interface components {
              */
             lr_schedule: components["schemas"]["LrScheduleSection"];
             /**
-             * @description The parallel axes.
+             * @description Sizes of the parallel axes, and their options.
              * @default {
              *       "dp_replicate": 1,
              *       "dp_shard": -1,
@@ -8187,7 +8254,7 @@ export interface components {
              */
             parallelism: components["schemas"]["ParallelismSection"];
             /**
-             * @description What backward recomputes.
+             * @description Activations that the backward pass recomputes.
              * @default {
              *       "mode": "none",
              *       "memory_budget": 0.5
@@ -8195,7 +8262,7 @@ export interface components {
              */
             activation_checkpoint: components["schemas"]["ActivationCheckpointSection"];
             /**
-             * @description torch.compile.
+             * @description Options of torch.compile.
              * @default {
              *       "enabled": "auto",
              *       "backend": "inductor"
@@ -8203,7 +8270,7 @@ export interface components {
              */
             compile: components["schemas"]["CompileSection"];
             /**
-             * @description Low-precision matrix products.
+             * @description Low-precision matrix products in training.
              * @default {
              *       "recipe": "none",
              *       "exclude": [
@@ -8214,7 +8281,7 @@ export interface components {
              */
             quantization: components["schemas"]["QuantizationSection"];
             /**
-             * @description What is saved, when and where.
+             * @description Content, times and storage of checkpoints, and their retention.
              * @default {
              *       "root": "checkpoints",
              *       "interval_steps": "auto",
@@ -8232,7 +8299,7 @@ export interface components {
              */
             checkpoint: components["schemas"]["CheckpointSection"];
             /**
-             * @description Where it runs.
+             * @description Slots, nodes and priority of the job.
              * @default {
              *       "world_size": 1,
              *       "spare_nodes": 0,
@@ -8244,7 +8311,7 @@ export interface components {
              */
             resources: components["schemas"]["ResourcesSection"];
             /**
-             * @description What follows a failure.
+             * @description Reaction to a failed attempt.
              * @default {
              *       "max_retries": 2,
              *       "backoff_seconds": 5,
@@ -8260,7 +8327,7 @@ export interface components {
              */
             retry: components["schemas"]["RetrySection"];
             /**
-             * @description What follows a loss that goes wrong.
+             * @description Reaction to a loss that is not finite or that spikes, and to a hang.
              * @default {
              *       "non_finite_loss": "stop",
              *       "loss_spike": "ignore",
@@ -8279,9 +8346,9 @@ export interface components {
             validation: components["schemas"]["ValidationSection"];
             /**
              * Env
-             * @description Environment variables of the ranks. Where jobs may not bring code, only the variables in
-             *     docs/environment.md are legal. Values are stored encrypted; views mask those of all other
-             *     variables.
+             * @description Environment variables of the ranks. Where jobs must not bring code, only the variables in
+             *     docs/environment.md are legal. Values are stored encrypted; views mask the values of variables
+             *     that docs/environment.md does not list.
              */
             env: {
                 [key: string]: string;
@@ -8289,46 +8356,47 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description A complete training job: what runs, resources and reaction to failures.
+         * @description A complete training job: what it runs, its resources, and its reaction to failures.
          *
-         *     A job runs the built-in trainer, with model, data and training, or a `program`. The spec is
-         *     immutable after submission; overrides of a resume are stored on the attempt.
+         *     A job runs either a `program`, or the built-in trainer with the sections `model`, `data` and
+         *     `training`. The spec is immutable after submission; the overrides of a resume are stored with
+         *     the attempt.
          */
         JobSpecInput: {
             /**
              * Name
-             * @description Name in lists and references; need not be unique.
+             * @description Name of the job in lists and references; several jobs may share it.
              * @default job
              * @example llama-7
              */
             name?: string;
             /**
              * Description
-             * @description What the job is for.
+             * @description Purpose of the job, as free text.
              * @default
              */
             description?: string;
             /**
              * Tags
-             * @description Words to filter by.
+             * @description Tags by which lists of jobs can be filtered.
              * @default []
              */
             tags?: string[];
             /**
              * Project
-             * @description Project whose share and quotas the job's slots count towards; it must exist.
+             * @description Existing project of the job; the job's slots count towards the project's share and quotas.
              * @default default
              * @example vision
              */
             project?: string;
             /**
-             * @description A program of the user's own, instead of the built-in trainer. Leave out the trainer's
-             *     sections then: `model`, `data`, `training`, `optimizer`, `lr_schedule`, `parallelism`,
-             *     `activation_checkpoint`, `compile`, `quantization` and `validation`.
+             * @description A program of the user's own that runs instead of the built-in trainer. A job with a program
+             *     must not have the trainer's sections: `model`, `data`, `training`, `optimizer`, `lr_schedule`,
+             *     `parallelism`, `activation_checkpoint`, `compile`, `quantization` and `validation`.
              */
             program?: components["schemas"]["ProgramSectionInput"] | null;
             /**
-             * @description The model.
+             * @description Model to train.
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
@@ -8340,7 +8408,7 @@ export interface components {
              */
             model?: components["schemas"]["ModelSectionInput"];
             /**
-             * @description The training text and its tokenizer.
+             * @description Training text and tokenizer.
              * @default {
              *       "source": "corpus",
              *       "corpus": "python-stdlib",
@@ -8354,7 +8422,7 @@ export interface components {
              */
             data?: components["schemas"]["DataSectionInput"];
             /**
-             * @description Length, batch and precision.
+             * @description Number of steps, batch size and precision.
              * @default {
              *       "steps": 100,
              *       "seq_len": 128,
@@ -8373,7 +8441,7 @@ export interface components {
              */
             training?: components["schemas"]["TrainingSectionInput"];
             /**
-             * @description The optimizer.
+             * @description Optimizer and its settings.
              * @default {
              *       "name": "adamw",
              *       "lr": 0.0003,
@@ -8388,7 +8456,7 @@ export interface components {
              */
             optimizer?: components["schemas"]["OptimizerSectionInput"];
             /**
-             * @description The learning rate over time.
+             * @description Learning rate as a function of the step.
              * @default {
              *       "name": "warmup_stable_decay",
              *       "warmup_steps": 10,
@@ -8398,7 +8466,7 @@ export interface components {
              */
             lr_schedule?: components["schemas"]["LrScheduleSectionInput"];
             /**
-             * @description The parallel axes.
+             * @description Sizes of the parallel axes, and their options.
              * @default {
              *       "dp_replicate": 1,
              *       "dp_shard": -1,
@@ -8416,7 +8484,7 @@ export interface components {
              */
             parallelism?: components["schemas"]["ParallelismSectionInput"];
             /**
-             * @description What backward recomputes.
+             * @description Activations that the backward pass recomputes.
              * @default {
              *       "mode": "none",
              *       "memory_budget": 0.5
@@ -8424,7 +8492,7 @@ export interface components {
              */
             activation_checkpoint?: components["schemas"]["ActivationCheckpointSectionInput"];
             /**
-             * @description torch.compile.
+             * @description Options of torch.compile.
              * @default {
              *       "enabled": "auto",
              *       "backend": "inductor"
@@ -8432,7 +8500,7 @@ export interface components {
              */
             compile?: components["schemas"]["CompileSectionInput"];
             /**
-             * @description Low-precision matrix products.
+             * @description Low-precision matrix products in training.
              * @default {
              *       "recipe": "none",
              *       "exclude": [
@@ -8443,7 +8511,7 @@ export interface components {
              */
             quantization?: components["schemas"]["QuantizationSectionInput"];
             /**
-             * @description What is saved, when and where.
+             * @description Content, times and storage of checkpoints, and their retention.
              * @default {
              *       "root": "checkpoints",
              *       "interval_steps": "auto",
@@ -8461,7 +8529,7 @@ export interface components {
              */
             checkpoint?: components["schemas"]["CheckpointSectionInput"];
             /**
-             * @description Where it runs.
+             * @description Slots, nodes and priority of the job.
              * @default {
              *       "world_size": 1,
              *       "spare_nodes": 0,
@@ -8473,7 +8541,7 @@ export interface components {
              */
             resources?: components["schemas"]["ResourcesSectionInput"];
             /**
-             * @description What follows a failure.
+             * @description Reaction to a failed attempt.
              * @default {
              *       "max_retries": 2,
              *       "backoff_seconds": 5,
@@ -8489,7 +8557,7 @@ export interface components {
              */
             retry?: components["schemas"]["RetrySectionInput"];
             /**
-             * @description What follows a loss that goes wrong.
+             * @description Reaction to a loss that is not finite or that spikes, and to a hang.
              * @default {
              *       "non_finite_loss": "stop",
              *       "loss_spike": "ignore",
@@ -8508,9 +8576,9 @@ export interface components {
             validation?: components["schemas"]["ValidationSectionInput"];
             /**
              * Env
-             * @description Environment variables of the ranks. Where jobs may not bring code, only the variables in
-             *     docs/environment.md are legal. Values are stored encrypted; views mask those of all other
-             *     variables.
+             * @description Environment variables of the ranks. Where jobs must not bring code, only the variables in
+             *     docs/environment.md are legal. Values are stored encrypted; views mask the values of variables
+             *     that docs/environment.md does not list.
              */
             env?: {
                 [key: string]: string;
@@ -8518,65 +8586,65 @@ export interface components {
         };
         /**
          * JobState
-         * @description Summarised state of a job.
+         * @description State of a job, summarised from its attempts.
          * @enum {string}
          */
         JobState: "queued" | "starting" | "running" | "stopping" | "succeeded" | "failed" | "stopped" | "cancelled";
         /**
          * JobSummary
-         * @description A row of the jobs table.
+         * @description Summary of a job: a row in the table of jobs.
          */
         JobSummary: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the job.
              */
             id: string;
             /**
              * Name
-             * @description Name; need not be unique.
+             * @description Name of the job; several jobs may share it.
              */
             name: string;
             /**
              * Tags
-             * @description Tags to filter by.
+             * @description Tags by which lists of jobs can be filtered.
              */
             tags: string[];
             /**
              * Project
-             * @description Project of the job, which its slots count towards.
+             * @description Project of the job; the job's slots count towards the project's share and quotas.
              */
             project: string;
-            /** @description Summarised state. */
+            /** @description State of the job, summarised from its attempts. */
             state: components["schemas"]["JobState"];
             /**
              * Reason
-             * @description Why it waits, or why it ended.
+             * @description Reason why the job waits or has ended.
              */
             reason: string | null;
             /**
              * Attempt
-             * @description Number of the current attempt; 0 before the first.
+             * @description Number of the current attempt; 0 before the first attempt.
              */
             attempt: number;
             /**
              * World Size
-             * @description Slots of the current attempt, or those requested.
+             * @description Number of slots of the current attempt, or before an attempt, of the spec.
              */
             world_size: number;
             /**
              * Min World Size
-             * @description Fewest slots of an elastic job; null for a job of a fixed size.
+             * @description Minimum number of slots of an elastic job; null for a job of a fixed size.
              */
             min_world_size: number | null;
             /**
              * Max World Size
-             * @description Most slots of an elastic job; null for a job of a fixed size.
+             * @description Maximum number of slots of an elastic job; null for a job of a fixed size.
              */
             max_world_size: number | null;
             /**
              * Layout
-             * @description Layout in words, such as `HSDP 2x2`.
+             * @description Layout as text, such as `HSDP 2x2`.
              */
             layout: string;
             /**
@@ -8584,91 +8652,91 @@ export interface components {
              * @description Priority in the queue.
              */
             priority: number;
-            /** @description Its progress. */
+            /** @description Progress of the current attempt. */
             progress: components["schemas"]["Progress"];
             /**
              * Created At
              * Format: date-time
-             * @description When it was submitted.
+             * @description Time of submission.
              */
             created_at: string;
             /**
              * Updated At
              * Format: date-time
-             * @description Time of its last event.
+             * @description Time of the job's last event.
              */
             updated_at: string;
             /**
              * Started At
-             * @description When its first attempt was placed.
+             * @description Time at which the first attempt was placed.
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description When it reached a final state.
+             * @description Time at which the job reached a final state.
              */
             ended_at: string | null;
             /**
              * Imported From
-             * @description Tool that recorded an imported job; null for a job that runs here.
+             * @description Tool that recorded an imported job; null for other jobs.
              */
             imported_from: ("wandb" | "mlflow" | "tensorboard") | null;
         };
         /**
          * JobView
-         * @description One job with all fields.
+         * @description A job with all of its fields.
          */
         JobView: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the job.
              */
             id: string;
             /**
              * Name
-             * @description Name; need not be unique.
+             * @description Name of the job; several jobs may share it.
              */
             name: string;
             /**
              * Tags
-             * @description Tags to filter by.
+             * @description Tags by which lists of jobs can be filtered.
              */
             tags: string[];
             /**
              * Project
-             * @description Project of the job, which its slots count towards.
+             * @description Project of the job; the job's slots count towards the project's share and quotas.
              */
             project: string;
-            /** @description Summarised state. */
+            /** @description State of the job, summarised from its attempts. */
             state: components["schemas"]["JobState"];
             /**
              * Reason
-             * @description Why it waits, or why it ended.
+             * @description Reason why the job waits or has ended.
              */
             reason: string | null;
             /**
              * Attempt
-             * @description Number of the current attempt; 0 before the first.
+             * @description Number of the current attempt; 0 before the first attempt.
              */
             attempt: number;
             /**
              * World Size
-             * @description Slots of the current attempt, or those requested.
+             * @description Number of slots of the current attempt, or before an attempt, of the spec.
              */
             world_size: number;
             /**
              * Min World Size
-             * @description Fewest slots of an elastic job; null for a job of a fixed size.
+             * @description Minimum number of slots of an elastic job; null for a job of a fixed size.
              */
             min_world_size: number | null;
             /**
              * Max World Size
-             * @description Most slots of an elastic job; null for a job of a fixed size.
+             * @description Maximum number of slots of an elastic job; null for a job of a fixed size.
              */
             max_world_size: number | null;
             /**
              * Layout
-             * @description Layout in words, such as `HSDP 2x2`.
+             * @description Layout as text, such as `HSDP 2x2`.
              */
             layout: string;
             /**
@@ -8676,33 +8744,33 @@ export interface components {
              * @description Priority in the queue.
              */
             priority: number;
-            /** @description Its progress. */
+            /** @description Progress of the current attempt. */
             progress: components["schemas"]["Progress"];
             /**
              * Created At
              * Format: date-time
-             * @description When it was submitted.
+             * @description Time of submission.
              */
             created_at: string;
             /**
              * Updated At
              * Format: date-time
-             * @description Time of its last event.
+             * @description Time of the job's last event.
              */
             updated_at: string;
             /**
              * Started At
-             * @description When its first attempt was placed.
+             * @description Time at which the first attempt was placed.
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description When it reached a final state.
+             * @description Time at which the job reached a final state.
              */
             ended_at: string | null;
             /**
              * Imported From
-             * @description Tool that recorded an imported job; null for a job that runs here.
+             * @description Tool that recorded an imported job; null for other jobs.
              */
             imported_from: ("wandb" | "mlflow" | "tensorboard") | null;
             /**
@@ -8710,78 +8778,78 @@ export interface components {
              * @description Purpose of the job.
              */
             description: string;
-            /** @description The submitted spec, with masked secrets. */
+            /** @description Submitted spec, with masked secrets. */
             spec: components["schemas"]["JobSpec"];
             /**
              * Set Fields
-             * @description Fields of `spec` that differ from their default, such as `training.steps`.
+             * @description Fields of `spec` that differ from their defaults, such as `training.steps`.
              */
             set_fields: string[];
             /**
-             * @description `spec` with the overrides of the pending launch. Without a pending launch: with the overrides
-             *     of the newest attempt and the values of `auto` on its slots.
+             * @description `spec` with the overrides of the pending launch. Without a pending launch: `spec` with the
+             *     overrides of the newest attempt, and with `auto` resolved for its slots.
              */
             effective_spec: components["schemas"]["JobSpec"];
             /**
              * Changes
-             * @description Differences of `effective_spec` from `spec`.
+             * @description Differences between `spec` and `effective_spec`.
              */
             changes: components["schemas"]["Difference"][];
-            /** @description Desired state of its current attempt. */
+            /** @description Desired state of the current attempt. */
             desired: components["schemas"]["DesiredState"];
             /** @description Launch that is not placed yet. */
             pending: components["schemas"]["PendingLaunch"] | null;
-            /** @description The scheduler's last change of its number of slots. */
+            /** @description Last change to the number of slots by the scheduler. */
             size_change: components["schemas"]["SizeChange"] | null;
-            /** @description The import of an imported job. */
+            /** @description Progress of the import; null if the job is not imported. */
             imported: components["schemas"]["ImportView"] | null;
-            /** @description Configuration and summary from a program's script or from another tool; null without any. */
+            /** @description Configuration and summary from a program's script or another tool; null without them. */
             facts: components["schemas"]["RunFacts"] | null;
             /**
              * Forked From
-             * @description Checkpoint of another job that this job was forked from.
+             * @description Checkpoint of another job from which this job was forked.
              */
             forked_from: string | null;
             /**
              * Fork Parts
-             * @description Parts of that checkpoint that it loaded.
+             * @description Parts of the other job's checkpoint that this job loaded.
              */
             fork_parts: components["schemas"]["CheckpointPart"][] | null;
-            /** @description The newest attempt. */
+            /** @description Newest attempt of the job. */
             current_attempt: components["schemas"]["AttemptView"] | null;
             /**
              * Active Seconds
-             * @description Total time of its ended attempts, each from its placement; null before the first has
+             * @description Total duration of the ended attempts, each from its placement; null until the first has
              *     ended.
              */
             active_seconds: number | null;
-            /** @description Suggested action for a failed job. */
+            /** @description Suggested action on a failed job. */
             next_action: components["schemas"]["NextAction"] | null;
             /**
              * Retries Left
-             * @description Number of further failures that would be retried.
+             * @description Number of further failures after which the server would retry.
              */
             retries_left: number;
             /**
              * Verbs
-             * @description Commands that are legal now; the first one is the most likely.
+             * @description Commands that are legal now; the most likely command is first.
              */
             verbs: ("stop" | "cancel" | "resume" | "resize" | "save" | "delete")[];
             /**
              * Priority Words
-             * @description Name of its priority, such as `high`, or its number if it has no name.
+             * @description Name of the priority, such as `high`; without a name, its number.
              */
             priority_words: string;
         };
         /**
          * LabelChange
-         * @description Body of a change of labels.
+         * @description Body of a change to the labels of a node.
          */
         LabelChange: {
             /**
              * Labels
-             * @description Values by key. They override the worker's settings, also after it registers again. Null
-             *     removes such a value; then the worker's own applies again.
+             * @description New values, by key. They override the labels in the worker's settings, even after the worker
+             *     registers again. Null removes an override, so that the worker's own value applies again.
              */
             labels: {
                 [key: string]: string | null;
@@ -8789,7 +8857,7 @@ export interface components {
         };
         /**
          * Layout
-         * @description The resolved parallel axes (`trainyard.axes`); ranks are ordered by `MESH_AXES`.
+         * @description Sizes of the parallel axes (`trainyard.axes`); ranks are ordered by `MESH_AXES`.
          */
         Layout: {
             /**
@@ -8825,66 +8893,69 @@ export interface components {
         };
         /**
          * LayoutOption
-         * @description One legal layout of a world size.
+         * @description A legal layout for a world size.
          */
         LayoutOption: {
-            /** @description The parallel axes. */
+            /** @description Sizes of the parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The layout in words, such as `HSDP 2x2`; for a program the number of slots.
+             * @description Layout as text, such as `HSDP 2x2`; for a program, the number of slots.
              */
             name: string;
             /**
-             * @description Split of the global batch, with the job's own micro-batch size if it is legal. Absent for a
-             *     program.
+             * @description Split of the global batch, with the job's own micro-batch size if it is legal on this layout.
+             *     Absent for a program.
              */
             batch: components["schemas"]["BatchPlan"] | null;
-            /** @description Its stages; absent without pipeline parallelism. */
+            /** @description Stages of the pipeline; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
             /** @description Peak memory of the fullest rank; absent for a program. */
             memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
-             * @description Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
-             *     corrected estimate with its margin is compared.
+             * @description Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
+             *     hardware are known, the corrected estimate with its margin decides.
              */
             fits: boolean | null;
-            /** @description Predicted step; absent for a program and for unknown hardware. */
+            /** @description Predicted speed; absent for a program and for unknown hardware. */
             speed: components["schemas"]["SpeedEstimate"] | null;
         };
         /**
          * LineSkipped
-         * @description A line of a run's file is unreadable and was skipped.
+         * @description A line in a file of the run directory is unreadable and was skipped.
          */
         LineSkipped: {
             /**
              * File
-             * @description File of the run directory.
+             * @description Name of the file in the run directory.
              */
             file: string;
             /**
              * Offset
-             * @description First byte of the line.
+             * @description Offset of the line's first byte.
              */
             offset: number;
             /**
              * Error
-             * @description The error in the line.
+             * @description Error in the line.
              */
             error: string;
         };
         /**
          * LoadFailure
-         * @description The checkpoint that an attempt could not load.
+         * @description Checkpoint that an attempt could not load.
          */
         LoadFailure: {
             /**
              * Checkpoint Id
-             * @description Its id.
+             * @description Id of the checkpoint.
              */
             checkpoint_id: string;
-            /** @description Why it is unusable; absent after an error of the storage, which may be temporary. */
+            /**
+             * @description Fault that makes the checkpoint unusable; absent after a storage error, which may be
+             *     temporary.
+             */
             fault: components["schemas"]["CheckpointFault"] | null;
         };
         /**
@@ -8894,23 +8965,23 @@ export interface components {
         LogLine: {
             /**
              * Number
-             * @description Line number in the rank's log, from 0.
+             * @description Number of the line in the rank's log, from 0.
              */
             number: number;
             /**
              * Text
-             * @description The line.
+             * @description Text of the line.
              */
             text: string;
         };
         /**
          * LogMatches
-         * @description Lines of one rank's log that contain a text, in order.
+         * @description Lines from the log of one rank that contain a text, in the order of the log.
          */
         LogMatches: {
             /**
              * Attempt
-             * @description Attempt.
+             * @description Number of the attempt.
              */
             attempt: number;
             /**
@@ -8920,23 +8991,23 @@ export interface components {
             rank: number;
             /**
              * Lines
-             * @description The lines that match.
+             * @description Lines that contain the text.
              */
             lines: components["schemas"]["LogLine"][];
             /**
              * Next Line
-             * @description Line at which to continue the search; absent at the end of the log.
+             * @description Number of the line at which the search can continue; absent at the end of the log.
              */
             next_line: number | null;
         };
         /**
          * LogPage
-         * @description A range of lines of one rank's log.
+         * @description A range of lines from the log of one rank.
          */
         LogPage: {
             /**
              * Attempt
-             * @description Attempt.
+             * @description Number of the attempt.
              */
             attempt: number;
             /**
@@ -8946,38 +9017,38 @@ export interface components {
             rank: number;
             /**
              * Ranks
-             * @description Ranks with a log.
+             * @description Ranks that have a log.
              */
             ranks: number[];
             /**
              * Lines
-             * @description The lines.
+             * @description Lines of the range.
              */
             lines: components["schemas"]["LogLine"][];
             /**
              * First Line
-             * @description Number of the first stored line.
+             * @description Number of the first line that is still stored.
              */
             first_line: number;
             /**
              * Total Lines
-             * @description Lines written so far.
+             * @description Number of lines written so far.
              */
             total_lines: number;
             /**
              * First Error Line
-             * @description First line that looks like an error.
+             * @description Number of the first line that looks like an error.
              */
             first_error_line: number | null;
             /**
              * Dropped Bytes
-             * @description Bytes that the quota dropped.
+             * @description Number of bytes that were dropped because of the quota.
              */
             dropped_bytes: number;
             /**
              * Open Line
-             * @description The incomplete last line, such as a progress bar: its number is `total_lines`, and it may
-             *     still change. Absent if the output ends with a complete line.
+             * @description Last line if it is incomplete, such as a progress bar. Its number is `total_lines`, and its
+             *     text may still change. Absent if the last line is complete.
              */
             open_line: string | null;
         };
@@ -8993,7 +9064,7 @@ export interface components {
             rank: number;
             /**
              * Lines
-             * @description Lines of its output so far.
+             * @description Number of lines of output so far.
              */
             lines: number;
         };
@@ -9004,24 +9075,24 @@ export interface components {
         LosingJob: {
             /**
              * Job Id
-             * @description Id; the job may have been deleted.
+             * @description Id of the job, which may have been deleted.
              */
             job_id: string;
             /**
              * Name
-             * @description Its name.
+             * @description Name of the job.
              */
             name: string;
             /**
              * Lost Slot Milliseconds
-             * @description Slot-time of its repeated steps.
+             * @description Slot-time of the job's lost steps, which it repeated.
              */
             lost_slot_milliseconds: number;
-            /** @description The most frequent reason of its failures; null if none is recorded. */
+            /** @description Most frequent failure reason of the job; null if none is recorded. */
             reason: components["schemas"]["FailureReason"] | null;
             /**
              * Failures
-             * @description Its attempts that failed and were not preempted, over its whole life.
+             * @description Number of failed attempts in the job's whole life, without preempted attempts.
              */
             failures: number;
         };
@@ -9029,35 +9100,37 @@ export interface components {
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
          *
-         *     Each length is given in steps, or in tokens of global batches in the field `..._tokens`.
+         *     Each length is given in steps, or, in the field `..._tokens`, in tokens of global batches.
          */
         LrScheduleSection: {
             /**
              * Name
-             * @description `warmup_stable_decay` holds the peak until its decay starts; `cosine` decays immediately.
+             * @description Schedule after the warm-up. `warmup_stable_decay` holds the peak until the decay starts;
+             *     `cosine` decays immediately.
              * @default warmup_stable_decay
              * @enum {string}
              */
             name: "warmup_stable_decay" | "cosine";
             /**
              * Warmup Steps
-             * @description Steps of the linear rise to the peak; when absent, at most the length of the schedule.
+             * @description Number of steps of the linear rise to the peak. The default is shortened to the length of the
+             *     schedule.
              * @default 10
              */
             warmup_steps: number;
             /**
              * Warmup Tokens
-             * @description The same in tokens, instead of `warmup_steps`.
+             * @description Length of the linear rise to the peak in tokens, instead of `warmup_steps`.
              */
             warmup_tokens: number | null;
             /**
              * Decay Steps
-             * @description Length of the decay of `warmup_stable_decay`; a fifth of the total when absent.
+             * @description Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total.
              */
             decay_steps: number | null;
             /**
              * Decay Tokens
-             * @description The same in tokens, instead of `decay_steps`.
+             * @description Length of the decay in tokens, instead of `decay_steps`.
              */
             decay_tokens: number | null;
             /**
@@ -9069,18 +9142,18 @@ export interface components {
             decay_shape: "linear" | "cosine" | "sqrt";
             /**
              * Min Lr Ratio
-             * @description Rate at the end, as a share of the peak.
+             * @description Learning rate at the end of the schedule, as a share of the peak.
              * @default 0.1
              */
             min_lr_ratio: number;
             /**
              * Total Steps
-             * @description Step at which the decay ends; the submitted `training.steps` when absent.
+             * @description Step at which the schedule ends; if absent, the submitted `training.steps`.
              */
             total_steps: number | null;
             /**
              * Total Tokens
-             * @description The same in tokens, instead of `total_steps`.
+             * @description Number of tokens at which the schedule ends, instead of `total_steps`.
              */
             total_tokens: number | null;
         };
@@ -9088,35 +9161,37 @@ export interface components {
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
          *
-         *     Each length is given in steps, or in tokens of global batches in the field `..._tokens`.
+         *     Each length is given in steps, or, in the field `..._tokens`, in tokens of global batches.
          */
         LrScheduleSectionInput: {
             /**
              * Name
-             * @description `warmup_stable_decay` holds the peak until its decay starts; `cosine` decays immediately.
+             * @description Schedule after the warm-up. `warmup_stable_decay` holds the peak until the decay starts;
+             *     `cosine` decays immediately.
              * @default warmup_stable_decay
              * @enum {string}
              */
             name?: "warmup_stable_decay" | "cosine";
             /**
              * Warmup Steps
-             * @description Steps of the linear rise to the peak; when absent, at most the length of the schedule.
+             * @description Number of steps of the linear rise to the peak. The default is shortened to the length of the
+             *     schedule.
              * @default 10
              */
             warmup_steps?: number;
             /**
              * Warmup Tokens
-             * @description The same in tokens, instead of `warmup_steps`.
+             * @description Length of the linear rise to the peak in tokens, instead of `warmup_steps`.
              */
             warmup_tokens?: number | null;
             /**
              * Decay Steps
-             * @description Length of the decay of `warmup_stable_decay`; a fifth of the total when absent.
+             * @description Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total.
              */
             decay_steps?: number | null;
             /**
              * Decay Tokens
-             * @description The same in tokens, instead of `decay_steps`.
+             * @description Length of the decay in tokens, instead of `decay_steps`.
              */
             decay_tokens?: number | null;
             /**
@@ -9128,24 +9203,24 @@ export interface components {
             decay_shape?: "linear" | "cosine" | "sqrt";
             /**
              * Min Lr Ratio
-             * @description Rate at the end, as a share of the peak.
+             * @description Learning rate at the end of the schedule, as a share of the peak.
              * @default 0.1
              */
             min_lr_ratio?: number;
             /**
              * Total Steps
-             * @description Step at which the decay ends; the submitted `training.steps` when absent.
+             * @description Step at which the schedule ends; if absent, the submitted `training.steps`.
              */
             total_steps?: number | null;
             /**
              * Total Tokens
-             * @description The same in tokens, instead of `total_steps`.
+             * @description Number of tokens at which the schedule ends, instead of `total_steps`.
              */
             total_tokens?: number | null;
         };
         /**
          * Manifest
-         * @description `manifest.json` of a checkpoint: its contents, and the checksums that prove it complete.
+         * @description `manifest.json` of a checkpoint: its contents, with checksums that prove it is complete.
          */
         Manifest: {
             /**
@@ -9161,29 +9236,29 @@ export interface components {
             checkpoint_id: string;
             /**
              * Job Id
-             * @description Job that wrote it.
+             * @description Id of the job that wrote the checkpoint.
              */
             job_id: string;
             /**
              * Attempt
-             * @description Attempt that wrote it.
+             * @description Number of the attempt that wrote the checkpoint.
              */
             attempt: number;
             /**
              * Created At
              * Format: date-time
-             * @description When the manifest was written, in UTC.
+             * @description Time at which the manifest was written, in UTC.
              */
             created_at: string;
-            /** @description Counters and data position. */
+            /** @description Counters of the job and its position in the data. */
             train_state: components["schemas"]["TrainState"];
             /** @description Counters at the start of the attempt; absent in checkpoints of older versions. */
             start: components["schemas"]["TrainState"] | null;
-            /** @description Layout that wrote it; any other layout may load it. */
+            /** @description Layout of the attempt that wrote the checkpoint; any other layout may load it. */
             layout: components["schemas"]["Layout"];
             /**
              * Seed
-             * @description Seed of the job; seed and counters are the complete random state.
+             * @description Seed of the job. Seed and counters determine the whole random state.
              */
             seed: number;
             /**
@@ -9191,20 +9266,17 @@ export interface components {
              * @description Digest of the job's spec as submitted.
              */
             spec_digest: string;
-            /**
-             * @description The effective spec, including overrides, without `env`; absent in checkpoints of older
-             *     versions.
-             */
+            /** @description Effective spec, with overrides and without `env`; absent in checkpoints of older versions. */
             spec: components["schemas"]["JobSpec"] | null;
             /**
              * Code Digest
-             * @description Digest of the files of `model.code`; absent without them, and in checkpoints of older
+             * @description Digest of the files of `model.code`; absent without such files, and in checkpoints of older
              *     versions.
              */
             code_digest: string | null;
             /**
              * Parent
-             * @description Parent checkpoint of the attempt.
+             * @description Id of the attempt's parent checkpoint; null for a fresh start.
              */
             parent: string | null;
             /**
@@ -9214,19 +9286,19 @@ export interface components {
             kind: string;
             /**
              * Param Dtype
-             * @description Type of the stored weights.
+             * @description Dtype of the stored weights.
              */
             param_dtype: string;
             /** @description Section `model` of the spec; absent in checkpoints of older versions. */
             model: components["schemas"]["ModelSection"] | null;
             /**
              * Seq Len
-             * @description Length in tokens of the training sequences.
+             * @description Length of the training sequences, in tokens.
              */
             seq_len: number | null;
             /**
              * Torch Version
-             * @description Version of torch that wrote it.
+             * @description Version of torch that wrote the checkpoint.
              */
             torch_version: string;
             /**
@@ -9236,12 +9308,12 @@ export interface components {
             save_seconds: number;
             /**
              * Files
-             * @description Every data file and the indexes.
+             * @description All data files and indexes.
              */
             files: components["schemas"]["ManifestFile"][];
             /**
              * Writers
-             * @description The ranks that wrote tensors, in order; empty in checkpoints of older versions.
+             * @description Ranks that wrote tensors, ascending; empty in checkpoints of older versions.
              * @default []
              */
             writers: components["schemas"]["ManifestWriter"][];
@@ -9253,43 +9325,43 @@ export interface components {
         ManifestFile: {
             /**
              * Path
-             * @description Relative to the checkpoint's folder.
+             * @description Path of the file, relative to the checkpoint's folder.
              */
             path: string;
             /**
              * Size
-             * @description Bytes.
+             * @description Size of the file, in bytes.
              */
             size: number;
             /**
              * Xxh3 128
-             * @description Checksum of its content, in hexadecimal.
+             * @description Checksum of the file's content, in hexadecimal.
              */
             xxh3_128: string;
         };
         /**
          * ManifestWriter
-         * @description The share of the tensors that one rank wrote.
+         * @description Data files that one rank wrote.
          */
         ManifestWriter: {
             /**
              * Rank
-             * @description Global rank.
+             * @description Global rank of the writer.
              */
             rank: number;
             /**
              * Size
-             * @description Bytes of its files.
+             * @description Total size of the rank's data files, in bytes.
              */
             size: number;
             /**
              * Files
-             * @description Data files that it wrote.
+             * @description Number of the rank's data files.
              */
             files: number;
             /**
              * Write Seconds
-             * @description Time to write them, including shards received from other ranks.
+             * @description Time in which the rank wrote its files, including shards received from other ranks.
              */
             write_seconds: number;
         };
@@ -9300,24 +9372,24 @@ export interface components {
         MemoryEstimate: {
             /**
              * Peak At
-             * @description The backward with the peak: of the loss, the head, the last block or, at the end, the
-             *     embedding.
+             * @description Backward pass in which the peak occurs: of the loss, of the head, of the last block or, at
+             *     the end, of the embedding.
              * @enum {string}
              */
             peak_at: "loss" | "head" | "block" | "embedding";
             /**
              * Weights
-             * @description The rank's shard of the stored weights.
+             * @description Rank's shard of the stored weights.
              */
             weights: number;
             /**
              * Gradients
-             * @description Accumulated gradients of earlier micro-batches; their shards at the end of the step.
+             * @description Accumulated gradients of earlier micro-batches; at the end of the step, their shards.
              */
             gradients: number;
             /**
              * Optimizer States
-             * @description The rank's shard of both moments.
+             * @description Rank's shard of both moments.
              */
             optimizer_states: number;
             /**
@@ -9327,183 +9399,184 @@ export interface components {
             gathered: number;
             /**
              * Activations
-             * @description Activations that backward still needs, saved or recomputed.
+             * @description Activations that the backward pass still needs, saved or recomputed.
              */
             activations: number;
             /**
              * Logits
-             * @description Logits of one chunk of tokens, and values that the loss derives from them.
+             * @description Logits of one chunk of tokens, and values that the loss computes from them.
              */
             logits: number;
             /**
              * Slack
-             * @description Memory that the allocator reserves beyond the short-lived parts above.
+             * @description Memory that the allocator reserves in addition to the short-lived parts above.
              */
             slack: number;
             /**
              * Total
-             * @description Sum of the parts.
+             * @description Sum of all parts.
              */
             total: number;
         };
         /**
          * MemoryRates
-         * @description Bytes of a rank for each estimated byte, by the part of the estimate.
+         * @description Actual bytes of a rank per estimated byte, by part of the estimate.
          */
         MemoryRates: {
             /**
              * Fixed
-             * @description Bytes beyond all parts.
+             * @description Bytes in addition to all parts, independent of the estimate.
              */
             fixed: number;
             /**
              * Lasting
-             * @description Weights, gradients and optimizer states.
+             * @description Factor for weights, gradients and optimizer states.
              */
             lasting: number;
             /**
              * Gathered
-             * @description Gathered weights and gradients of the active layers.
+             * @description Factor for gathered weights and gradients of the active layers.
              */
             gathered: number;
             /**
              * Activations
-             * @description Activations.
+             * @description Factor for activations.
              */
             activations: number;
             /**
              * Logits
-             * @description Logits, their log-softmax and gradients.
+             * @description Factor for logits, their log-softmax and their gradients.
              */
             logits: number;
         };
         /**
          * MemoryUse
-         * @description Memory of a rank on its device when it ran out, in bytes.
+         * @description Memory of a rank on its device at the time of an out-of-memory error, in bytes.
          */
         MemoryUse: {
             /**
              * Device
-             * @description `cuda` or `cpu`.
+             * @description Kind of device: `cuda` or `cpu`.
              */
             device: string;
             /**
              * Total Bytes
-             * @description Memory of the device, or of the host.
+             * @description Total memory of the device, or of the host.
              */
             total_bytes: number;
             /**
              * Reserved Bytes
-             * @description Reserved by the allocator; on a CPU the resident set.
+             * @description Memory that the allocator has reserved; on a CPU, the resident set.
              */
             reserved_bytes: number;
             /**
              * Allocated Bytes
-             * @description Used by tensors; on a CPU the resident set.
+             * @description Memory that tensors use; on a CPU, the resident set.
              */
             allocated_bytes: number;
             /**
              * Weights Bytes
-             * @description Weights, without temporarily gathered ones.
+             * @description Memory of the weights, without temporarily gathered weights.
              */
             weights_bytes: number;
             /**
              * Gradients Bytes
-             * @description Gradients, without unreduced ones.
+             * @description Memory of the gradients, without gradients that are not reduced yet.
              */
             gradients_bytes: number;
             /**
              * Optimizer Bytes
-             * @description States of the optimizer.
+             * @description Memory of the optimizer states.
              */
             optimizer_bytes: number;
             /**
              * Rest Bytes
-             * @description The rest: activations, gathered tensors, buffers; on a CPU also the program.
+             * @description Other memory: activations, gathered tensors and buffers; on a CPU also the program.
              */
             rest_bytes: number;
         };
         /**
          * MessagesReply
-         * @description Ids for a worker to claim. As with the broker, an id grants nothing; only a claim does.
+         * @description Ids for a worker to claim. An id grants nothing, as with the broker; only a claim grants.
          */
         MessagesReply: {
             /**
              * Attempts
-             * @description Ids of attempts with an unclaimed share on the node.
+             * @description Ids of attempts with a share on the node that is not claimed yet.
              * @default []
              */
             attempts: string[];
             /**
              * Operations
-             * @description Ids of unclaimed operations that were given to the node.
+             * @description Ids of operations that are assigned to the node and not claimed yet.
              * @default []
              */
             operations: string[];
         };
         /**
          * MessagesRequest
-         * @description Long poll of a worker that does not use the broker.
+         * @description Long poll for messages by a worker that does not use the broker.
          */
         MessagesRequest: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Node
-             * @description Its name.
+             * @description Name of the worker's node.
              */
             node: string;
             /**
              * Wait Seconds
-             * @description Longest time that the server holds the poll while it has no message.
+             * @description Maximum time for which the server holds the poll while it has no message.
              * @default 25
              */
             wait_seconds?: number;
             /**
              * Known
-             * @description Ids of launches and operations that it is starting; the server does not send them again.
+             * @description Ids of launches and operations that the worker is starting; the server does not resend
+             *     them.
              * @default []
              */
             known?: string[];
         };
         /**
          * MetricsDropped
-         * @description Points of an attempt were dropped; one event for each limit.
+         * @description Points of metrics were dropped; there is one event per limit.
          */
         MetricsDropped: {
             /**
              * What
-             * @description The quantity that exceeds its limit.
+             * @description Quantity that exceeded its limit: number of series, or highest step.
              * @enum {string}
              */
             what: "series" | "steps";
             /**
              * Limit
-             * @description The limit.
+             * @description Value of the limit.
              */
             limit: number;
             /**
              * First
-             * @description First dropped series or step.
+             * @description Name of the first dropped series, or first dropped step.
              */
             first: string | number;
         };
         /**
          * MetricsStored
-         * @description Points were stored.
+         * @description Points of metrics were stored.
          */
         MetricsStored: {
             /**
              * Step
-             * @description Highest step of the report.
+             * @description Highest step in the report.
              */
             step: number;
             /**
              * Values
-             * @description Points of the newest step by metric name; NaN and infinity as strings.
+             * @description Values of the newest step, by name of the metric; NaN and infinity are strings.
              */
             values: {
                 [key: string]: number;
@@ -9518,28 +9591,28 @@ export interface components {
         MetricsView: {
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
             /**
              * Names
-             * @description All metric names of the job.
+             * @description Names of all metrics of the job.
              */
             names: string[];
             /**
              * Last Step
-             * @description Highest step on the lineage.
+             * @description Highest step of the lineage.
              */
             last_step: number;
             /**
              * Curves
-             * @description The requested curves.
+             * @description Requested curves.
              */
             curves: components["schemas"]["CurveView"][];
         };
         /**
          * ModelSection
-         * @description The model: a size of a known family, optionally with single shapes changed.
+         * @description The model: a named size of a family, optionally with some dimensions changed.
          */
         ModelSection: {
             /**
@@ -9568,12 +9641,13 @@ export interface components {
             size: string;
             /**
              * Factory
-             * @description Own model, as `package.module:build`, instead of a family; only if the settings allow it.
+             * @description The user's own model, as `package.module:build`, instead of a family. Legal only if the
+             *     settings allow it.
              */
             factory: string | null;
             /**
              * Code
-             * @description Folder to add to the import path for `factory`, such as `data:own_model`.
+             * @description Folder to add to Python's import path for `factory`, such as `data:own_model`.
              */
             code: string | null;
             /**
@@ -9585,86 +9659,91 @@ export interface components {
             };
             /**
              * Block Classes
-             * @description Class names of the own model's blocks, which are sharded, recomputed and compiled singly.
+             * @description Class names of the blocks of the user's own model. Each block is sharded, recomputed and
+             *     compiled as a unit.
              * @default []
              */
             block_classes: string[];
             /**
              * Plans
-             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp legal.
+             * @description Parallel plans that the user's own model provides: `tensor` makes tp legal, `pipeline` pp.
              * @default []
              */
             plans: ("tensor" | "pipeline")[];
             /**
              * Initial Weights
-             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`; random when absent.
+             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`; if absent, random weights.
              */
             initial_weights: string | null;
             /**
              * Dim
-             * @description Width of the residual stream; the size's own when absent.
+             * @description Width of the residual stream; if absent, as defined by the size.
              */
             dim: number | null;
             /**
              * N Layers
-             * @description Number of transformer blocks; the size's own when absent.
+             * @description Number of transformer blocks; if absent, as defined by the size.
              */
             n_layers: number | null;
             /**
              * N Heads
-             * @description Number of query heads; divides `dim` into even head widths. The size's own when absent.
+             * @description Number of query heads; it must divide `dim` into even head widths. If absent, as defined by
+             *     the size.
              */
             n_heads: number | null;
             /**
              * N Kv Heads
-             * @description Number of key and value heads; divides `n_heads`. The size's own when absent.
+             * @description Number of key and value heads; it must divide `n_heads`. If absent, as defined by the
+             *     size.
              */
             n_kv_heads: number | null;
             /**
              * Ffn Dim
-             * @description Width of the feed-forward hidden layer; the size's own when absent.
+             * @description Width of the feed-forward hidden layer; if absent, as defined by the size.
              */
             ffn_dim: number | null;
             /**
              * Vocab Size
-             * @description Rows of the embedding, at least the tokenizer's vocabulary; the size's own when absent.
+             * @description Number of rows of the embedding, at least the size of the tokenizer's vocabulary. If absent,
+             *     as defined by the size.
              */
             vocab_size: number | null;
             /**
              * Head Dim
-             * @description Width of an attention head; the size's own, or else `dim / n_heads`, when absent.
+             * @description Width of an attention head. If absent, as defined by the size, or else `dim / n_heads`.
              */
             head_dim: number | null;
             /**
              * Tied Embeddings
-             * @description Whether the output head is the transposed embedding; as the size has it when absent.
+             * @description Whether the output head is the transposed embedding; if absent, as defined by the size.
              */
             tied_embeddings: boolean | null;
             /**
              * Rope Theta
-             * @description Base of the rotary position frequencies; the size's own when absent.
+             * @description Base of the rotary position frequencies; if absent, as defined by the size.
              */
             rope_theta: number | null;
             /**
              * Rope Factor
-             * @description Factor of Llama 3.1's rotary scaling; 1 disables it. The size's own when absent.
+             * @description Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, as defined by the
+             *     size.
              */
             rope_factor: number | null;
             /**
              * Norm Eps
-             * @description Epsilon of the RMS norms; the size's own when absent.
+             * @description Epsilon of the RMS norms; if absent, as defined by the size.
              */
             norm_eps: number | null;
             /**
              * Dropout
-             * @description Probability of dropping an element of the residual branches while training.
+             * @description Probability of dropping an element of a residual branch during training.
              * @default 0
              */
             dropout: number;
         };
         /**
          * ModelSection
-         * @description The model: a size of a known family, optionally with single shapes changed.
+         * @description The model: a named size of a family, optionally with some dimensions changed.
          */
         ModelSectionInput: {
             /**
@@ -9693,12 +9772,13 @@ export interface components {
             size?: string;
             /**
              * Factory
-             * @description Own model, as `package.module:build`, instead of a family; only if the settings allow it.
+             * @description The user's own model, as `package.module:build`, instead of a family. Legal only if the
+             *     settings allow it.
              */
             factory?: string | null;
             /**
              * Code
-             * @description Folder to add to the import path for `factory`, such as `data:own_model`.
+             * @description Folder to add to Python's import path for `factory`, such as `data:own_model`.
              */
             code?: string | null;
             /**
@@ -9710,138 +9790,143 @@ export interface components {
             };
             /**
              * Block Classes
-             * @description Class names of the own model's blocks, which are sharded, recomputed and compiled singly.
+             * @description Class names of the blocks of the user's own model. Each block is sharded, recomputed and
+             *     compiled as a unit.
              * @default []
              */
             block_classes?: string[];
             /**
              * Plans
-             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp legal.
+             * @description Parallel plans that the user's own model provides: `tensor` makes tp legal, `pipeline` pp.
              * @default []
              */
             plans?: ("tensor" | "pipeline")[];
             /**
              * Initial Weights
-             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`; random when absent.
+             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`; if absent, random weights.
              */
             initial_weights?: string | null;
             /**
              * Dim
-             * @description Width of the residual stream; the size's own when absent.
+             * @description Width of the residual stream; if absent, as defined by the size.
              */
             dim?: number | null;
             /**
              * N Layers
-             * @description Number of transformer blocks; the size's own when absent.
+             * @description Number of transformer blocks; if absent, as defined by the size.
              */
             n_layers?: number | null;
             /**
              * N Heads
-             * @description Number of query heads; divides `dim` into even head widths. The size's own when absent.
+             * @description Number of query heads; it must divide `dim` into even head widths. If absent, as defined by
+             *     the size.
              */
             n_heads?: number | null;
             /**
              * N Kv Heads
-             * @description Number of key and value heads; divides `n_heads`. The size's own when absent.
+             * @description Number of key and value heads; it must divide `n_heads`. If absent, as defined by the
+             *     size.
              */
             n_kv_heads?: number | null;
             /**
              * Ffn Dim
-             * @description Width of the feed-forward hidden layer; the size's own when absent.
+             * @description Width of the feed-forward hidden layer; if absent, as defined by the size.
              */
             ffn_dim?: number | null;
             /**
              * Vocab Size
-             * @description Rows of the embedding, at least the tokenizer's vocabulary; the size's own when absent.
+             * @description Number of rows of the embedding, at least the size of the tokenizer's vocabulary. If absent,
+             *     as defined by the size.
              */
             vocab_size?: number | null;
             /**
              * Head Dim
-             * @description Width of an attention head; the size's own, or else `dim / n_heads`, when absent.
+             * @description Width of an attention head. If absent, as defined by the size, or else `dim / n_heads`.
              */
             head_dim?: number | null;
             /**
              * Tied Embeddings
-             * @description Whether the output head is the transposed embedding; as the size has it when absent.
+             * @description Whether the output head is the transposed embedding; if absent, as defined by the size.
              */
             tied_embeddings?: boolean | null;
             /**
              * Rope Theta
-             * @description Base of the rotary position frequencies; the size's own when absent.
+             * @description Base of the rotary position frequencies; if absent, as defined by the size.
              */
             rope_theta?: number | null;
             /**
              * Rope Factor
-             * @description Factor of Llama 3.1's rotary scaling; 1 disables it. The size's own when absent.
+             * @description Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, as defined by the
+             *     size.
              */
             rope_factor?: number | null;
             /**
              * Norm Eps
-             * @description Epsilon of the RMS norms; the size's own when absent.
+             * @description Epsilon of the RMS norms; if absent, as defined by the size.
              */
             norm_eps?: number | null;
             /**
              * Dropout
-             * @description Probability of dropping an element of the residual branches while training.
+             * @description Probability of dropping an element of a residual branch during training.
              * @default 0
              */
             dropout?: number;
         };
         /**
          * NeedsLogin
-         * @description The route to the engine needs a person.
+         * @description The connection to the engine needs a login by a person.
          */
         NeedsLogin: {
             /**
              * Reason
-             * @description Why.
+             * @description Reason for the login.
              */
             reason: string;
             /**
              * Command
-             * @description Command that renews the login, on the provisioner's machine.
+             * @description Command for the provisioner's machine that renews the login.
              */
             command: string;
         };
         /**
          * NextAction
-         * @description An action that may help a failed job, because it changes something.
+         * @description Suggested action on a failed job; it changes something, so that the failure may not recur.
          */
         NextAction: {
             /**
              * Verb
-             * @description The action; `submit` creates a new job with this job's spec.
+             * @description Kind of action; `submit` creates a new job from this job's spec.
              * @enum {string}
              */
             verb: "resume" | "fork" | "submit";
             /**
              * Text
-             * @description Why, in one or two sentences.
+             * @description Reason for the action, in one or two sentences.
              */
             text: string;
             /**
              * Aim
-             * @description Aim of a resume: `memory` uses less memory on each slot, `free` runs on the free slots.
+             * @description Aim of a resume: `memory` needs less memory per slot, `free` fits into the free slots.
              */
             aim: ("memory" | "free") | null;
             /**
              * Field
-             * @description Field of the spec to change in a fork or a new job; a section ends in a dot.
+             * @description Spec field to change in a fork or new job; the name of a section ends in a dot.
              */
             field: string | null;
             /**
              * Setting
-             * @description Suggested setting of that field, such as `optimizer.lr=0.00015`.
+             * @description Suggested setting of the spec field, such as `optimizer.lr=0.00015`.
              */
             setting: string | null;
             /**
              * Checkpoint Id
-             * @description Checkpoint to fork.
+             * @description Checkpoint for a fork.
              */
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Its step.
+             * @description Step of the checkpoint.
              */
             step: number | null;
         };
@@ -9857,67 +9942,67 @@ export interface components {
             node: string;
             /**
              * Node Rank
-             * @description Position among the attempt's nodes; global ranks start on node rank 0, and are contiguous by
-             *     node.
+             * @description Position of the node in the attempt. Global ranks start on node rank 0; the ranks of one node
+             *     are contiguous.
              */
             node_rank: number;
             /**
              * Slots
-             * @description Indices of the slots (GPU indices on a GPU node), one for each rank. Nodes of an attempt may
-             *     have different numbers of slots.
+             * @description Indices of the slots, one per rank; on a GPU node, the indices of the GPUs. Nodes of one
+             *     attempt may have different numbers of slots.
              */
             slots: number[];
         };
         /**
          * NodeCurve
-         * @description One series of a node.
+         * @description One series of samples from a node.
          */
         NodeCurve: {
             /**
              * Name
-             * @description Name, with the unit at its end, as in `gpu_power_watts`.
+             * @description Name of the series; it ends in the unit, as in `gpu_power_watts`.
              */
             name: string;
             /**
              * Part
-             * @description UUID of the device, or name of the disk.
+             * @description UUID of the device or name of the disk, if the series belongs to one.
              */
             part: string | null;
             /**
              * Slot
-             * @description Slot of the device; absent for a GPU that is divided into instances.
+             * @description Slot of the device; absent for a GPU that is divided into MIG instances.
              */
             slot: number | null;
             /**
              * Points
-             * @description Points by time; intervals without a sample are omitted.
+             * @description Intervals, sorted by time; intervals without samples are omitted.
              */
             points: components["schemas"]["NodePoint"][];
         };
         /**
          * NodeDrained
-         * @description A node accepts no new work, or accepts it again.
+         * @description A node was drained, or accepts new work again, or announced its shutdown.
          */
         NodeDrained: {
             /**
              * Draining
-             * @description Whether it accepts no new work.
+             * @description Whether the node accepts no new work.
              */
             draining: boolean;
             /**
              * Running
-             * @description Effect on its attempts; absent for a notice.
+             * @description Effect on the node's attempts; absent for an announced shutdown.
              */
             running?: ("move" | "finish") | null;
             /**
              * Reasons
-             * @description Why.
+             * @description Reasons for the drain.
              * @default []
              */
             reasons?: string[];
             /**
              * Notice
-             * @description Announced reason for the machine's shutdown, if any.
+             * @description Announced reason for a shutdown of the machine; absent without one.
              */
             notice?: string | null;
         };
@@ -9926,24 +10011,24 @@ export interface components {
          * @description One node's share of an attempt ended.
          */
         NodeEnded: {
-            /** @description How. */
+            /** @description Outcome of the attempt or share. */
             outcome: components["schemas"]["AttemptOutcome"];
-            /** @description Why it failed, without the traceback, which the attempt has. */
+            /** @description Reason of the failure, without the traceback, which is stored with the attempt. */
             failure: components["schemas"]["Failure"] | null;
         };
         /**
          * NodeHeartbeat
-         * @description Heartbeat of a worker, with the supervisors that it watches.
+         * @description Heartbeat of a worker, with the supervisors on its node.
          */
         NodeHeartbeat: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Node
-             * @description Its name.
+             * @description Name of the node.
              * @example gpu-01
              */
             node: string;
@@ -9953,64 +10038,64 @@ export interface components {
              * @default []
              */
             supervised?: string[];
-            /** @description The sender. */
+            /** @description Identity of the worker that sends the heartbeat. */
             worker: components["schemas"]["WorkerIdentity"];
             /**
              * Gone
-             * @description Ids of attempts that this node claimed and that have neither a process in the sender's data
-             *     folder nor a last report. The server decides whether this proves their end
-             *     (docs/lifecycle-failures.md, 48).
+             * @description Ids of attempts that this node claimed, but for which the worker's data folder has neither a
+             *     process nor a last report. The server decides whether this proves that the attempts ended on
+             *     this node (docs/lifecycle-failures.md, 48).
              * @default []
              */
             gone?: string[];
             /**
              * Notice
-             * @description Reason for the machine's announced shutdown; absent without one.
+             * @description Announced reason for a shutdown of the machine; absent without one.
              */
             notice?: string | null;
             /** @description State of the node; absent if the worker takes no samples. */
             sample?: components["schemas"]["NodeSampleInput"] | null;
-            /** @description The node's clock at the last answered heartbeat; absent before the first answer. */
+            /** @description Clock of the node at the last heartbeat with a reply; absent before the first reply. */
             clock?: components["schemas"]["ClockReading"] | null;
             /**
              * Ends At
-             * @description End of the node's allocation, Unix time; absent if unknown.
+             * @description End of the node's allocation, as Unix time; absent if unknown.
              */
             ends_at?: number | null;
         };
         /**
          * NodeHeartbeatReply
-         * @description The answer to a worker's heartbeat.
+         * @description Reply to a worker's heartbeat.
          */
         NodeHeartbeatReply: {
             /**
              * Expected
-             * @description Ids of live attempts that this node has claimed according to the server; the worker checks
-             *     which of them have ended.
+             * @description Ids of live attempts that this node has claimed, as stored by the server. The worker checks
+             *     which of these attempts have ended.
              */
             expected: string[];
             /**
              * Time
-             * @description The database's clock, which all servers share, at this answer, Unix time.
+             * @description Unix time of the database's clock at this reply; all servers share this clock.
              */
             time: number;
         };
         /**
          * NodeHolding
-         * @description Slots of a node that a job holds.
+         * @description Slots of a node that one job holds.
          */
         NodeHolding: {
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
             /**
              * Job Name
-             * @description Its name.
+             * @description Name of the job.
              */
             job_name: string;
-            /** @description The slots. */
+            /** @description Slots that the job holds. */
             allocation: components["schemas"]["NodeAllocation"];
         };
         /**
@@ -10020,7 +10105,7 @@ export interface components {
         NodeLabeled: {
             /**
              * Changed
-             * @description The new values by key; null if the value of the worker's settings applies again.
+             * @description New values, by key; null if the value from the worker's settings applies again.
              */
             changed: {
                 [key: string]: string | null;
@@ -10028,7 +10113,7 @@ export interface components {
         };
         /**
          * NodeMetrics
-         * @description State of a node, now and over the last hours.
+         * @description State of a node, now and during the last hours.
          */
         NodeMetrics: {
             /**
@@ -10038,19 +10123,19 @@ export interface components {
             name: string;
             /**
              * Sampled At
-             * @description Time of the sample, by the server's clock; absent without one.
+             * @description Time of the newest sample, by the clock of the server; absent without a sample.
              */
             sampled_at: string | null;
-            /** @description The newest sample; absent while its worker sends none. */
+            /** @description Newest sample; absent while the worker sends no samples. */
             sample: components["schemas"]["NodeSample"] | null;
             /**
              * Seconds
-             * @description Length of the interval of a point.
+             * @description Length of an interval, in seconds.
              */
             seconds: number;
             /**
              * Curves
-             * @description Its series by name.
+             * @description Series of the node, sorted by name.
              */
             curves: components["schemas"]["NodeCurve"][];
         };
@@ -10066,18 +10151,18 @@ export interface components {
         NodeOnline: Record<string, never>;
         /**
          * NodePoint
-         * @description A time interval of one series.
+         * @description Samples of one series in one time interval.
          */
         NodePoint: {
             /**
              * Time
              * Format: date-time
-             * @description Start of the interval, by the server's clock.
+             * @description Start of the interval, by the clock of the server.
              */
             time: string;
             /**
              * Min
-             * @description Lowest value.
+             * @description Lowest sample.
              */
             min: number;
             /**
@@ -10087,29 +10172,29 @@ export interface components {
             mean: number;
             /**
              * Max
-             * @description Highest value.
+             * @description Highest sample.
              */
             max: number;
         };
         /**
          * NodeRegistered
-         * @description A node registered, or came back with other hardware or storage.
+         * @description A node registered for the first time, or with other hardware or storage.
          */
         NodeRegistered: {
             /**
              * Slots
-             * @description Slots that it offers.
+             * @description Number of slots that the node offers.
              */
             slots: number;
             /**
              * Device
-             * @description Kind of device.
+             * @description Kind of the node's slots.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Other Storage
-             * @description Roots that are another storage on this node than on most nodes.
+             * @description Storage roots that are different storage on this node than on most nodes.
              * @default []
              */
             other_storage?: string[];
@@ -10121,69 +10206,69 @@ export interface components {
         NodeRequestView: {
             /**
              * Id
-             * @description Id; the engine's job is named after it.
+             * @description Id of the request; the engine's job is named after it.
              */
             id: string;
             /**
              * Source
-             * @description Source.
+             * @description Name of the source.
              */
             source: string;
             /**
              * Purpose
-             * @description Purpose of its pilots.
+             * @description Purpose of the request's pilots.
              * @enum {string}
              */
             purpose: "nodes" | "check";
             /**
              * State
-             * @description State.
+             * @description State of the request.
              * @enum {string}
              */
             state: "wanted" | "pending" | "running" | "leaving" | "ended";
             /**
              * Nodes
-             * @description Nodes.
+             * @description Number of nodes.
              */
             nodes: number;
             /**
              * Seconds
-             * @description Length of the allocation; unlimited when absent.
+             * @description Duration of the allocation; unlimited when absent.
              */
             seconds: number | null;
             /**
              * Caused By
-             * @description The queued jobs that caused it, or the person who made it.
+             * @description Queued jobs that caused the request, or the person who made it.
              */
             caused_by: string;
             /**
              * Ref
-             * @description The engine's id of the job.
+             * @description The engine's id for the job.
              */
             ref: string | null;
             /**
              * Engine State
-             * @description The engine's last answer; `unknown` proves nothing.
+             * @description State of the job in the engine's last report; `unknown` proves nothing.
              */
             engine_state: string;
             /**
              * Reason
-             * @description Why it waits or ended, from the engine or from Trainyard.
+             * @description Reason why the request waits or ended, from the engine or from Trainyard.
              */
             reason: string;
             /**
              * Starts At
-             * @description Expected or actual start, from the engine.
+             * @description Expected or actual start of the allocation, from the engine.
              */
             starts_at: string | null;
             /**
              * Ends At
-             * @description Expected or actual end, from the engine.
+             * @description Expected or actual end of the allocation, from the engine.
              */
             ends_at: string | null;
             /**
              * Joined
-             * @description Names of its nodes that have registered.
+             * @description Names of the request's nodes that have registered.
              */
             joined: string[];
             /**
@@ -10195,61 +10280,61 @@ export interface components {
             /**
              * Created At
              * Format: date-time
-             * @description When it was made.
+             * @description Time at which the request was made.
              */
             created_at: string;
             /**
              * Ended At
-             * @description When it ended.
+             * @description Time at which the request ended.
              */
             ended_at: string | null;
         };
         /**
          * NodeSample
-         * @description A sample that a heartbeat carries.
+         * @description State of a node, carried by its heartbeat.
          */
         NodeSample: {
-            /** @description The host. */
+            /** @description State of the host. */
             host: components["schemas"]["HostSample"];
             /**
              * Accelerators
-             * @description The devices, including whole GPUs that are offered as instances.
+             * @description State of the devices, including GPUs that are offered as MIG instances.
              * @default []
              */
             accelerators: components["schemas"]["AcceleratorSample"][];
             /**
              * Accelerators Problem
-             * @description Why no device could be sampled, such as a driver that does not answer.
+             * @description Reason for which no device was sampled, such as an unresponsive driver.
              */
             accelerators_problem: string | null;
             /**
              * Problems
-             * @description Other failures to sample, such as a file system that does not answer.
+             * @description Other sampling failures, such as an unresponsive file system.
              * @default []
              */
             problems: string[];
         };
         /**
          * NodeSample
-         * @description A sample that a heartbeat carries.
+         * @description State of a node, carried by its heartbeat.
          */
         NodeSampleInput: {
-            /** @description The host. */
+            /** @description State of the host. */
             host: components["schemas"]["HostSampleInput"];
             /**
              * Accelerators
-             * @description The devices, including whole GPUs that are offered as instances.
+             * @description State of the devices, including GPUs that are offered as MIG instances.
              * @default []
              */
             accelerators?: components["schemas"]["AcceleratorSampleInput"][];
             /**
              * Accelerators Problem
-             * @description Why no device could be sampled, such as a driver that does not answer.
+             * @description Reason for which no device was sampled, such as an unresponsive driver.
              */
             accelerators_problem?: string | null;
             /**
              * Problems
-             * @description Other failures to sample, such as a file system that does not answer.
+             * @description Other sampling failures, such as an unresponsive file system.
              * @default []
              */
             problems?: string[];
@@ -10261,26 +10346,26 @@ export interface components {
         NodeShape: {
             /**
              * Slots
-             * @description Slots.
+             * @description Number of slots.
              */
             slots: number;
             /**
              * Device
-             * @description Kind of its slots.
+             * @description Kind of the node's slots.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Labels
-             * @description Labels of its nodes; each also has `source=<name>`.
+             * @description Labels of each node, in addition to `source=<name>`.
              */
             labels: {
                 [key: string]: string;
             };
             /**
              * Roots
-             * @description Storage roots that its nodes see. The registration detects a node that sees another storage
-             *     under a name, as for any node.
+             * @description Storage roots that each node sees. Registration of a node detects a root that is different
+             *     storage on this node, as for any node.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10294,26 +10379,26 @@ export interface components {
         NodeShapeInput: {
             /**
              * Slots
-             * @description Slots.
+             * @description Number of slots.
              */
             slots: number;
             /**
              * Device
-             * @description Kind of its slots.
+             * @description Kind of the node's slots.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Labels
-             * @description Labels of its nodes; each also has `source=<name>`.
+             * @description Labels of each node, in addition to `source=<name>`.
              */
             labels?: {
                 [key: string]: string;
             };
             /**
              * Roots
-             * @description Storage roots that its nodes see. The registration detects a node that sees another storage
-             *     under a name, as for any node.
+             * @description Storage roots that each node sees. Registration of a node detects a root that is different
+             *     storage on this node, as for any node.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10322,106 +10407,108 @@ export interface components {
         };
         /**
          * NodeView
-         * @description A machine with a worker.
+         * @description A node: a machine with a worker.
          */
         NodeView: {
             /**
              * Name
-             * @description Name.
+             * @description Name of the node.
              */
             name: string;
             /**
              * Address
-             * @description Address for other nodes.
+             * @description Address at which other nodes reach the node.
              */
             address: string;
-            /** @description Its hardware. */
+            /** @description Hardware of the node. */
             hardware: components["schemas"]["Hardware"];
             /**
              * Online
-             * @description Whether its worker's heartbeats arrive.
+             * @description Whether heartbeats of the worker arrive.
              */
             online: boolean;
             /**
              * Draining
-             * @description Whether nothing new is placed on it.
+             * @description Whether the node is drained or cordoned, so that nothing new is placed on it.
              */
             draining: boolean;
-            /** @description Who drained it, when and how; absent if it is not drained. */
+            /** @description Author, time and kind of the drain; absent if the node is not drained. */
             drain: components["schemas"]["Drain"] | null;
             /**
              * Problems
-             * @description Problems of its devices and file systems, from its last heartbeat.
+             * @description Problems of devices and file systems, from the last heartbeat.
              */
             problems: string[];
             /**
              * Notice
-             * @description Announced reason for its shutdown; its attempts save and move.
+             * @description Announced reason for a shutdown of the node; its attempts save and move to other nodes.
              */
             notice: string | null;
             /**
              * Request Id
-             * @description Request that allocated it, if it comes from a source; the label `source` names the source.
+             * @description Request that allocated the node, if it comes from a source; the label `source` has the
+             *     source's name.
              */
             request_id: string | null;
             /**
              * Ends At
-             * @description End of that allocation, if known; its attempts leave before.
+             * @description End of the node's allocation, if known; attempts leave the node before.
              */
             ends_at: string | null;
             /**
              * Slow Slots
-             * @description Slots with ranks that were slower than their peers in several jobs.
+             * @description Slots on which ranks of several jobs were slower than their peers.
              * @default []
              */
             slow_slots: components["schemas"]["SlowSlot"][];
             /**
              * Free Slots
-             * @description Number of free slots, without withheld ones.
+             * @description Number of free slots; withheld slots are not free.
              */
             free_slots: number;
             /**
              * Withheld
-             * @description Slots that no job gets, by index.
+             * @description Slots that no job receives until the cause is gone, by index.
              */
             withheld: components["schemas"]["WithheldSlot"][];
             /**
              * Allocations
-             * @description Jobs that hold the other slots.
+             * @description Jobs that hold slots of the node.
              */
             allocations: components["schemas"]["NodeHolding"][];
             /**
              * Roots
-             * @description Storage roots that it sees.
+             * @description Names of the storage roots that the node sees.
              */
             roots: string[];
             /**
              * Labels
-             * @description Its labels: those that people set override those of the worker's settings.
+             * @description Labels of the node. Labels that people set override labels from the worker's settings.
              */
             labels: {
                 [key: string]: string;
             };
             /**
              * Version
-             * @description Version of Trainyard on it.
+             * @description Version of Trainyard on the node.
              */
             version: string;
             /**
              * Registered At
              * Format: date-time
-             * @description When it first registered.
+             * @description Time of the node's first registration.
              */
             registered_at: string;
             /**
              * Heartbeat At
              * Format: date-time
-             * @description Time of its last heartbeat.
+             * @description Time of the last heartbeat.
              */
             heartbeat_at: string;
             /**
              * Clock Skew Seconds
-             * @description Its clock minus the database's, by the last measurement; absent before the first.
+             * @description Time of the node's clock minus time of the database's clock, at the last measurement; absent
+             *     before the first measurement.
              */
             clock_skew_seconds: number | null;
         };
@@ -10432,33 +10519,33 @@ export interface components {
         NodesReleased: {
             /**
              * Request Id
-             * @description Request.
+             * @description Id of the request.
              */
             request_id: string;
             /**
              * Source
-             * @description Source.
+             * @description Name of the source.
              */
             source: string;
             /**
              * Nodes
-             * @description Nodes.
+             * @description Number of nodes.
              */
             nodes: number;
             /**
              * Ended
-             * @description Whether the engine proves that nothing of it is left.
+             * @description Whether the engine proves that the request has no process left.
              */
             ended: boolean;
         };
         /**
          * NodesRequest
-         * @description Body of a request for nodes by a person.
+         * @description Body of a person's request for nodes.
          */
         NodesRequest: {
             /**
              * Nodes
-             * @description Nodes.
+             * @description Number of nodes.
              * @default 1
              */
             nodes?: number;
@@ -10470,17 +10557,17 @@ export interface components {
         NodesRequested: {
             /**
              * Request Id
-             * @description Request.
+             * @description Id of the request.
              */
             request_id: string;
             /**
              * Source
-             * @description Source.
+             * @description Name of the source.
              */
             source: string;
             /**
              * Nodes
-             * @description Nodes.
+             * @description Number of nodes.
              */
             nodes: number;
         };
@@ -10490,7 +10577,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10500,7 +10587,7 @@ export interface components {
             kind: "artifacts";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10510,10 +10597,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["ArtifactsStored"];
         };
         /** Notice[Literal[<NoticeKind.CHECKPOINT_SETTLED: 'checkpoint_settled'>], SaveSettled] */
@@ -10521,7 +10608,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10531,7 +10618,7 @@ export interface components {
             kind: "checkpoint_settled";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10541,10 +10628,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["SaveSettled"];
         };
         /** Notice[Literal[<NoticeKind.FACTS: 'facts'>], FactsStored] */
@@ -10552,7 +10639,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10562,7 +10649,7 @@ export interface components {
             kind: "facts";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10572,10 +10659,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["FactsStored"];
         };
         /** Notice[Literal[<NoticeKind.LOG: 'log'>], LogStored] */
@@ -10583,7 +10670,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10593,7 +10680,7 @@ export interface components {
             kind: "log";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10603,10 +10690,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["LogStored"];
         };
         /** Notice[Literal[<NoticeKind.METRICS: 'metrics'>], MetricsStored] */
@@ -10614,7 +10701,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10624,7 +10711,7 @@ export interface components {
             kind: "metrics";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10634,10 +10721,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["MetricsStored"];
         };
         /** Notice[Literal[<NoticeKind.OPERATION_PROGRESS: 'operation_progress'>], OperationProgressed] */
@@ -10645,7 +10732,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10655,7 +10742,7 @@ export interface components {
             kind: "operation_progress";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10665,10 +10752,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["OperationProgressed"];
         };
         /** Notice[Literal[<NoticeKind.OPERATION_WAITING: 'operation_waiting'>], OperationWaiting] */
@@ -10676,7 +10763,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10686,7 +10773,7 @@ export interface components {
             kind: "operation_waiting";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10696,10 +10783,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["OperationWaiting"];
         };
         /** Notice[Literal[<NoticeKind.PHASE: 'phase'>], PhaseEntered] */
@@ -10707,7 +10794,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10717,7 +10804,7 @@ export interface components {
             kind: "phase";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10727,10 +10814,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["PhaseEntered"];
         };
         /** Notice[Literal[<NoticeKind.RANK_TIMES: 'rank_times'>], RankTimesStored] */
@@ -10738,7 +10825,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10748,7 +10835,7 @@ export interface components {
             kind: "rank_times";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10758,10 +10845,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["RankTimesStored"];
         };
         /** Notice[Literal[<NoticeKind.WAITING: 'waiting'>], Waiting] */
@@ -10769,7 +10856,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When it changed.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -10779,7 +10866,7 @@ export interface components {
             kind: "waiting";
             /**
              * Job Id
-             * @description Job of the notice.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -10789,10 +10876,10 @@ export interface components {
             attempt: number | null;
             /**
              * Node
-             * @description Node.
+             * @description Name of the node.
              */
             node: string | null;
-            /** @description Its details. */
+            /** @description Details of the notice. */
             data: components["schemas"]["Waiting"];
         };
         /**
@@ -10800,21 +10887,21 @@ export interface components {
          * @description All parameters that a node needs to execute an operation.
          */
         OperationClaimReply: {
-            /** @description What to do. */
+            /** @description Input of the operation. */
             task: components["schemas"]["OperationTask"];
             /**
              * Storage
-             * @description UUID of the storage root; any when absent.
+             * @description Required UUID of the storage root; when absent, any UUID is accepted.
              */
             storage: string | null;
             /**
              * Fence
-             * @description Fencing number of this claim; reports with a lower one are ignored.
+             * @description Fencing number of this claim; the server ignores reports with a lower number.
              */
             fence: number;
             /**
              * Report Seconds
-             * @description Longest pause between two reports.
+             * @description Maximum time between two reports.
              */
             report_seconds: number;
         };
@@ -10825,44 +10912,44 @@ export interface components {
         OperationEnded: {
             /**
              * Operation Id
-             * @description The operation.
+             * @description Id of the operation.
              */
             operation_id: string;
             /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
-            /** @description How. */
+            /** @description Final state of the operation. */
             state: components["schemas"]["OperationState"];
             /**
              * Ok
-             * @description Result of a verification: whether the checkpoint is undamaged.
+             * @description Whether a verification found the checkpoint undamaged; absent for other kinds.
              */
             ok?: boolean | null;
         };
         /**
          * OperationKind
-         * @description Kind of work.
+         * @description Kind of an operation.
          * @enum {string}
          */
         OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover" | "build";
         /**
          * OperationOutcome
-         * @description `outcome.json`: how an operation ended on its node.
+         * @description `outcome.json`: result of an operation on its node.
          */
         OperationOutcome: {
             /**
              * Outcome
-             * @description Whether the work was done; a verification that finds damage has succeeded.
+             * @description Whether the operation did its work; a verification that finds damage has succeeded.
              * @enum {string}
              */
             outcome: "succeeded" | "failed";
             /**
              * Message
-             * @description Result in words, or the reason of the failure.
+             * @description Result as text, or reason of the failure.
              */
             message: string;
             /** @description Result of a verification or scrub. */
@@ -10879,25 +10966,25 @@ export interface components {
             sample: components["schemas"]["SampleResult"] | null;
             /**
              * Commits
-             * @description Manifests of the commits found, as text, newest first.
+             * @description Manifests of the commits that a search found, as JSON text, newest first.
              * @default []
              */
             commits: string[];
         };
         /**
          * OperationOutcome
-         * @description `outcome.json`: how an operation ended on its node.
+         * @description `outcome.json`: result of an operation on its node.
          */
         OperationOutcomeInput: {
             /**
              * Outcome
-             * @description Whether the work was done; a verification that finds damage has succeeded.
+             * @description Whether the operation did its work; a verification that finds damage has succeeded.
              * @enum {string}
              */
             outcome: "succeeded" | "failed";
             /**
              * Message
-             * @description Result in words, or the reason of the failure.
+             * @description Result as text, or reason of the failure.
              */
             message: string;
             /** @description Result of a verification or scrub. */
@@ -10914,7 +11001,7 @@ export interface components {
             sample?: components["schemas"]["SampleResult"] | null;
             /**
              * Commits
-             * @description Manifests of the commits found, as text, newest first.
+             * @description Manifests of the commits that a search found, as JSON text, newest first.
              * @default []
              */
             commits?: string[];
@@ -10931,33 +11018,34 @@ export interface components {
             doing: string;
             /**
              * Done
-             * @description Bytes read and written, tokens generated, files deleted, or steps of a build so far.
+             * @description Number of bytes read and written, tokens generated, files deleted, or steps of a build
+             *     done.
              */
             done: number;
             /**
              * Total
-             * @description Total of the same unit.
+             * @description Total to reach, in the unit of `done`.
              */
             total: number;
         };
         /**
          * OperationProgressed
-         * @description An operation advanced.
+         * @description An operation progressed.
          */
         OperationProgressed: {
             /**
              * Operation Id
-             * @description The operation.
+             * @description Id of the operation.
              */
             operation_id: string;
             /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
-            /** @description Its progress. */
+            /** @description Progress of the operation. */
             progress: components["schemas"]["OperationProgress"];
         };
         /**
@@ -10967,56 +11055,56 @@ export interface components {
         OperationQueued: {
             /**
              * Operation Id
-             * @description The operation.
+             * @description Id of the operation.
              */
             operation_id: string;
             /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
              * Reason
-             * @description Why.
+             * @description Reason why the operation waits.
              */
             reason: string;
         };
         /**
          * OperationReport
-         * @description Report of an operation's supervisor; it renews the lease.
+         * @description Report of an operation's supervisor; it also renews the lease of the operation.
          */
         OperationReport: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Node
-             * @description Its node.
+             * @description Name of the supervisor's node.
              * @example gpu-01
              */
             node: string;
             /**
              * Fence
-             * @description Number of its claim.
+             * @description Fencing number of the supervisor's claim.
              */
             fence: number;
             /** @description Progress of the operation. */
             progress?: components["schemas"]["OperationProgress"] | null;
-            /** @description The last report: how it ended. */
+            /** @description Result of the operation; only in the last report. */
             outcome?: components["schemas"]["OperationOutcomeInput"] | null;
         };
         /**
          * OperationReportReply
-         * @description The answer to an operation's report.
+         * @description Reply to an operation's report.
          */
         OperationReportReply: {
             /**
              * Ended
-             * @description Whether the server has stored the end.
+             * @description Whether the operation has ended according to the server.
              */
             ended: boolean;
         };
@@ -11027,19 +11115,19 @@ export interface components {
         OperationStarted: {
             /**
              * Operation Id
-             * @description The operation.
+             * @description Id of the operation.
              */
             operation_id: string;
             /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
              * Fence
-             * @description Number of this try.
+             * @description Fencing number of the claim; each try has a higher number.
              */
             fence: number;
         };
@@ -11051,33 +11139,33 @@ export interface components {
         OperationState: "queued" | "running" | "succeeded" | "failed" | "cancelled";
         /**
          * OperationTask
-         * @description Input of a node to execute an operation.
+         * @description Input of a node for an operation.
          */
         OperationTask: {
-            /** @description What to do. */
+            /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Job Id
-             * @description Job of the checkpoints.
+             * @description Id of the job that wrote the checkpoints.
              */
             job_id: string;
             /**
              * Root
-             * @description Storage root.
+             * @description Name of the storage root.
              */
             root: string;
             /**
              * Paths
-             * @description Folders of the checkpoints, relative to the root.
+             * @description Folders of the checkpoints, relative to the storage root.
              */
             paths: string[];
             /**
              * Whole Job
-             * @description Whether the rest of the job's folder is deleted too.
+             * @description Whether to delete the rest of the job's folder too.
              * @default false
              */
             whole_job: boolean;
-            /** @description The checkpoint to read, with the expected digest of its metadata. */
+            /** @description Checkpoint to read, with the expected digest of its metadata. */
             checkpoint: components["schemas"]["ResumePoint"] | null;
             /** @description Parameters of an export. */
             export: components["schemas"]["ExportTask"] | null;
@@ -11090,104 +11178,105 @@ export interface components {
         };
         /**
          * OperationView
-         * @description Background work on a node.
+         * @description An operation: background work on a node.
          */
         OperationView: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the operation.
              */
             id: string;
             /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
-            /** @description State. */
+            /** @description State of the operation. */
             state: components["schemas"]["OperationState"];
             /**
              * Job Id
-             * @description Job of the checkpoints; it may be deleted by now.
+             * @description Id of the job that wrote the checkpoints; it may have been deleted.
              */
             job_id: string;
             /**
              * Job Name
-             * @description Its name.
+             * @description Name of the job.
              */
             job_name: string;
             /**
              * Checkpoint Id
-             * @description Checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
              * Actor
-             * @description Who requested it: a token's name, `retention` or `scrubbing`.
+             * @description Author of the operation: the name of a token, `retention` or `scrubbing`.
              */
             actor: string;
             /**
              * Reason
-             * @description Why.
+             * @description Reason for the operation.
              */
             reason: string;
             /**
              * Waiting
-             * @description Why it has not started; absent once it has, and before the scheduler first checks it.
+             * @description Reason why the operation has not started; absent after its start, and before the scheduler's
+             *     first check.
              */
             waiting: string | null;
             /**
              * Node
-             * @description Node that holds it, or held it last; absent before the first claim.
+             * @description Name of the node that holds the operation or held it last; absent before the first claim.
              */
             node: string | null;
             /**
              * Tries
-             * @description Claims so far.
+             * @description Number of claims so far.
              */
             tries: number;
             /**
-             * @description Failures of a deletion, a scrub or a recovery, which repeats until it succeeds or is
+             * @description Failures of a deletion, scrub or recovery, which is repeated until it succeeds or is
              *     cancelled; absent before the first failure and after the end.
              */
             failing: components["schemas"]["FailedTries"] | null;
-            /** @description Progress. */
+            /** @description Progress of the operation. */
             progress: components["schemas"]["OperationProgress"] | null;
-            /** @description How it ended on its node. */
+            /** @description Result of the operation on its node. */
             outcome: components["schemas"]["OperationOutcome"] | null;
             /**
              * Created At
              * Format: date-time
-             * @description When it was requested.
+             * @description Time at which the operation was requested.
              */
             created_at: string;
             /**
              * Started At
-             * @description When a node last claimed it.
+             * @description Time at which a node last claimed the operation.
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description When it ended.
+             * @description Time at which the operation ended.
              */
             ended_at: string | null;
         };
         /**
          * OperationWaiting
-         * @description The reason why an operation waits changed.
+         * @description The reason for which an operation waits has changed.
          */
         OperationWaiting: {
             /**
              * Operation Id
-             * @description The operation.
+             * @description Id of the operation.
              */
             operation_id: string;
             /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
              * Waiting
-             * @description The reason.
+             * @description New reason.
              */
             waiting: string;
         };
@@ -11198,7 +11287,7 @@ export interface components {
         OptimizerSection: {
             /**
              * Name
-             * @description AdamW decouples weight decay from the gradient; Adam has none.
+             * @description Optimizer. AdamW decouples weight decay from the gradient; Adam has no weight decay.
              * @default adamw
              * @enum {string}
              */
@@ -11211,44 +11300,45 @@ export interface components {
             lr: number;
             /**
              * Beta1
-             * @description Decay of the first moment.
+             * @description Decay rate of the first moment per step.
              * @default 0.9
              */
             beta1: number;
             /**
              * Beta2
-             * @description Decay of the second moment.
+             * @description Decay rate of the second moment per step.
              * @default 0.95
              */
             beta2: number;
             /**
              * Eps
-             * @description Added to the root of the second moment.
+             * @description Term added to the square root of the second moment.
              * @default 1e-8
              */
             eps: number;
             /**
              * Weight Decay
-             * @description Decay of matrices and embeddings; one-dimensional weights, such as norms, never decay.
+             * @description Weight decay of matrices and embeddings. One-dimensional weights, such as norms, never
+             *     decay.
              * @default 0.1
              */
             weight_decay: number;
             /**
              * No Decay
-             * @description Further weights that never decay, by a part of their name, such as `tok_embeddings`.
+             * @description Further weights without decay, each given by a part of its name, such as `tok_embeddings`.
              * @default []
              */
             no_decay: string[];
             /**
              * State Dtype
-             * @description Type of both moments; bfloat16 halves their memory and limits the betas to 0.996.
+             * @description Dtype of both moments. bfloat16 halves their memory and limits both betas to 0.996.
              * @default float32
              * @enum {string}
              */
             state_dtype: "float32" | "bfloat16";
             /**
              * Cpu Offload
-             * @description Keep weights, gradients and optimizer states in host memory.
+             * @description Whether weights, gradients and optimizer states are kept in host memory.
              * @default false
              */
             cpu_offload: boolean;
@@ -11260,7 +11350,7 @@ export interface components {
         OptimizerSectionInput: {
             /**
              * Name
-             * @description AdamW decouples weight decay from the gradient; Adam has none.
+             * @description Optimizer. AdamW decouples weight decay from the gradient; Adam has no weight decay.
              * @default adamw
              * @enum {string}
              */
@@ -11273,62 +11363,63 @@ export interface components {
             lr?: number;
             /**
              * Beta1
-             * @description Decay of the first moment.
+             * @description Decay rate of the first moment per step.
              * @default 0.9
              */
             beta1?: number;
             /**
              * Beta2
-             * @description Decay of the second moment.
+             * @description Decay rate of the second moment per step.
              * @default 0.95
              */
             beta2?: number;
             /**
              * Eps
-             * @description Added to the root of the second moment.
+             * @description Term added to the square root of the second moment.
              * @default 1e-8
              */
             eps?: number;
             /**
              * Weight Decay
-             * @description Decay of matrices and embeddings; one-dimensional weights, such as norms, never decay.
+             * @description Weight decay of matrices and embeddings. One-dimensional weights, such as norms, never
+             *     decay.
              * @default 0.1
              */
             weight_decay?: number;
             /**
              * No Decay
-             * @description Further weights that never decay, by a part of their name, such as `tok_embeddings`.
+             * @description Further weights without decay, each given by a part of its name, such as `tok_embeddings`.
              * @default []
              */
             no_decay?: string[];
             /**
              * State Dtype
-             * @description Type of both moments; bfloat16 halves their memory and limits the betas to 0.996.
+             * @description Dtype of both moments. bfloat16 halves their memory and limits both betas to 0.996.
              * @default float32
              * @enum {string}
              */
             state_dtype?: "float32" | "bfloat16";
             /**
              * Cpu Offload
-             * @description Keep weights, gradients and optimizer states in host memory.
+             * @description Whether weights, gradients and optimizer states are kept in host memory.
              * @default false
              */
             cpu_offload?: boolean;
         };
         /**
          * OutputDropped
-         * @description Artifacts or logs of an attempt were dropped; one event for each reason.
+         * @description Artifacts or logs of an attempt were dropped; there is one event per reason.
          */
         OutputDropped: {
             /**
              * What
-             * @description What was dropped.
+             * @description Kind of the dropped data.
              * @enum {string}
              */
             what: "artifacts" | "logs";
             /**
              * Reason
-             * @description Why.
+             * @description Reason of the drop.
              * @enum {string}
              */
             reason: "disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable";
@@ -11340,14 +11431,14 @@ export interface components {
         };
         /**
          * Overrides
-         * @description The settings that a resume may change without an effect on the result of the job.
+         * @description Settings that a resume may change, because they do not affect the result of the job.
          */
         Overrides: {
-            /** @description Other parallel axes. */
+            /** @description Changed parallel axes. */
             parallelism: components["schemas"]["ParallelismSection"] | null;
             /**
              * Micro Batch Size
-             * @description Another micro-batch size.
+             * @description Changed micro-batch size.
              */
             micro_batch_size: number | null;
             /**
@@ -11355,32 +11446,32 @@ export interface components {
              * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload: boolean | null;
-            /** @description Activations that backward recomputes. */
+            /** @description Activations that the backward pass recomputes. */
             activation_checkpoint: components["schemas"]["ActivationCheckpointSection"] | null;
-            /** @description torch.compile. */
+            /** @description Options of torch.compile. */
             compile: components["schemas"]["CompileSection"] | null;
-            /** @description What is saved, when and where. */
+            /** @description Content, times and storage of checkpoints, and their retention. */
             checkpoint: components["schemas"]["CheckpointSection"] | null;
-            /** @description Where it runs. */
+            /** @description Slots, nodes and priority of the job. */
             resources: components["schemas"]["ResourcesSection"] | null;
-            /** @description What follows a failure. */
+            /** @description Reaction to a failed attempt. */
             retry: components["schemas"]["RetrySection"] | null;
             /**
              * Steps
-             * @description Another number of steps; the learning-rate schedule stays as it was.
+             * @description Changed total number of steps; the learning-rate schedule stays the same.
              */
             steps: number | null;
         };
         /**
          * Overrides
-         * @description The settings that a resume may change without an effect on the result of the job.
+         * @description Settings that a resume may change, because they do not affect the result of the job.
          */
         OverridesInput: {
-            /** @description Other parallel axes. */
+            /** @description Changed parallel axes. */
             parallelism?: components["schemas"]["ParallelismSectionInput"] | null;
             /**
              * Micro Batch Size
-             * @description Another micro-batch size.
+             * @description Changed micro-batch size.
              */
             micro_batch_size?: number | null;
             /**
@@ -11388,19 +11479,19 @@ export interface components {
              * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload?: boolean | null;
-            /** @description Activations that backward recomputes. */
+            /** @description Activations that the backward pass recomputes. */
             activation_checkpoint?: components["schemas"]["ActivationCheckpointSectionInput"] | null;
-            /** @description torch.compile. */
+            /** @description Options of torch.compile. */
             compile?: components["schemas"]["CompileSectionInput"] | null;
-            /** @description What is saved, when and where. */
+            /** @description Content, times and storage of checkpoints, and their retention. */
             checkpoint?: components["schemas"]["CheckpointSectionInput"] | null;
-            /** @description Where it runs. */
+            /** @description Slots, nodes and priority of the job. */
             resources?: components["schemas"]["ResourcesSectionInput"] | null;
-            /** @description What follows a failure. */
+            /** @description Reaction to a failed attempt. */
             retry?: components["schemas"]["RetrySectionInput"] | null;
             /**
              * Steps
-             * @description Another number of steps; the learning-rate schedule stays as it was.
+             * @description Changed total number of steps; the learning-rate schedule stays the same.
              */
             steps?: number | null;
         };
@@ -11411,12 +11502,12 @@ export interface components {
         PackView: {
             /**
              * Digest
-             * @description SHA-256 of the archive, the value for `program.code.pack`.
+             * @description SHA-256 of the archive; also the value for `program.code.pack`.
              */
             digest: string;
             /**
              * Size
-             * @description Bytes of the archive.
+             * @description Size of the archive, in bytes.
              */
             size: number;
         };
@@ -11424,7 +11515,7 @@ export interface components {
         Page_ArtifactView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["ArtifactView"][];
             /**
@@ -11437,7 +11528,7 @@ export interface components {
         Page_AttemptView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["AttemptView"][];
             /**
@@ -11450,7 +11541,7 @@ export interface components {
         Page_CheckpointView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["CheckpointView"][];
             /**
@@ -11463,7 +11554,7 @@ export interface components {
         Page_EventView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["EventView"][];
             /**
@@ -11476,7 +11567,7 @@ export interface components {
         Page_JobRequestView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["JobRequestView"][];
             /**
@@ -11489,7 +11580,7 @@ export interface components {
         Page_JobSummary_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["JobSummary"][];
             /**
@@ -11502,7 +11593,7 @@ export interface components {
         Page_NodeRequestView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["NodeRequestView"][];
             /**
@@ -11515,7 +11606,7 @@ export interface components {
         Page_NodeView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["NodeView"][];
             /**
@@ -11528,7 +11619,7 @@ export interface components {
         Page_OperationView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["OperationView"][];
             /**
@@ -11541,7 +11632,7 @@ export interface components {
         Page_ProjectView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["ProjectView"][];
             /**
@@ -11554,7 +11645,7 @@ export interface components {
         Page_QueueEntry_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["QueueEntry"][];
             /**
@@ -11567,7 +11658,7 @@ export interface components {
         Page_SourceView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["SourceView"][];
             /**
@@ -11580,7 +11671,7 @@ export interface components {
         Page_TokenView_: {
             /**
              * Items
-             * @description The rows, in the order of the list.
+             * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["TokenView"][];
             /**
@@ -11591,233 +11682,237 @@ export interface components {
         };
         /**
          * ParallelismSection
-         * @description The axes whose product is the world size: dp_replicate x dp_shard x cp x tp x pp.
+         * @description Sizes of the parallel axes; dp_replicate x dp_shard x cp x tp x pp is the world size.
          */
         ParallelismSection: {
             /**
              * Dp Replicate
-             * @description Replicas of the sharded model (HSDP when above 1).
+             * @description Number of replicas of the sharded model; HSDP if it is above 1.
              * @default 1
              */
             dp_replicate: number;
             /**
              * Dp Shard
-             * @description Ranks that share one replica's weights (FSDP); -1 fills the requested slots.
+             * @description Number of ranks that share the weights of one replica (FSDP); -1 uses all remaining slots.
              * @default -1
              */
             dp_shard: number;
             /**
              * Reshard After Forward
-             * @description Free gathered weights after the forward pass. `default` frees them, except under pipeline
-             *     parallelism and in the last layers, which backward needs immediately.
+             * @description Whether gathered weights are freed after the forward pass. `default` frees them, except under
+             *     pipeline parallelism, and except in the last layers, because backward needs those
+             *     immediately.
              * @default default
              * @enum {string}
              */
             reshard_after_forward: "default" | "always" | "never";
             /**
              * Cp
-             * @description Context parallel: ranks that share one sequence.
+             * @description Context parallelism: number of ranks that share one sequence.
              * @default 1
              */
             cp: number;
             /**
              * Cp Method
-             * @description How context-parallel ranks attend to the keys of other ranks.
+             * @description Method by which context-parallel ranks attend to the keys of other ranks.
              * @default allgather_kv
              * @enum {string}
              */
             cp_method: "allgather_kv" | "ulysses";
             /**
              * Tp
-             * @description Tensor parallel: ranks that share each matrix.
+             * @description Tensor parallelism: number of ranks that share each matrix.
              * @default 1
              */
             tp: number;
             /**
              * Async Tp
-             * @description Overlap tensor-parallel communication with computation (CUDA with symmetric memory).
+             * @description Whether tensor-parallel communication overlaps with computation (CUDA with symmetric
+             *     memory).
              * @default false
              */
             async_tp: boolean;
             /**
              * Sequence Parallel
-             * @description Shard activations between tensor-parallel regions along the sequence.
+             * @description Whether activations between tensor-parallel regions are sharded along the sequence.
              * @default true
              */
             sequence_parallel: boolean;
             /**
              * Loss Parallel
-             * @description Compute the loss on logits sharded along the vocabulary.
+             * @description Whether the loss is computed on logits that are sharded along the vocabulary.
              * @default true
              */
             loss_parallel: boolean;
             /**
              * Pp
-             * @description Pipeline parallel: stages of layers.
+             * @description Pipeline parallelism: number of ranks over which the layers are divided into stages.
              * @default 1
              */
             pp: number;
             /**
              * Pp Schedule
-             * @description Pipeline schedule.
+             * @description Schedule of the pipeline.
              * @default 1F1B
              * @enum {string}
              */
             pp_schedule: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
             /**
              * Pp Microbatches
-             * @description Micro-batches of one run of the pipeline; the number that gives the shortest step when
-             *     absent.
+             * @description Number of micro-batches in one run of the pipeline; if absent, the number with the shortest
+             *     step time.
              */
             pp_microbatches: number | null;
             /**
              * Pp Layers Per Stage
-             * @description Layers of a pipeline stage; balanced when absent.
+             * @description Number of layers per pipeline stage; if absent, stages are balanced.
              */
             pp_layers_per_stage: number | null;
             /**
              * Pp Stage Modules
-             * @description Modules of each pipeline stage, by name; balanced when empty.
+             * @description Names of the modules in each pipeline stage; if empty, stages are balanced.
              * @default []
              */
             pp_stage_modules: string[][];
         };
         /**
          * ParallelismSection
-         * @description The axes whose product is the world size: dp_replicate x dp_shard x cp x tp x pp.
+         * @description Sizes of the parallel axes; dp_replicate x dp_shard x cp x tp x pp is the world size.
          */
         ParallelismSectionInput: {
             /**
              * Dp Replicate
-             * @description Replicas of the sharded model (HSDP when above 1).
+             * @description Number of replicas of the sharded model; HSDP if it is above 1.
              * @default 1
              */
             dp_replicate?: number;
             /**
              * Dp Shard
-             * @description Ranks that share one replica's weights (FSDP); -1 fills the requested slots.
+             * @description Number of ranks that share the weights of one replica (FSDP); -1 uses all remaining slots.
              * @default -1
              */
             dp_shard?: number;
             /**
              * Reshard After Forward
-             * @description Free gathered weights after the forward pass. `default` frees them, except under pipeline
-             *     parallelism and in the last layers, which backward needs immediately.
+             * @description Whether gathered weights are freed after the forward pass. `default` frees them, except under
+             *     pipeline parallelism, and except in the last layers, because backward needs those
+             *     immediately.
              * @default default
              * @enum {string}
              */
             reshard_after_forward?: "default" | "always" | "never";
             /**
              * Cp
-             * @description Context parallel: ranks that share one sequence.
+             * @description Context parallelism: number of ranks that share one sequence.
              * @default 1
              */
             cp?: number;
             /**
              * Cp Method
-             * @description How context-parallel ranks attend to the keys of other ranks.
+             * @description Method by which context-parallel ranks attend to the keys of other ranks.
              * @default allgather_kv
              * @enum {string}
              */
             cp_method?: "allgather_kv" | "ulysses";
             /**
              * Tp
-             * @description Tensor parallel: ranks that share each matrix.
+             * @description Tensor parallelism: number of ranks that share each matrix.
              * @default 1
              */
             tp?: number;
             /**
              * Async Tp
-             * @description Overlap tensor-parallel communication with computation (CUDA with symmetric memory).
+             * @description Whether tensor-parallel communication overlaps with computation (CUDA with symmetric
+             *     memory).
              * @default false
              */
             async_tp?: boolean;
             /**
              * Sequence Parallel
-             * @description Shard activations between tensor-parallel regions along the sequence.
+             * @description Whether activations between tensor-parallel regions are sharded along the sequence.
              * @default true
              */
             sequence_parallel?: boolean;
             /**
              * Loss Parallel
-             * @description Compute the loss on logits sharded along the vocabulary.
+             * @description Whether the loss is computed on logits that are sharded along the vocabulary.
              * @default true
              */
             loss_parallel?: boolean;
             /**
              * Pp
-             * @description Pipeline parallel: stages of layers.
+             * @description Pipeline parallelism: number of ranks over which the layers are divided into stages.
              * @default 1
              */
             pp?: number;
             /**
              * Pp Schedule
-             * @description Pipeline schedule.
+             * @description Schedule of the pipeline.
              * @default 1F1B
              * @enum {string}
              */
             pp_schedule?: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
             /**
              * Pp Microbatches
-             * @description Micro-batches of one run of the pipeline; the number that gives the shortest step when
-             *     absent.
+             * @description Number of micro-batches in one run of the pipeline; if absent, the number with the shortest
+             *     step time.
              */
             pp_microbatches?: number | null;
             /**
              * Pp Layers Per Stage
-             * @description Layers of a pipeline stage; balanced when absent.
+             * @description Number of layers per pipeline stage; if absent, stages are balanced.
              */
             pp_layers_per_stage?: number | null;
             /**
              * Pp Stage Modules
-             * @description Modules of each pipeline stage, by name; balanced when empty.
+             * @description Names of the modules in each pipeline stage; if empty, stages are balanced.
              * @default []
              */
             pp_stage_modules?: string[][];
         };
         /**
          * ParameterCount
-         * @description The parameters of a model, by part.
+         * @description Numbers of parameters in a model, by part.
          */
         ParameterCount: {
             /**
              * Embedding
-             * @description Token embedding; with tied embeddings also the head.
+             * @description Parameters of the token embedding; with tied embeddings, it is also the head.
              */
             embedding: number;
             /**
              * Blocks
-             * @description Transformer blocks.
+             * @description Number of transformer blocks.
              */
             blocks: number;
             /**
              * Attention
-             * @description Query, key, value and output matrices of one block.
+             * @description Parameters of the query, key, value and output matrices in one block.
              */
             attention: number;
             /**
              * Feed Forward
-             * @description The three SwiGLU matrices of one block.
+             * @description Parameters of the three SwiGLU matrices in one block.
              */
             feed_forward: number;
             /**
              * Norms
-             * @description RMS norms of one block.
+             * @description Parameters of the RMS norms in one block.
              */
             norms: number;
             /**
              * Final Norm
-             * @description RMS norm before the head.
+             * @description Parameters of the RMS norm before the head.
              */
             final_norm: number;
             /**
              * Head
-             * @description Output matrix; 0 with tied embeddings.
+             * @description Parameters of the output matrix; 0 with tied embeddings.
              */
             head: number;
             /**
              * Total
-             * @description Total, each parameter counted once.
+             * @description Total number of parameters; each counts once.
              */
             total: number;
         };
@@ -11828,78 +11923,79 @@ export interface components {
         PendingCollective: {
             /**
              * Group
-             * @description Its process group; the same on all ranks of the group.
+             * @description Process group of the collective; its name is the same on all ranks of the group.
              */
             group: string;
             /**
              * Ranks
-             * @description Global ranks of the group; empty if unknown. Ranges are short: each rank reports its group,
-             *     and a list of 4,096 ranks would take 22 KB.
+             * @description Global ranks of the group; empty if unknown. They are stored as ranges, because each rank
+             *     reports its group, and a list of 4,096 ranks would take 22 KB.
              * @default []
              */
             ranks?: components["schemas"]["RankRange"][];
             /**
              * Number
-             * @description Its position among the collectives of the group; the same on all ranks.
+             * @description Number of the collective within the group; the same on all ranks.
              */
             number: number;
             /**
              * Op
-             * @description Operation, such as `all_reduce`.
+             * @description Operation of the collective, such as `all_reduce`.
              */
             op: string;
             /**
              * Sizes
-             * @description Shapes of its input.
+             * @description Shapes of the input.
              */
             sizes: string;
         };
         /**
          * PendingLaunch
-         * @description A launch that was requested and is not placed yet.
+         * @description A launch that was requested but is not placed yet.
          */
         PendingLaunch: {
             /** @description Cause of the launch. */
             cause: components["schemas"]["AttemptCause"];
             /**
              * Actor
-             * @description Author of the request.
+             * @description Author of the launch.
              */
             actor: string;
             /**
-             * @description Its differences from the job's spec.
+             * @description Differences of the launch from the job's spec.
              * @default {}
              */
             overrides: components["schemas"]["Overrides"];
-            /** @description Its layout. */
+            /** @description Layout of the launch. */
             layout: components["schemas"]["Layout"];
             /**
              * Checkpoint Id
-             * @description Checkpoint to resume from; the newest of the lineage when absent.
+             * @description Checkpoint to load; when absent, the newest checkpoint of the lineage.
              */
             checkpoint_id: string | null;
             /**
              * Skip
-             * @description Windows of the stream to skip in addition to those that the job already skips.
+             * @description Windows of the stream to skip in addition to the windows that the job already skips.
              * @default []
              */
             skip: number[][];
             /**
              * Allow Code Change
-             * @description Whether `model.code` may differ from the code that wrote the checkpoint.
+             * @description Whether `model.code` may differ from the code at the time of the checkpoint.
              * @default false
              */
             allow_code_change: boolean;
             /**
              * Parent Named
-             * @description Whether it repeats an attempt that saved nothing, from a checkpoint that a person named.
+             * @description Whether the launch repeats an attempt that saved nothing, from a checkpoint that a person
+             *     chose.
              * @default false
              */
             parent_named: boolean;
         };
         /**
          * PendingRequest
-         * @description A request that the trainer has not answered yet.
+         * @description A request without a response of the trainer.
          */
         PendingRequest: {
             /**
@@ -11907,12 +12003,12 @@ export interface components {
              * @description Id of the request.
              */
             id: string;
-            /** @description Kind of the request. */
+            /** @description Kind and parameters of the request. */
             request: components["schemas"]["Request"];
         };
         /**
          * Phase
-         * @description Current activity of the trainer; each phase has its own limit of silence.
+         * @description Current activity of the trainer; each phase has its own limit for a hang.
          * @enum {string}
          */
         Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "validating" | "saving" | "ending";
@@ -11921,7 +12017,7 @@ export interface components {
          * @description The trainer entered a phase.
          */
         PhaseEntered: {
-            /** @description The phase. */
+            /** @description New phase of the trainer. */
             phase: components["schemas"]["Phase"];
             /**
              * Step
@@ -11936,103 +12032,104 @@ export interface components {
         };
         /**
          * PilotIdentity
-         * @description Identity of one run of a pilot; a join secret is valid for one instance at a time.
+         * @description Identity of one run of a pilot; a join secret is valid for one run at a time.
          */
         PilotIdentity: {
             /**
              * Request Id
-             * @description Its request.
+             * @description Id of the pilot's request.
              */
             request_id: string;
             /**
              * Index
-             * @description Its index.
+             * @description Index of the pilot in the request.
              */
             index: number;
             /**
              * Instance
-             * @description The engine's name of this run, as in `EngineNode.instance`.
+             * @description The engine's name for this run, as in `EngineNode.instance`.
              */
             instance: string;
         };
         /**
          * PipelinePlan
-         * @description Stages of the model, and waiting times of the ranks.
+         * @description Stages of the model in a pipeline, and waiting times of the ranks.
          */
         PipelinePlan: {
             /**
              * Schedule
-             * @description The schedule.
+             * @description Schedule of the pipeline.
              * @enum {string}
              */
             schedule: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
             /**
              * Layers
-             * @description Transformer blocks of each stage, in model order.
+             * @description Number of transformer blocks in each stage, in model order.
              */
             layers: number[];
             /**
              * Microbatches
-             * @description Micro-batches in one run of the schedule.
+             * @description Number of micro-batches in one run of the schedule.
              */
             microbatches: number;
             /**
              * Runs
-             * @description Runs of the schedule in one step.
+             * @description Number of runs of the schedule in one step.
              */
             runs: number;
             /**
              * Empty
-             * @description Micro-batches of a step without a sequence, which only fill its last run.
+             * @description Number of micro-batches in a step without a sequence, which only fill the last run.
              */
             empty: number;
             /**
              * Bubble Share
-             * @description Share of a run for which a rank waits, if all stages take equal time; with a zero-bubble
-             *     schedule also if forward and both halves of backward take equal time.
+             * @description Share of a run during which a rank waits, if all stages take equal time. For a zero-bubble
+             *     schedule also forward and both halves of backward are assumed to take equal time.
              */
             bubble_share: number;
         };
         /**
          * Placed
-         * @description An attempt got its slots.
+         * @description An attempt received its slots.
          */
         Placed: {
             /**
              * Layout
-             * @description Layout in words.
+             * @description Layout as text.
              */
             layout: string;
             /**
              * Nodes
-             * @description Nodes, in order of their rank.
+             * @description Names of the nodes, by node rank.
              */
             nodes: string[];
             /**
              * Spares
-             * @description Reserved spare nodes.
+             * @description Names of the reserved spare nodes.
              * @default []
              */
             spares?: string[];
             /**
              * Parent Checkpoint Id
-             * @description Checkpoint that it loads.
+             * @description Checkpoint that the attempt loads.
              */
             parent_checkpoint_id: string | null;
             /**
              * Start Step
-             * @description Step of that checkpoint; 0 without one.
+             * @description Step of the checkpoint; 0 without a checkpoint.
              */
             start_step: number;
             /**
              * Backfilled Before
-             * @description Name of the waiting job that keeps these nodes; this attempt ends in time for it.
+             * @description Name of the waiting job that keeps these nodes; the attempt ends before that job can
+             *     start.
              */
             backfilled_before?: string | null;
         };
         /**
          * Plan
-         * @description The plan of a job of the built-in trainer, computed from its spec alone.
+         * @description Plan of a job of the built-in trainer, computed from its spec alone.
          */
         Plan: {
             /**
@@ -12042,55 +12139,56 @@ export interface components {
             kind: "trainer";
             /**
              * World Size
-             * @description Slots.
+             * @description Number of slots.
              */
             world_size: number;
-            /** @description The parallel axes, resolved. */
+            /** @description Sizes of the parallel axes, all resolved. */
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The layout in words, such as `HSDP 2x2`.
+             * @description Layout as text, such as `HSDP 2x2`.
              */
             name: string;
             /**
              * Device
-             * @description Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs.
+             * @description Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Auto
-             * @description Value of each `auto` field on the expected kind of slot; an attempt uses its own slots.
+             * @description Value of each `auto` field on the expected kind of slot; an attempt resolves it by its own
+             *     slots.
              */
             auto: {
                 [key: string]: boolean | number | string;
             };
-            /** @description Recommended axes for a model of this size, independent of the spec's. */
+            /** @description Recommended axes for a model of this size; they may differ from the axes in the spec. */
             strategy: components["schemas"]["Strategy"];
-            /** @description Split of the global batch. */
+            /** @description Split of the global batch over the data-parallel ranks. */
             batch: components["schemas"]["BatchPlan"];
-            /** @description Its stages; absent without pipeline parallelism. */
+            /** @description Stages of the pipeline; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
             /**
              * Steps
-             * @description Optimizer steps.
+             * @description Number of optimizer steps.
              */
             steps: number;
             /**
              * Tokens Per Step
-             * @description Tokens of one optimizer step, over all ranks.
+             * @description Number of tokens in one optimizer step, over all ranks.
              */
             tokens_per_step: number;
             /**
              * Total Tokens
-             * @description Tokens of all steps.
+             * @description Number of tokens in all steps.
              */
             total_tokens: number;
-            /** @description Parameters by part. */
+            /** @description Numbers of parameters, by part of the model. */
             parameters: components["schemas"]["ParameterCount"];
             /**
              * Flops Per Token
-             * @description Model FLOPs of forward and backward for one token, without recomputation.
+             * @description Model FLOPs of forward and backward per token, without recomputation.
              */
             flops_per_token: number;
             /**
@@ -12107,22 +12205,22 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"];
             /**
              * Fits
-             * @description Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
-             *     corrected estimate with its margin is compared.
+             * @description Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
+             *     hardware are known, the corrected estimate with its margin decides.
              */
             fits: boolean | null;
-            /** @description Predicted step; absent for unknown hardware. */
+            /** @description Predicted speed; absent for unknown hardware. */
             speed: components["schemas"]["SpeedEstimate"] | null;
             /**
              * Ranked
-             * @description Legal layouts of the same number of slots, including the job's own. Layouts that fit come
-             *     first, the fastest first; empty for unknown hardware.
+             * @description Legal layouts for the same number of slots, including the job's own layout. Layouts that fit
+             *     come first, sorted by speed, fastest first. Empty for unknown hardware.
              * @default []
              */
             ranked: components["schemas"]["RankedLayout"][];
             /**
              * Ranked Of
-             * @description Number of compared legal layouts; `ranked` lists the first of them.
+             * @description Number of legal layouts that were compared; `ranked` lists the best of them.
              * @default 0
              */
             ranked_of: number;
@@ -12130,28 +12228,28 @@ export interface components {
             calibration: components["schemas"]["Calibration"] | null;
             /**
              * Device Memory Bytes
-             * @description Memory of the smallest slot, which `fits` compares; absent if unknown.
+             * @description Memory of the smallest slot, which decides `fits`; absent if unknown.
              */
             device_memory_bytes: number | null;
             /**
              * Checkpoint Bytes
-             * @description Size of one checkpoint: weights and optimizer states, each stored once.
+             * @description Size of one checkpoint, in bytes: weights and optimizer states, each stored once.
              */
             checkpoint_bytes: number;
             /**
              * Checkpoints Kept
-             * @description Largest number of checkpoints on storage at the same time; saves on request are not
+             * @description Maximum number of checkpoints in storage at the same time; saves on request are not
              *     counted.
              */
             checkpoints_kept: number;
             /**
              * Checkpoints Bytes
-             * @description Size of `checkpoints_kept` checkpoints.
+             * @description Total size of `checkpoints_kept` checkpoints, in bytes.
              */
             checkpoints_bytes: number;
             /**
              * Warnings
-             * @description Legal but probably unintended settings, each with its field.
+             * @description Settings that are legal but probably unintended, each with its field.
              */
             warnings: components["schemas"]["Problem"][];
         };
@@ -12173,18 +12271,18 @@ export interface components {
         };
         /**
          * PriorityRequest
-         * @description Body of a change of priority.
+         * @description Body of a change to the priority.
          */
         PriorityRequest: {
             /**
              * Priority
-             * @description The new priority.
+             * @description New priority.
              */
             priority: number | ("low" | "normal" | "high");
         };
         /**
          * Problem
-         * @description One error in an input.
+         * @description One problem of an input.
          */
         Problem: {
             /**
@@ -12194,13 +12292,13 @@ export interface components {
             pointer: string;
             /**
              * Detail
-             * @description The given value, and the legal ones.
+             * @description Description of the problem, with the given value and the legal values.
              */
             detail: string;
         };
         /**
          * ProblemDetails
-         * @description RFC 9457 problem, sent as `application/problem+json`.
+         * @description Error response: a problem by RFC 9457, sent as `application/problem+json`.
          */
         ProblemDetails: {
             /**
@@ -12211,7 +12309,7 @@ export interface components {
             type?: string;
             /**
              * Title
-             * @description The kind in words.
+             * @description Kind of problem, as text.
              */
             title: string;
             /**
@@ -12221,12 +12319,12 @@ export interface components {
             status: number;
             /**
              * Detail
-             * @description The error, and the legal values.
+             * @description Description of the error, with the legal values.
              */
             detail: string;
             /**
              * Errors
-             * @description Each error, by JSON pointer into the request body or `query/<name>`.
+             * @description Single errors; each has a JSON pointer into the request body, or `query/<name>`.
              * @default []
              */
             errors?: components["schemas"]["Problem"][];
@@ -12238,19 +12336,19 @@ export interface components {
         };
         /**
          * ProgramManifest
-         * @description `manifest.json` of a checkpoint that a program wrote: only its files are known.
+         * @description `manifest.json` of a program's checkpoint, of which only the files are known.
          */
         ProgramManifest: {
             /**
              * Saved By
-             * @description Distinguishes it from a manifest of the built-in trainer, which lacks this field.
+             * @description Mark of a program's manifest; a manifest of the built-in trainer lacks this field.
              * @default program
              * @constant
              */
             saved_by: "program";
             /**
              * Format Version
-             * @description Version of this record.
+             * @description Format version of the manifest.
              * @default 1
              */
             format_version: number;
@@ -12261,44 +12359,44 @@ export interface components {
             checkpoint_id: string;
             /**
              * Job Id
-             * @description Job that wrote it.
+             * @description Id of the job that wrote the checkpoint.
              */
             job_id: string;
             /**
              * Attempt
-             * @description Attempt that wrote it.
+             * @description Number of the attempt that wrote the checkpoint.
              */
             attempt: number;
             /**
              * Step
-             * @description Step that the program named.
+             * @description Step of the checkpoint, as given by the program.
              */
             step: number;
             /**
              * Created At
              * Format: date-time
-             * @description When the manifest was written, in UTC.
+             * @description Time at which the manifest was written, in UTC.
              */
             created_at: string;
             /**
              * World Size
-             * @description Number of processes that took part.
+             * @description Number of processes that took part in the save.
              */
             world_size: number;
             /**
              * Parent
-             * @description Parent checkpoint of the attempt.
+             * @description Id of the attempt's parent checkpoint.
              */
             parent: string | null;
             /**
              * Kind
-             * @description Reason for the save, from the program.
+             * @description Reason for the save, as given by the program.
              * @default interval
              */
             kind: string;
             /**
              * Save Seconds
-             * @description Time from rank 0's entry into the block to the last checksum.
+             * @description Time from the start of rank 0's block to the last checksum.
              */
             save_seconds: number;
             /**
@@ -12310,18 +12408,18 @@ export interface components {
             algorithm: "sha256";
             /**
              * Size
-             * @description Bytes of all files.
+             * @description Total size of all files, in bytes.
              */
             size: number;
             /**
              * Files
-             * @description Every file of the folder except manifest and marker, by path.
+             * @description All files in the folder except manifest and marker, sorted by path.
              */
             files: components["schemas"]["SavedFile"][];
         };
         /**
          * ProgramPlan
-         * @description The plan of a program: only its slots are known before it runs.
+         * @description Plan of a program, of which only the slots are known before it runs.
          */
         ProgramPlan: {
             /**
@@ -12331,25 +12429,25 @@ export interface components {
             kind: "program";
             /**
              * World Size
-             * @description Slots.
+             * @description Number of slots.
              */
             world_size: number;
-            /** @description The slots as data-parallel ranks; a program may use them otherwise. */
+            /** @description Layout with all slots as data-parallel ranks; a program may use the slots otherwise. */
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The number of slots in words.
+             * @description Number of slots, as text.
              */
             name: string;
             /**
              * Device
-             * @description Expected kind of slot: the spec's, else GPUs, unless all nodes have only CPUs.
+             * @description Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Steps
-             * @description Total steps; absent if the spec does not give them.
+             * @description Total number of steps; absent if the spec does not give it.
              */
             steps: number | null;
             /**
@@ -12359,49 +12457,50 @@ export interface components {
             command: string[];
             /**
              * Unknown
-             * @description Quantities that are unknown before it runs.
+             * @description Quantities that are unknown before the program runs.
              */
             unknown: string[];
             /**
              * Warnings
-             * @description Legal but probably unintended settings, each with its field.
+             * @description Settings that are legal but probably unintended, each with its field.
              */
             warnings: components["schemas"]["Problem"][];
         };
         /**
          * ProgramSection
-         * @description A program of the user's own, instead of the built-in trainer.
+         * @description A program of the user's own that runs instead of the built-in trainer.
          */
         ProgramSection: {
             /**
              * Command
-             * @description Words of the command; no shell expands them. The first word is searched among the programs of
-             *     the environment, then as a path in the working directory, then on the node's `PATH`. A `.py`
-             *     file runs with the environment's Python.
+             * @description Command of the program, word by word; no shell expands the words. The first word is searched
+             *     among the programs of the environment, then as a path in the working directory, then on the
+             *     node's `PATH`. A `.py` file runs with the environment's Python.
              */
             command: string[];
             /**
              * Launcher
-             * @description `torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
-             *     `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once for each node, with `MASTER_ADDR`,
-             *     `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
+             * @description Way to start the command. `torchrun` starts it once per slot, with `RANK`, `LOCAL_RANK`,
+             *     `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once per node, with
+             *     `MASTER_ADDR`, `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
              * @default torchrun
              * @enum {string}
              */
             launcher: "torchrun" | "command";
             /**
              * Arguments
-             * @description Arguments to add to the command as `--name value`; comparisons of jobs read them. `true`
-             *     becomes `--name`, `false` is left out, and a list becomes `--name` and all of its values.
+             * @description Arguments to add to the command as `--name value`; comparisons of jobs show them. The value
+             *     `true` becomes `--name`, `false` is omitted, and a list becomes `--name` and all values of the
+             *     list.
              */
             arguments: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * Resume Arguments
-             * @description Words to append once ranks of an earlier attempt have started. `{checkpoint}` in them stands
-             *     for the folder of the checkpoint that the attempt loads; if the attempt loads none, all of them
-             *     are left out.
+             * @description Words to append to the command once ranks of an earlier attempt have started. `{checkpoint}`
+             *     stands for the folder of the checkpoint that the attempt loads. If one of the words contains
+             *     `{checkpoint}` but the attempt loads no checkpoint, none of the words is appended.
              * @default []
              */
             resume_arguments: string[];
@@ -12413,40 +12512,41 @@ export interface components {
             working_dir: string;
             /**
              * Steps
-             * @description Total steps of the program if known; its progress is shown in them.
+             * @description Total number of steps of the program, if known; the job's progress is relative to it.
              */
             steps: number | null;
             /**
              * Resume
-             * @description Whether the program can resume from its saves: never, on the same number of slots, or on any
-             *     number. An elastic job needs `any_world_size`.
+             * @description Number of slots on which the program can resume from its saves: on no number (`never`), on
+             *     the same number, or on any number. An elastic job needs `any_world_size`.
              * @default never
              * @enum {string}
              */
             resume: "never" | "same_world_size" | "any_world_size";
             /**
              * Preemptible
-             * @description Whether a job of higher priority may take its slots; work since the last save is lost.
+             * @description Whether a job of higher priority may take the slots; work since the last save is then
+             *     lost.
              * @default false
              */
             preemptible: boolean;
             /**
              * Artifacts
              * @description Patterns of files to store with the job when an attempt ends, such as `results/**\/*.csv`.
-             *     They are relative to the working directory, and to `outputs` in the run directory.
+             *     Each pattern is relative to the working directory, and to `outputs` in the run directory.
              * @default []
              */
             artifacts: string[];
             /**
              * Stop Grace Seconds
-             * @description On a stop, time from SIGTERM to the ranks until those that still run are killed.
+             * @description Time between SIGTERM to the ranks on a stop, and SIGKILL to the ranks that still run.
              * @default 30
              */
             stop_grace_seconds: number;
-            /** @description Source of its files; without it the program starts in an empty folder. */
+            /** @description Location of the program's files; if absent, the program starts in an empty folder. */
             code: components["schemas"]["CodeSection"] | null;
             /**
-             * @description Its interpreter and packages.
+             * @description Interpreter and packages of the program.
              * @default {
              *       "modules": []
              *     }
@@ -12455,38 +12555,39 @@ export interface components {
         };
         /**
          * ProgramSection
-         * @description A program of the user's own, instead of the built-in trainer.
+         * @description A program of the user's own that runs instead of the built-in trainer.
          */
         ProgramSectionInput: {
             /**
              * Command
-             * @description Words of the command; no shell expands them. The first word is searched among the programs of
-             *     the environment, then as a path in the working directory, then on the node's `PATH`. A `.py`
-             *     file runs with the environment's Python.
+             * @description Command of the program, word by word; no shell expands the words. The first word is searched
+             *     among the programs of the environment, then as a path in the working directory, then on the
+             *     node's `PATH`. A `.py` file runs with the environment's Python.
              */
             command: string[];
             /**
              * Launcher
-             * @description `torchrun` starts the command once for each slot, with `RANK`, `LOCAL_RANK`, `WORLD_SIZE`,
-             *     `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once for each node, with `MASTER_ADDR`,
-             *     `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
+             * @description Way to start the command. `torchrun` starts it once per slot, with `RANK`, `LOCAL_RANK`,
+             *     `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once per node, with
+             *     `MASTER_ADDR`, `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`.
              * @default torchrun
              * @enum {string}
              */
             launcher?: "torchrun" | "command";
             /**
              * Arguments
-             * @description Arguments to add to the command as `--name value`; comparisons of jobs read them. `true`
-             *     becomes `--name`, `false` is left out, and a list becomes `--name` and all of its values.
+             * @description Arguments to add to the command as `--name value`; comparisons of jobs show them. The value
+             *     `true` becomes `--name`, `false` is omitted, and a list becomes `--name` and all values of the
+             *     list.
              */
             arguments?: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * Resume Arguments
-             * @description Words to append once ranks of an earlier attempt have started. `{checkpoint}` in them stands
-             *     for the folder of the checkpoint that the attempt loads; if the attempt loads none, all of them
-             *     are left out.
+             * @description Words to append to the command once ranks of an earlier attempt have started. `{checkpoint}`
+             *     stands for the folder of the checkpoint that the attempt loads. If one of the words contains
+             *     `{checkpoint}` but the attempt loads no checkpoint, none of the words is appended.
              * @default []
              */
             resume_arguments?: string[];
@@ -12498,40 +12599,41 @@ export interface components {
             working_dir?: string;
             /**
              * Steps
-             * @description Total steps of the program if known; its progress is shown in them.
+             * @description Total number of steps of the program, if known; the job's progress is relative to it.
              */
             steps?: number | null;
             /**
              * Resume
-             * @description Whether the program can resume from its saves: never, on the same number of slots, or on any
-             *     number. An elastic job needs `any_world_size`.
+             * @description Number of slots on which the program can resume from its saves: on no number (`never`), on
+             *     the same number, or on any number. An elastic job needs `any_world_size`.
              * @default never
              * @enum {string}
              */
             resume?: "never" | "same_world_size" | "any_world_size";
             /**
              * Preemptible
-             * @description Whether a job of higher priority may take its slots; work since the last save is lost.
+             * @description Whether a job of higher priority may take the slots; work since the last save is then
+             *     lost.
              * @default false
              */
             preemptible?: boolean;
             /**
              * Artifacts
              * @description Patterns of files to store with the job when an attempt ends, such as `results/**\/*.csv`.
-             *     They are relative to the working directory, and to `outputs` in the run directory.
+             *     Each pattern is relative to the working directory, and to `outputs` in the run directory.
              * @default []
              */
             artifacts?: string[];
             /**
              * Stop Grace Seconds
-             * @description On a stop, time from SIGTERM to the ranks until those that still run are killed.
+             * @description Time between SIGTERM to the ranks on a stop, and SIGKILL to the ranks that still run.
              * @default 30
              */
             stop_grace_seconds?: number;
-            /** @description Source of its files; without it the program starts in an empty folder. */
+            /** @description Location of the program's files; if absent, the program starts in an empty folder. */
             code?: components["schemas"]["CodeSectionInput"] | null;
             /**
-             * @description Its interpreter and packages.
+             * @description Interpreter and packages of the program.
              * @default {
              *       "modules": []
              *     }
@@ -12543,7 +12645,7 @@ export interface components {
          * @description Progress of a job's current attempt.
          */
         Progress: {
-            /** @description Current activity of the trainer. */
+            /** @description Current phase of the trainer. */
             phase: components["schemas"]["Phase"] | null;
             /**
              * Step
@@ -12553,12 +12655,12 @@ export interface components {
             step: number;
             /**
              * Steps
-             * @description Steps after which the job has succeeded; null if a program does not give them.
+             * @description Total number of steps of the job; null if a program does not give it.
              */
             steps: number | null;
             /**
              * Steps Reported
-             * @description Whether `steps` is a running program's own estimate, which limits nothing.
+             * @description Whether `steps` is only an estimate by a running program, and therefore no limit.
              * @default false
              */
             steps_reported: boolean;
@@ -12570,22 +12672,22 @@ export interface components {
             answers: ("stop" | "save" | "profile" | "memory_snapshot")[];
             /**
              * Loss
-             * @description Last loss; NaN and infinity as strings.
+             * @description Last loss; NaN and infinity are strings.
              */
             loss: number | null;
             /**
              * Tokens Per Second
-             * @description Last throughput over all ranks.
+             * @description Last throughput, over all ranks.
              */
             tokens_per_second: number | null;
             /**
              * Seconds Left
-             * @description Estimated time to the end, from the pace of the last steps.
+             * @description Estimated time until the end, from the pace of the last steps.
              */
             seconds_left: number | null;
             /**
              * Heartbeat At
-             * @description Time of the trainer's last sign of life.
+             * @description Time of the trainer's last heartbeat.
              */
             heartbeat_at: string | null;
         };
@@ -12596,110 +12698,116 @@ export interface components {
         ProjectChanged: {
             /**
              * Project
-             * @description Its name.
+             * @description Name of the project.
              */
             project: string;
-            /** @description Previous settings; absent if it was created. */
+            /** @description Previous settings; absent if the project was created. */
             before: components["schemas"]["ProjectSettings"] | null;
-            /** @description New settings; absent if it was deleted. */
+            /** @description New settings; absent if the project was deleted. */
             after: components["schemas"]["ProjectSettings"] | null;
         };
         /**
          * ProjectRequest
-         * @description Body of a new project.
+         * @description Body of a request for a new project.
          */
         ProjectRequest: {
             /**
              * Description
-             * @description What the project is for.
+             * @description Purpose of the project.
              * @default
              */
             description?: string;
             /**
              * Weight
-             * @description Its share of the slots relative to the weights of the other projects that use the cluster.
+             * @description Weight of the project. Projects that use the cluster share its slots in the ratio of their
+             *     weights.
              * @default 1
              */
             weight?: number;
             /**
              * Max Slots
-             * @description Most slots that its jobs hold at the same time; unlimited when null.
+             * @description Maximum number of slots that the project's jobs hold at the same time; unlimited when
+             *     null.
              */
             max_slots?: number | null;
             /**
              * Slot Hours Per Month
-             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
-             *     one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             * @description Maximum number of slot-hours that the project's jobs use per calendar month (UTC); unlimited
+             *     when null. A slot is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
              */
             slot_hours_per_month?: number | null;
             /**
              * Name
-             * @description Name; it never changes.
+             * @description Name of the project; it never changes.
              * @example vision
              */
             name: string;
         };
         /**
          * ProjectSettings
-         * @description Settings of a project; a change contains only the changed ones.
+         * @description Settings of a project; the body of a change contains only the changed settings.
          */
         ProjectSettings: {
             /**
              * Description
-             * @description What the project is for.
+             * @description Purpose of the project.
              * @default
              */
             description: string;
             /**
              * Weight
-             * @description Its share of the slots relative to the weights of the other projects that use the cluster.
+             * @description Weight of the project. Projects that use the cluster share its slots in the ratio of their
+             *     weights.
              * @default 1
              */
             weight: number;
             /**
              * Max Slots
-             * @description Most slots that its jobs hold at the same time; unlimited when null.
+             * @description Maximum number of slots that the project's jobs hold at the same time; unlimited when
+             *     null.
              */
             max_slots: number | null;
             /**
              * Slot Hours Per Month
-             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
-             *     one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             * @description Maximum number of slot-hours that the project's jobs use per calendar month (UTC); unlimited
+             *     when null. A slot is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
              */
             slot_hours_per_month: number | null;
         };
         /**
          * ProjectSettings
-         * @description Settings of a project; a change contains only the changed ones.
+         * @description Settings of a project; the body of a change contains only the changed settings.
          */
         ProjectSettingsInput: {
             /**
              * Description
-             * @description What the project is for.
+             * @description Purpose of the project.
              * @default
              */
             description?: string;
             /**
              * Weight
-             * @description Its share of the slots relative to the weights of the other projects that use the cluster.
+             * @description Weight of the project. Projects that use the cluster share its slots in the ratio of their
+             *     weights.
              * @default 1
              */
             weight?: number;
             /**
              * Max Slots
-             * @description Most slots that its jobs hold at the same time; unlimited when null.
+             * @description Maximum number of slots that the project's jobs hold at the same time; unlimited when
+             *     null.
              */
             max_slots?: number | null;
             /**
              * Slot Hours Per Month
-             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null. A slot is
-             *     one GPU, one MIG instance, or one CPU rank on a node without GPUs.
+             * @description Maximum number of slot-hours that the project's jobs use per calendar month (UTC); unlimited
+             *     when null. A slot is one GPU, one MIG instance, or one CPU rank on a node without GPUs.
              */
             slot_hours_per_month?: number | null;
         };
         /**
          * ProjectSlotTime
-         * @description Slot-time held by the jobs of a project.
+         * @description Slot-time that the jobs of a project held.
          */
         ProjectSlotTime: {
             /**
@@ -12709,99 +12817,102 @@ export interface components {
             project: string;
             /**
              * Slot Milliseconds
-             * @description Held slot-time.
+             * @description Slot-time that the jobs of the project held.
              */
             slot_milliseconds: number;
             /**
              * Categories
-             * @description The categories that have time; they sum to `slot_milliseconds`.
+             * @description Categories with slot-time of the project.
              */
             categories: components["schemas"]["SlotTime"][];
         };
         /**
          * ProjectView
-         * @description A project, with current use by its jobs.
+         * @description A project, with the current use by its jobs.
          */
         ProjectView: {
             /**
              * Name
-             * @description Name.
+             * @description Name of the project.
              */
             name: string;
             /**
              * Description
-             * @description What it is for.
+             * @description Purpose of the project.
              */
             description: string;
             /**
              * Weight
-             * @description Its share of the slots relative to the weights of the other projects.
+             * @description Weight of the project, relative to the weights of the other projects.
              */
             weight: number;
             /**
              * Max Slots
-             * @description Most slots that its jobs hold; unlimited when null.
+             * @description Maximum number of slots that the project's jobs hold at the same time; unlimited when
+             *     null.
              */
             max_slots: number | null;
             /**
              * Slot Hours Per Month
-             * @description Most slot-hours that its jobs use in a calendar month (UTC); unlimited when null.
+             * @description Maximum number of slot-hours that the project's jobs use per calendar month (UTC); unlimited
+             *     when null.
              */
             slot_hours_per_month: number | null;
             /**
              * Created By
-             * @description Who created it.
+             * @description Person who created the project.
              */
             created_by: string;
             /**
              * Created At
              * Format: date-time
-             * @description When.
+             * @description Time at which the project was created.
              */
             created_at: string;
             /**
              * Held Slots
-             * @description Slots of its starting, running and stopping jobs.
+             * @description Number of slots that the project's starting, running and stopping jobs hold.
              */
             held_slots: number;
             /**
              * Waiting Jobs
-             * @description Number of its jobs in the queue.
+             * @description Number of the project's jobs in the queue.
              */
             waiting_jobs: number;
             /**
              * Share
-             * @description Its held slots divided by the held slots of all projects; 0 if no slots are held.
+             * @description Held slots of the project divided by the held slots of all projects; 0 if no slots are
+             *     held.
              */
             share: number;
             /**
              * Fair Share
-             * @description Its weight divided by the weights of all projects with a job that waits or holds slots; 0 if
-             *     it has no such job.
+             * @description Weight of the project divided by the sum of the weights of all projects with a job that waits
+             *     or holds slots; 0 if the project has no such job.
              */
             fair_share: number;
             /**
              * Slot Hours Used
-             * @description Slot-hours that its jobs have used in this calendar month (UTC).
+             * @description Slot-hours that the project's jobs have used in this calendar month (UTC).
              */
             slot_hours_used: number;
         };
         /**
          * QuantizationSection
-         * @description Low-precision matrix products while training.
+         * @description Low-precision matrix products during training.
          */
         QuantizationSection: {
             /**
              * Recipe
-             * @description Recipe of the quantized linear layers.
+             * @description Recipe for the quantized linear layers; `none` disables quantization.
              * @default none
              * @enum {string}
              */
             recipe: "none" | "float8_tensorwise" | "float8_rowwise" | "float8_rowwise_with_gw_hp" | "mxfp8";
             /**
              * Exclude
-             * @description Linear layers that stay in high precision, by a part of their name. The head of a built-in
-             *     model always does.
+             * @description Linear layers that stay in high precision, each given by a part of its name. The head of a
+             *     built-in model always stays in high precision.
              * @default [
              *       "output"
              *     ]
@@ -12809,28 +12920,28 @@ export interface components {
             exclude: string[];
             /**
              * Min Dim
-             * @description Linear layers with a side narrower than this stay in high precision, because scaling would
-             *     cost more than the products save.
+             * @description Minimum width of quantized linear layers. A layer with a smaller width on either side stays
+             *     in high precision, because scaling would cost more time than quantized products save.
              * @default 0
              */
             min_dim: number;
         };
         /**
          * QuantizationSection
-         * @description Low-precision matrix products while training.
+         * @description Low-precision matrix products during training.
          */
         QuantizationSectionInput: {
             /**
              * Recipe
-             * @description Recipe of the quantized linear layers.
+             * @description Recipe for the quantized linear layers; `none` disables quantization.
              * @default none
              * @enum {string}
              */
             recipe?: "none" | "float8_tensorwise" | "float8_rowwise" | "float8_rowwise_with_gw_hp" | "mxfp8";
             /**
              * Exclude
-             * @description Linear layers that stay in high precision, by a part of their name. The head of a built-in
-             *     model always does.
+             * @description Linear layers that stay in high precision, each given by a part of its name. The head of a
+             *     built-in model always stays in high precision.
              * @default [
              *       "output"
              *     ]
@@ -12838,15 +12949,15 @@ export interface components {
             exclude?: string[];
             /**
              * Min Dim
-             * @description Linear layers with a side narrower than this stay in high precision, because scaling would
-             *     cost more than the products save.
+             * @description Minimum width of quantized linear layers. A layer with a smaller width on either side stays
+             *     in high precision, because scaling would cost more time than quantized products save.
              * @default 0
              */
             min_dim?: number;
         };
         /**
          * QueueEntry
-         * @description A waiting job, and its expected start.
+         * @description A waiting job with its expected start.
          */
         QueueEntry: {
             /**
@@ -12856,82 +12967,83 @@ export interface components {
             job_id: string;
             /**
              * Name
-             * @description Its name.
+             * @description Name of the job.
              */
             name: string;
             /**
              * Project
-             * @description Its project.
+             * @description Project of the job.
              */
             project: string;
             /**
              * Position
-             * @description Position in the queue, from 1.
+             * @description Position of the job in the queue, from 1.
              */
             position: number;
             /**
              * Priority
-             * @description Its priority.
+             * @description Priority of the job.
              */
             priority: number;
             /**
              * Priority Words
-             * @description Name of its priority, such as `high`, or its number if it has no name.
+             * @description Name of the priority, such as `high`; without a name, its number.
              */
             priority_words: string;
             /**
              * World Size
-             * @description Slots that it needs.
+             * @description Number of slots that the job needs.
              */
             world_size: number;
             /**
              * Layout
-             * @description Layout in words.
+             * @description Layout as text.
              */
             layout: string;
             /**
              * Queued At
-             * @description When it entered the queue.
+             * @description Time at which the job entered the queue.
              */
             queued_at: string | null;
             /**
              * Reason
-             * @description Why it waits; null until the scheduler first checks it.
+             * @description Reason why the job waits; null until the scheduler's first check of the job.
              */
             reason: string | null;
             /**
              * Expected Start At
-             * @description Expected start, from the pace of the running jobs; null if unknown.
+             * @description Expected start, estimated from the pace of the running jobs; null if unknown.
              */
             expected_start_at: string | null;
             /**
              * Unknown Because
-             * @description Why the expected start is unknown; null if it is known.
+             * @description Reason why the expected start is unknown; null if it is known.
              */
             unknown_because: string | null;
             /**
              * Backfilled Before
-             * @description Name of the job ahead that keeps the nodes of the expected start; this job ends in time.
+             * @description Name of the job ahead that keeps the nodes on which this job is expected to start. This job
+             *     is expected to end before the job ahead can start.
              */
             backfilled_before: string | null;
             /**
              * Lasts Seconds
-             * @description Expected time from placement to end, from former attempts of the same training part or of the
-             *     job itself; null without any.
+             * @description Expected time from placement to end, estimated from earlier attempts of the same training
+             *     part or of the job itself; null without such attempts.
              */
             lasts_seconds: number | null;
         };
         /**
          * QueuePlace
-         * @description The position of one job in the queue.
+         * @description Position of one job in the queue.
          */
         QueuePlace: {
-            /** @description Its entry; null while the job does not wait. */
+            /** @description Entry of the job; null if the job does not wait. */
             entry: components["schemas"]["QueueEntry"] | null;
         };
         /**
          * Queued
-         * @description A launch waits for slots again.
+         * @description A job waits for slots again, for another launch.
          */
         Queued: {
             /** @description Cause of the launch. */
@@ -12943,13 +13055,13 @@ export interface components {
             not_before: string | null;
             /**
              * Reason
-             * @description The failure or order that caused it.
+             * @description Failure or order that caused the launch.
              */
             reason: string | null;
         };
         /**
          * RankExit
-         * @description How one rank ended.
+         * @description End of one rank.
          */
         RankExit: {
             /**
@@ -12964,23 +13076,23 @@ export interface components {
             pid: number;
             /**
              * Exit Code
-             * @description Exit code; absent if a signal ended it or its end was not observed.
+             * @description Exit code; absent if a signal ended the rank, or if its end was not observed.
              */
             exit_code: number | null;
             /**
              * Signal
-             * @description Signal that ended it, such as `SIGKILL`.
+             * @description Signal that ended the rank, such as `SIGKILL`.
              */
             signal: string | null;
             /**
              * Time
-             * @description Unix time, seconds.
+             * @description Unix time of the end, in seconds.
              */
             time: number;
         };
         /**
          * RankPosition
-         * @description `positions/rank-<r>.json`: position of a rank, written when the supervisor requests it.
+         * @description `positions/rank-<r>.json`: position of a rank, written on a signal from the supervisor.
          */
         RankPosition: {
             /**
@@ -12990,83 +13102,83 @@ export interface components {
             rank: number;
             /**
              * Time
-             * @description Unix time, seconds.
+             * @description Unix time in seconds.
              */
             time: number;
             /**
              * Step
-             * @description Completed optimizer steps; absent for a rank that did not answer.
+             * @description Completed optimizer steps; absent if the rank did not respond.
              */
             step?: number | null;
             /**
              * Place
              * @description Innermost frame outside Python and packages, such as `data/batches.py:113 in __next__`;
-             *     absent for a rank that did not answer.
+             *     absent if the rank did not respond.
              */
             place?: string | null;
-            /** @description The oldest open collective of the rank. */
+            /** @description Oldest collective of the rank that has not ended. */
             collective?: components["schemas"]["PendingCollective"] | null;
             /**
              * Process
-             * @description State of its process if it did not answer, such as `stopped`.
+             * @description State of the process if the rank did not respond, such as `stopped`.
              */
             process?: string | null;
         };
         /**
          * RankRange
-         * @description Global ranks at equal distances.
+         * @description Global ranks with equal distances.
          */
         RankRange: {
             /**
              * First
-             * @description First rank.
+             * @description First rank of the range.
              */
             first: number;
             /**
              * Last
-             * @description Last rank, inclusive.
+             * @description Last rank, which is included.
              */
             last: number;
             /**
              * Step
-             * @description Distance between neighbours.
+             * @description Distance between adjacent ranks.
              * @default 1
              */
             step?: number;
         };
         /**
          * RankSpan
-         * @description Neighbouring ranks, represented by the rank with the longest own time.
+         * @description Adjacent ranks, represented by the rank with the longest own time.
          */
         RankSpan: {
             /**
              * First Rank
-             * @description First rank of the span.
+             * @description First rank in the span.
              */
             first_rank: number;
             /**
              * Last Rank
-             * @description Last rank of the span.
+             * @description Last rank in the span.
              */
             last_rank: number;
             /**
              * Rank
-             * @description The slowest rank of the span; the times are its own.
+             * @description Rank with the longest own time, to which the times of this span belong.
              */
             rank: number;
             /**
              * Compute Seconds
-             * @description Time of a step without the next two.
+             * @description Time of a step, without waiting for data and without waiting for other ranks.
              */
             compute_seconds: number;
             /**
              * Data Seconds
-             * @description Wait for the next batch.
+             * @description Time of waiting for the next batch.
              */
             data_seconds: number;
             /**
              * Wait Seconds
-             * @description Wait for other ranks, in collectives.
+             * @description Time of waiting for other ranks in collectives.
              */
             wait_seconds: number;
         };
@@ -13082,58 +13194,59 @@ export interface components {
             step: number;
             /**
              * Time
-             * @description End of the window, Unix time in seconds, by the clock of global rank 0's node.
+             * @description End of the window as Unix time in seconds, by the clock of global rank 0's node.
              */
             time: number;
             /**
              * Ranks
-             * @description All ranks, in at most 64 spans.
+             * @description Times of all ranks, in at most 64 spans of adjacent ranks.
              */
             ranks: components["schemas"]["RankSpan"][];
         };
         /**
          * RankTimesStored
-         * @description The times of the ranks of an attempt changed.
+         * @description New times of an attempt's ranks were stored.
          */
         RankTimesStored: {
             /**
              * Step
-             * @description Completed optimizer steps at the end of their window.
+             * @description Completed optimizer steps at the end of the window.
              */
             step: number;
         };
         /**
          * RankedLayout
-         * @description A legal layout for a draft of a spec, ready to be written into it.
+         * @description A legal layout for a draft of a spec, with the fields to reset in the draft.
          */
         RankedLayout: {
-            /** @description The parallel axes. */
+            /** @description Sizes of the parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description The layout in words, such as `HSDP 2x2`; for a program the number of slots.
+             * @description Layout as text, such as `HSDP 2x2`; for a program, the number of slots.
              */
             name: string;
             /**
-             * @description Split of the global batch, with the job's own micro-batch size if it is legal. Absent for a
-             *     program.
+             * @description Split of the global batch, with the job's own micro-batch size if it is legal on this layout.
+             *     Absent for a program.
              */
             batch: components["schemas"]["BatchPlan"] | null;
-            /** @description Its stages; absent without pipeline parallelism. */
+            /** @description Stages of the pipeline; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
             /** @description Peak memory of the fullest rank; absent for a program. */
             memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
-             * @description Whether it fits into the device's memory; absent if unknown. After runs on the hardware, the
-             *     corrected estimate with its margin is compared.
+             * @description Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
+             *     hardware are known, the corrected estimate with its margin decides.
              */
             fits: boolean | null;
-            /** @description Predicted step; absent for a program and for unknown hardware. */
+            /** @description Predicted speed; absent for a program and for unknown hardware. */
             speed: components["schemas"]["SpeedEstimate"] | null;
             /**
              * Resets
-             * @description Fields of `parallelism` that are reset to their defaults: they were set for other sizes.
+             * @description Fields of `parallelism` that are reset to their defaults, because they apply to other
+             *     sizes.
              */
             resets: string[];
         };
@@ -13144,25 +13257,25 @@ export interface components {
         RanksView: {
             /**
              * Attempt
-             * @description Number of the attempt; null before the first.
+             * @description Number of the attempt; null before the first attempt.
              */
             attempt: number | null;
-            /** @description Times of the ranks; null before the first window, and for a single rank. */
+            /** @description Times of the ranks; null before the end of the first window, and for a single rank. */
             times: components["schemas"]["RankTimes"] | null;
             /**
              * Stragglers
-             * @description Present stragglers, then past ones, each newest first; at most 100.
+             * @description At most 100 stragglers: present ones, then past ones, each sorted newest first.
              */
             stragglers: components["schemas"]["StragglerView"][];
         };
         /**
          * Reachable
-         * @description A silent node reports again.
+         * @description Reports of a silent node arrive again.
          */
         Reachable: Record<string, never>;
         /**
          * Readiness
-         * @description The server answers, and its database has the newest schema.
+         * @description The server is ready: it responds, and its database has the newest schema.
          */
         Readiness: {
             /**
@@ -13188,46 +13301,47 @@ export interface components {
             attempt: number;
             /**
              * Fence
-             * @description New value of the storage's fence, raised first: the number of the next attempt.
+             * @description New value of the storage's fence: the number of the next attempt. The fence is raised before
+             *     the search.
              */
             fence: number;
             /**
              * After Step
-             * @description The attempt's newest step in the catalog; -1 without one.
+             * @description Newest step of the attempt in the catalog; -1 if the catalog has none.
              */
             after_step: number;
         };
         /**
          * Registration
-         * @description Registration of a node, with a join token the first time and its own token afterwards.
+         * @description Registration of a node: at first with a join token, later with the node's own token.
          */
         Registration: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Node
-             * @description Its name; a node token is bound to it.
+             * @description Name of the node; its node token is valid for this name only.
              * @example gpu-01
              */
             node: string;
             /**
              * Address
-             * @description Host name or address at which the other nodes of an attempt reach it.
+             * @description Host name or address at which other nodes of an attempt reach the node.
              */
             address: string;
-            /** @description Its hardware. */
+            /** @description Hardware of the node. */
             hardware: components["schemas"]["HardwareInput"];
             /**
              * Roots
-             * @description UUID of each storage root that it sees, by name.
+             * @description UUID of each storage root that the node sees, by name of the root.
              */
             roots: {
                 [key: string]: string;
             };
-            /** @description The sender. */
+            /** @description Identity of the worker that sends the registration. */
             worker: components["schemas"]["WorkerIdentity"];
             /**
              * Version
@@ -13243,163 +13357,170 @@ export interface components {
             };
             /**
              * Inbox
-             * @description Source of its messages: its queue at the broker, or long polls of the server.
+             * @description Source of the worker's messages: a queue at the broker, or long polls to the server.
              * @default broker
              * @enum {string}
              */
             inbox?: "broker" | "server";
-            /** @description Identity of the pilot if the worker is one; absent outside an allocation of a source. */
+            /** @description Identity of the pilot; absent if the worker is no pilot in an allocation of a source. */
             pilot?: components["schemas"]["PilotIdentity"] | null;
         };
         /**
          * RegistrationReply
-         * @description The answer to a registration.
+         * @description Reply to a registration.
          */
         RegistrationReply: {
             /**
              * Node Token
-             * @description Token of the node, sent once when it joins; absent if it registered with its own token.
+             * @description Token of the node; absent if the node registered with its own token.
              */
             node_token: string | null;
             /**
              * Heartbeat Seconds
-             * @description Period in which the worker sends heartbeats.
+             * @description Interval at which the worker sends heartbeats.
              */
             heartbeat_seconds: number;
             /**
              * Slots
-             * @description UUID of the device of each slot, if the server's order differs from the registration's:
-             *     while attempts hold slots of this node, slots keep their numbers.
+             * @description UUID of the device of each slot, if the order differs from the registration's. Slots keep
+             *     their numbers while attempts hold slots of the node.
              * @default []
              */
             slots: string[];
         };
         /**
          * Remedy
-         * @description Remedy for a failure.
+         * @description Suggested remedy for a failure.
          */
         Remedy: {
             /**
              * Text
-             * @description One or two sentences.
+             * @description Remedy, in one or two sentences.
              */
             text: string;
             /**
              * Resume
-             * @description Suggested change in a resume: less memory on each slot, or free slots. `earlier` occurs only
-             *     in failures of older versions, because an earlier checkpoint leads to the same failure.
+             * @description Suggested kind of resume: `memory` needs less memory per slot, `free` fits into the free
+             *     slots. `earlier` only occurs in failures of older versions; an earlier checkpoint would lead to
+             *     the same failure.
              */
             resume: ("memory" | "earlier" | "free") | null;
             /**
              * Field
-             * @description Field of the spec that a new job can change and a resume cannot; a section ends in a dot.
+             * @description Spec field that a new job can change but a resume cannot; the name of a section ends in a
+             *     dot.
              */
             field: string | null;
         };
         /**
          * Remedy
-         * @description Remedy for a failure.
+         * @description Suggested remedy for a failure.
          */
         RemedyInput: {
             /**
              * Text
-             * @description One or two sentences.
+             * @description Remedy, in one or two sentences.
              */
             text: string;
             /**
              * Resume
-             * @description Suggested change in a resume: less memory on each slot, or free slots. `earlier` occurs only
-             *     in failures of older versions, because an earlier checkpoint leads to the same failure.
+             * @description Suggested kind of resume: `memory` needs less memory per slot, `free` fits into the free
+             *     slots. `earlier` only occurs in failures of older versions; an earlier checkpoint would lead to
+             *     the same failure.
              */
             resume?: ("memory" | "earlier" | "free") | null;
             /**
              * Field
-             * @description Field of the spec that a new job can change and a resume cannot; a section ends in a dot.
+             * @description Spec field that a new job can change but a resume cannot; the name of a section ends in a
+             *     dot.
              */
             field?: string | null;
         };
         /**
          * Report
-         * @description Report of a supervisor: everything new since its last acknowledged report.
+         * @description Report of a supervisor, with everything that is new since its last acknowledged report.
          */
         Report: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Node
-             * @description Its node.
+             * @description Name of the supervisor's node.
              * @example gpu-01
              */
             node: string;
-            /** @description Its process. */
+            /** @description Identity of the supervisor process. */
             identity: components["schemas"]["Identity"];
             /** @description Last heartbeat of the trainer. */
             heartbeat?: components["schemas"]["Heartbeat"] | null;
             /**
              * Rank Pids
-             * @description Process id of each global rank on this node, once known.
+             * @description Process ids of the ranks on this node, by global rank, once known.
              */
             rank_pids?: {
                 [key: string]: number;
             };
             /**
              * Provenance
-             * @description `provenance.json`, once.
+             * @description Content of `provenance.json`; sent once.
              */
             provenance?: {
                 [key: string]: unknown;
             } | null;
-            /** @description `facts.json` of a program if it has changed. */
+            /** @description Content of a program's `facts.json`, if it has changed. */
             facts?: components["schemas"]["RunFactsInput"] | null;
             /**
              * Chunks
-             * @description New bytes of the run directory's files.
+             * @description New bytes of files in the run directory.
              * @default []
              */
             chunks?: components["schemas"]["Chunk"][];
             /**
              * Answers
-             * @description Answers to requests, by request id.
+             * @description Responses of the trainer to requests, by id of the request.
              */
             answers?: {
                 [key: string]: components["schemas"]["RequestAnswer"];
             };
             /**
              * Unusable
-             * @description Devices of the share that were unusable at its launch.
+             * @description Devices of the share that were unusable at the launch.
              */
             unusable?: {
                 [key: string]: string;
             };
-            /** @description The last report: everything has ended, and every byte was acknowledged or dropped. */
+            /**
+             * @description End of the share. Only in the last report, after all processes have ended, and all bytes were
+             *     acknowledged or dropped.
+             */
             exit?: components["schemas"]["ExitRecord"] | null;
         };
         /**
          * ReportReply
-         * @description Reply to a report: desired state, requests and stored offsets.
+         * @description Reply to a report: desired state, open requests and stored offsets.
          */
         ReportReply: {
             /**
              * Acknowledged
-             * @description Stored bytes (end offset) of each file in the report.
+             * @description Number of stored bytes (end offset) of each file in the report.
              */
             acknowledged: {
                 [key: string]: number;
             };
-            /** @description Desired state of the attempt; repeated in every reply until it ends. */
+            /** @description Desired state of the attempt; every reply contains it until the attempt ends. */
             desired: components["schemas"]["DesiredState"];
             /**
              * Requests
-             * @description Requests without an answer.
+             * @description Requests without a response of the trainer.
              * @default []
              */
             requests: components["schemas"]["PendingRequest"][];
             /**
              * Shells
-             * @description Shell commands of people that the supervisor has not started.
+             * @description Commands of people that the supervisor has not started yet.
              * @default []
              */
             shells: components["schemas"]["ShellOrder"][];
@@ -13417,13 +13538,13 @@ export interface components {
             kind: "save" | "profile" | "memory_snapshot";
             /**
              * Steps
-             * @description Steps that a profile or the history of a memory snapshot holds.
+             * @description Number of steps in a profile, or in the history of a memory snapshot.
              * @default 3
              */
             steps: number;
             /**
              * Ranks
-             * @description Ranks that record: global rank 0, or every rank.
+             * @description Ranks that record: only global rank 0, or all ranks.
              * @default first
              * @enum {string}
              */
@@ -13431,292 +13552,302 @@ export interface components {
         };
         /**
          * RequestAnswer
-         * @description `requests/<id>.answer.json`: the result of a request.
+         * @description `requests/<id>.answer.json`: response to a request.
          */
         RequestAnswer: {
             /**
              * Ok
-             * @description Whether it was done.
+             * @description Whether the trainer did what was requested.
              */
             ok: boolean;
             /**
              * Message
-             * @description What was done, or why not.
+             * @description Result of the request, or reason of the failure.
              */
             message: string;
             /**
              * Step
-             * @description Completed optimizer steps at that time.
+             * @description Completed optimizer steps at the time of the response.
              */
             step: number;
         };
         /**
          * RequestAnswered
-         * @description The trainer answered a request.
+         * @description The trainer responded to a request.
          */
         RequestAnswered: {
             /**
              * Request Id
-             * @description The request.
+             * @description Id of the request.
              */
             request_id: string;
             /**
              * Ok
-             * @description Whether it was done.
+             * @description Whether the trainer did what was requested.
              */
             ok: boolean;
             /**
              * Message
-             * @description What was done, or why not.
+             * @description Result of the request, or reason of the failure.
              */
             message: string;
         };
         /**
          * RequestClaim
-         * @description Claim of a request by the provisioner, before it calls the engine; repeats are granted.
+         * @description Claim of a request by the provisioner before its call to the engine; a repeat is granted.
          */
         RequestClaim: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Source
-             * @description Its source.
+             * @description Source of the request.
              * @example slurm-a100
              */
             source: string;
             /**
              * Secret Hashes
-             * @description SHA-256 of each pilot's join secret, by index. The server drops those beyond the request's
-             *     number of nodes, which the reply to the claim gives. The provisioner draws the secrets, keeps
-             *     them in a file of mode 0600 and passes them to the pilots. The server sees a secret only when
-             *     its pilot joins.
+             * @description SHA-256 of the join secret of each pilot, by index. The server ignores hashes beyond the
+             *     request's number of nodes, which the provisioner only learns from the reply. The provisioner
+             *     draws the secrets, keeps them in a file of mode 0600 and passes them to the pilots. The server
+             *     receives a secret only when its pilot joins.
              */
             secret_hashes: string[];
         };
         /**
          * RequestOrder
-         * @description The answer to a claim: the job to submit to the engine, or to cancel.
+         * @description Reply to a claim: the job that the provisioner must submit to the engine or cancel.
          */
         RequestOrder: {
             /**
              * Request Id
-             * @description The request.
+             * @description Id of the request.
              */
             request_id: string;
             /**
              * Purpose
-             * @description Purpose of its pilots.
+             * @description Purpose of the request's pilots.
              * @enum {string}
              */
             purpose: "nodes" | "check";
             /**
              * Nodes
-             * @description Number of nodes; each has one pilot.
+             * @description Number of nodes, with one pilot each.
              */
             nodes: number;
             /**
              * Seconds
-             * @description Length of the allocation; unlimited when absent.
+             * @description Duration of the allocation; unlimited when absent.
              */
             seconds: number | null;
             /**
              * Wanted
-             * @description Whether the nodes are still wanted. If not, nothing is submitted, and an existing job is
-             *     cancelled.
+             * @description Whether the nodes are still wanted. If not, the provisioner submits nothing, and cancels an
+             *     existing job.
              */
             wanted: boolean;
             /**
              * Urls
-             * @description URLs of the server for pilots; the provisioner's own setting takes precedence.
+             * @description URLs of the server for pilots; a setting of the provisioner takes precedence.
              * @default []
              */
             urls: string[];
         };
         /**
          * ResourcesSection
-         * @description Slots: a slot is a GPU, or a CPU rank on a node without GPUs.
+         * @description Slots of the job. A slot is a GPU, or a CPU rank on a node without GPUs.
          */
         ResourcesSection: {
             /**
              * World Size
-             * @description Number of slots; the job starts only when all of them are free.
+             * @description Number of slots; the job starts only once all of them are free.
              * @default 1
              */
             world_size: number;
             /**
              * Min World Size
-             * @description Fewest slots of an elastic job. It starts on this number if no more are free, and shrinks to
-             *     it when a node is lost. Defaults to `world_size` if only `max_world_size` is given.
+             * @description Minimum number of slots of an elastic job. The job starts with this number if no more slots
+             *     are free, and shrinks down to it when a node is lost. Defaults to `world_size` if only
+             *     `max_world_size` is given.
              */
             min_world_size: number | null;
             /**
              * Max World Size
-             * @description Most slots of an elastic job. It grows to this number when no other job needs the slots.
-             *     Defaults to `world_size` if only `min_world_size` is given.
+             * @description Maximum number of slots of an elastic job. The job grows up to this number while no other job
+             *     needs the slots. Defaults to `world_size` if only `min_world_size` is given.
              */
             max_world_size: number | null;
             /**
              * Shrink After Seconds
-             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it.
-             *     It never continues before the node's lease has expired; when absent, it continues then.
+             * @description Time without a report from a node after which a job continues without the node; only for
+             *     elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
+             *     if this field is absent, it waits no longer than that.
              */
             shrink_after_seconds: number | null;
             /**
              * Nodes
-             * @description Number of nodes over which the slots are spread evenly. When absent, the job runs on as few
-             *     nodes as can hold it, evenly if that many nodes allow it.
+             * @description Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
+             *     number of nodes with enough free slots, with equal numbers of slots if those nodes allow it.
              */
             nodes: number | null;
             /**
              * Spare Nodes
-             * @description Nodes to reserve in addition to `nodes`, with as many slots each; they replace lost nodes.
-             *     The job starts with all of them; a retry also starts with fewer.
+             * @description Number of nodes to reserve in addition to `nodes`, each with the same number of slots, as
+             *     replacements for lost nodes. The first start waits for all spare nodes; a retry may start with
+             *     fewer.
              * @default 0
              */
             spare_nodes: number;
             /**
              * Device
-             * @description Kind of slot; `auto` takes either kind, but never a mixture.
+             * @description Kind of slot. `auto` allows either kind, but all slots have the same kind.
              * @default auto
              * @enum {string}
              */
             device: "auto" | "cpu" | "cuda";
             /**
              * Priority
-             * @description Queued jobs of higher priority start first; the oldest first among equals. `low` is -50,
-             *     `normal` 0, `high` 50. It can be changed while the job waits or runs.
+             * @description Priority in the queue. Jobs with a higher priority start first; among equal priorities the
+             *     oldest job starts first. `low` is -50, `normal` is 0, `high` is 50. The priority can be changed
+             *     while the job waits or runs.
              * @default 0
              */
             priority: number;
             /**
              * Max Runtime Seconds
-             * @description Longest run time of one attempt, counted from its placement. Then the attempt saves and
-             *     leaves. The job waits for another attempt if a further step was saved, else it ends. A job with
-             *     a bound can start on slots that wait for a larger job, if it ends before that job can start.
+             * @description Maximum run time of one attempt, from its placement. At this time the attempt saves and
+             *     leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
+             *     job ends. A job with this limit may run on slots that wait for a larger job, if it ends before
+             *     the larger job can start.
              */
             max_runtime_seconds: number | null;
             /**
              * Node Selector
-             * @description Labels that each node must have, such as `zone` with the value `a`.
+             * @description Labels that each node of the job must have, such as `zone` with the value `a`.
              */
             node_selector: {
                 [key: string]: string;
             };
             /**
              * Exclude Nodes
-             * @description Names of nodes on which the job never runs.
+             * @description Names of nodes on which the job must not run.
              * @default []
              */
             exclude_nodes: string[];
         };
         /**
          * ResourcesSection
-         * @description Slots: a slot is a GPU, or a CPU rank on a node without GPUs.
+         * @description Slots of the job. A slot is a GPU, or a CPU rank on a node without GPUs.
          */
         ResourcesSectionInput: {
             /**
              * World Size
-             * @description Number of slots; the job starts only when all of them are free.
+             * @description Number of slots; the job starts only once all of them are free.
              * @default 1
              */
             world_size?: number;
             /**
              * Min World Size
-             * @description Fewest slots of an elastic job. It starts on this number if no more are free, and shrinks to
-             *     it when a node is lost. Defaults to `world_size` if only `max_world_size` is given.
+             * @description Minimum number of slots of an elastic job. The job starts with this number if no more slots
+             *     are free, and shrinks down to it when a node is lost. Defaults to `world_size` if only
+             *     `max_world_size` is given.
              */
             min_world_size?: number | null;
             /**
              * Max World Size
-             * @description Most slots of an elastic job. It grows to this number when no other job needs the slots.
-             *     Defaults to `world_size` if only `min_world_size` is given.
+             * @description Maximum number of slots of an elastic job. The job grows up to this number while no other job
+             *     needs the slots. Defaults to `world_size` if only `min_world_size` is given.
              */
             max_world_size?: number | null;
             /**
              * Shrink After Seconds
-             * @description Silence of a node after which an elastic job, or one with spare nodes, continues without it.
-             *     It never continues before the node's lease has expired; when absent, it continues then.
+             * @description Time without a report from a node after which a job continues without the node; only for
+             *     elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
+             *     if this field is absent, it waits no longer than that.
              */
             shrink_after_seconds?: number | null;
             /**
              * Nodes
-             * @description Number of nodes over which the slots are spread evenly. When absent, the job runs on as few
-             *     nodes as can hold it, evenly if that many nodes allow it.
+             * @description Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
+             *     number of nodes with enough free slots, with equal numbers of slots if those nodes allow it.
              */
             nodes?: number | null;
             /**
              * Spare Nodes
-             * @description Nodes to reserve in addition to `nodes`, with as many slots each; they replace lost nodes.
-             *     The job starts with all of them; a retry also starts with fewer.
+             * @description Number of nodes to reserve in addition to `nodes`, each with the same number of slots, as
+             *     replacements for lost nodes. The first start waits for all spare nodes; a retry may start with
+             *     fewer.
              * @default 0
              */
             spare_nodes?: number;
             /**
              * Device
-             * @description Kind of slot; `auto` takes either kind, but never a mixture.
+             * @description Kind of slot. `auto` allows either kind, but all slots have the same kind.
              * @default auto
              * @enum {string}
              */
             device?: "auto" | "cpu" | "cuda";
             /**
              * Priority
-             * @description Queued jobs of higher priority start first; the oldest first among equals. `low` is -50,
-             *     `normal` 0, `high` 50. It can be changed while the job waits or runs.
+             * @description Priority in the queue. Jobs with a higher priority start first; among equal priorities the
+             *     oldest job starts first. `low` is -50, `normal` is 0, `high` is 50. The priority can be changed
+             *     while the job waits or runs.
              * @default 0
              */
             priority?: number | ("low" | "normal" | "high");
             /**
              * Max Runtime Seconds
-             * @description Longest run time of one attempt, counted from its placement. Then the attempt saves and
-             *     leaves. The job waits for another attempt if a further step was saved, else it ends. A job with
-             *     a bound can start on slots that wait for a larger job, if it ends before that job can start.
+             * @description Maximum run time of one attempt, from its placement. At this time the attempt saves and
+             *     leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
+             *     job ends. A job with this limit may run on slots that wait for a larger job, if it ends before
+             *     the larger job can start.
              */
             max_runtime_seconds?: number | null;
             /**
              * Node Selector
-             * @description Labels that each node must have, such as `zone` with the value `a`.
+             * @description Labels that each node of the job must have, such as `zone` with the value `a`.
              */
             node_selector?: {
                 [key: string]: string;
             };
             /**
              * Exclude Nodes
-             * @description Names of nodes on which the job never runs.
+             * @description Names of nodes on which the job must not run.
              * @default []
              */
             exclude_nodes?: string[];
         };
         /**
          * ResumeOptionView
-         * @description A world size that the cluster could offer.
+         * @description A world size on which the job could resume, if the nodes are free.
          */
         ResumeOptionView: {
             /**
              * World Size
-             * @description Slots.
+             * @description Number of slots.
              */
             world_size: number;
             /**
              * Free Now
-             * @description Whether one of these layouts could start now, on nodes with room for its shares.
+             * @description Whether one of the layouts could start now, because nodes have enough free slots.
              */
             free_now: boolean;
             /**
              * Layouts
-             * @description Legal layouts; the layout that resume selects comes first.
+             * @description Legal layouts; the first is the layout that a resume selects.
              */
             layouts: components["schemas"]["LayoutOption"][];
             /**
              * More
-             * @description Number of further legal layouts that are not listed.
+             * @description Number of legal layouts that are not listed.
              */
             more: number;
             /**
              * Reason
-             * @description Why no layout is legal.
+             * @description Reason why no layout is legal; null if one is.
              */
             reason: string | null;
         };
@@ -13732,12 +13863,12 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Its step.
+             * @description Step of the checkpoint.
              */
             step: number;
             /**
              * Options
-             * @description Options by world size.
+             * @description Options, by world size.
              */
             options: components["schemas"]["ResumeOptionView"][];
             /** @description Coefficients behind the predicted speeds, with their errors; absent for unknown hardware. */
@@ -13755,22 +13886,22 @@ export interface components {
             checkpoint_id: string;
             /**
              * Path
-             * @description Its folder, relative to the storage root.
+             * @description Folder of the checkpoint, relative to the storage root.
              */
             path: string;
             /**
              * Step
-             * @description Completed optimizer steps in it.
+             * @description Completed optimizer steps at the checkpoint.
              */
             step: number;
             /**
              * Metadata Digest
-             * @description XXH3-128 of its DCP metadata, compared before the metadata is opened.
+             * @description XXH3-128 of the checkpoint's DCP metadata; it is compared before the metadata is opened.
              */
             metadata_digest: string;
             /**
              * Parts
-             * @description Parts of it to load; all parts, unless the checkpoint belongs to another job.
+             * @description Parts of the checkpoint to load: all parts, except if another job wrote the checkpoint.
              * @default [
              *       "model",
              *       "optimizer",
@@ -13788,73 +13919,73 @@ export interface components {
         };
         /**
          * ResumePreview
-         * @description Preview of a resume: changed and unchanged values.
+         * @description Preview of a resume, with changed and unchanged values.
          */
         ResumePreview: {
             /**
              * Plan
-             * @description The plan of the next attempt.
+             * @description Plan of the next attempt.
              */
             plan: components["schemas"]["Plan"] | components["schemas"]["ProgramPlan"];
             /**
              * Checkpoint Id
-             * @description Checkpoint to resume from; absent for a start from step 0.
+             * @description Checkpoint that the next attempt loads; absent for a start at step 0.
              */
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Its step; the last reported step if the attempt saves first.
+             * @description Step of the checkpoint; if the attempt saves first, the last reported step.
              */
             step: number;
             /**
              * Branch
-             * @description Whether newer checkpoints of the lineage are abandoned.
+             * @description Whether the job abandons newer checkpoints of the lineage.
              */
             branch: boolean;
             /**
              * Saves First
-             * @description Whether the running attempt saves first, so that the job resumes from its last step.
+             * @description Whether the running attempt saves first, so that the next attempt starts at the last step.
              */
             saves_first: boolean;
             /**
              * Changes
-             * @description Values before and after, changed ones first.
+             * @description Values before and after the resume, changed values first.
              */
             changes: components["schemas"]["Change"][];
         };
         /**
          * ResumeReply
-         * @description Answer to resume.
+         * @description Reply to a resume.
          */
         ResumeReply: {
-            /** @description The comparison. */
+            /** @description Preview of the resume. */
             preview: components["schemas"]["ResumePreview"];
-            /** @description The job after the call; a dry run leaves it unchanged. */
+            /** @description Job after the call; a dry run does not change the job. */
             job: components["schemas"]["JobView"];
         };
         /**
          * ResumeRequest
-         * @description Body of resume; every field is optional.
+         * @description Body of a resume; every field is optional.
          */
         ResumeRequest: {
             /**
              * Checkpoint Id
-             * @description Checkpoint to resume from; the newest of the current lineage when absent.
+             * @description Checkpoint to load; when absent, the newest checkpoint of the current lineage.
              */
             checkpoint_id?: string | null;
             /**
              * World Size
-             * @description Slots; unchanged when absent.
+             * @description Number of slots; when absent, it stays the same.
              */
             world_size?: number | null;
             /**
-             * @description Changed settings.
+             * @description Changes to the settings.
              * @default {}
              */
             overrides?: components["schemas"]["OverridesInput"];
             /**
              * Steps
-             * @description New total number of steps.
+             * @description Changed total number of steps.
              */
             steps?: number | null;
             /**
@@ -13865,7 +13996,7 @@ export interface components {
             allow_code_change?: boolean;
             /**
              * Dry Run
-             * @description Compute the comparison only; store nothing.
+             * @description Whether to only compute the preview, and store nothing.
              * @default false
              */
             dry_run?: boolean;
@@ -13877,22 +14008,22 @@ export interface components {
         ResumeRequested: {
             /**
              * World Size
-             * @description Slots of the new attempt.
+             * @description Number of slots of the new attempt.
              */
             world_size: number;
             /**
              * Layout
-             * @description Layout in words.
+             * @description Layout as text.
              */
             layout: string;
             /**
              * Checkpoint Id
-             * @description Checkpoint that it loads; absent for a start at step 0.
+             * @description Checkpoint that the attempt loads; absent for a start at step 0.
              */
             checkpoint_id: string | null;
             /**
              * Branch
-             * @description Whether steps after that checkpoint are abandoned.
+             * @description Whether the job abandons steps after the checkpoint.
              */
             branch: boolean;
         };
@@ -13913,10 +14044,10 @@ export interface components {
             time: number;
             /**
              * Checkpoint Id
-             * @description The checkpoint.
+             * @description Id of the parent checkpoint.
              */
             checkpoint_id: string;
-            /** @description Layout that wrote it. */
+            /** @description Layout that wrote the checkpoint. */
             from_layout?: components["schemas"]["Layout"] | null;
             /** @description Layout of the attempt. */
             layout?: components["schemas"]["Layout"] | null;
@@ -13928,23 +14059,23 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of the parts that are not loaded.
+             * @description Effects of the checkpoint's parts that are not loaded.
              * @default []
              */
             not_exact?: string[];
             /**
              * Changed
-             * @description Fields of the spec that differ, with both values.
+             * @description Fields that differ between the checkpoint's spec and the attempt's, with both values.
              * @default []
              */
             changed?: string[];
             /**
              * Compared
-             * @description Extent of the comparison: the whole `spec`, or the content of an older manifest.
+             * @description Compared fields: the whole `spec`, or the content of an older manifest.
              * @default []
              */
             compared?: string[];
-            /** @description Present for an own model if both digests are known. */
+            /** @description Digests of the code of a user's own model, if both are known. */
             code?: components["schemas"]["CodeDigests"] | null;
         };
         /**
@@ -13954,24 +14085,24 @@ export interface components {
         RetrySection: {
             /**
              * Max Retries
-             * @description Most attempts that may follow failures. Attempts after a lost or preempted node, or after a
-             *     launch that its node put back, do not count.
+             * @description Maximum number of retries after failures. An attempt after a lost or preempted node, or after
+             *     a launch that its node put back, does not count as a retry.
              * @default 2
              */
             max_retries: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; it doubles with each consecutive retry, up to ten minutes. The first
-             *     retry after a signal to a rank has no wait. After a launch that its node put back, the wait is
-             *     one second, and doubles from the sixth consecutive launch on.
+             * @description Wait before a retry. The wait doubles with each consecutive retry, up to ten minutes. The
+             *     first retry after a signal to a rank starts without a wait. After a launch that its node put
+             *     back, the wait is one second, and doubles from the sixth consecutive such launch on.
              * @default 5
              */
             backoff_seconds: number;
             /**
              * On
-             * @description Failures to retry. `trainer_error` includes `program_error`. A launch that its node put back
-             *     is always retried; `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
-             *     `disk_limit` never are.
+             * @description Failures after which the server retries. `trainer_error` includes `program_error`. The server
+             *     always retries a launch that its node put back, and never retries `out_of_memory`, `data_error`,
+             *     `not_allowed`, `program_start_error` and `disk_limit`.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -13983,7 +14114,7 @@ export interface components {
             on: components["schemas"]["FailureReason"][];
             /**
              * Node Lost After Seconds
-             * @description Silence after which a node counts as lost, even without proof that its ranks ended.
+             * @description Time without a report after which a node counts as lost, even if its ranks may still run.
              * @default 600
              */
             node_lost_after_seconds: number;
@@ -13995,24 +14126,24 @@ export interface components {
         RetrySectionInput: {
             /**
              * Max Retries
-             * @description Most attempts that may follow failures. Attempts after a lost or preempted node, or after a
-             *     launch that its node put back, do not count.
+             * @description Maximum number of retries after failures. An attempt after a lost or preempted node, or after
+             *     a launch that its node put back, does not count as a retry.
              * @default 2
              */
             max_retries?: number;
             /**
              * Backoff Seconds
-             * @description Wait before a retry; it doubles with each consecutive retry, up to ten minutes. The first
-             *     retry after a signal to a rank has no wait. After a launch that its node put back, the wait is
-             *     one second, and doubles from the sixth consecutive launch on.
+             * @description Wait before a retry. The wait doubles with each consecutive retry, up to ten minutes. The
+             *     first retry after a signal to a rank starts without a wait. After a launch that its node put
+             *     back, the wait is one second, and doubles from the sixth consecutive such launch on.
              * @default 5
              */
             backoff_seconds?: number;
             /**
              * On
-             * @description Failures to retry. `trainer_error` includes `program_error`. A launch that its node put back
-             *     is always retried; `out_of_memory`, `data_error`, `not_allowed`, `program_start_error` and
-             *     `disk_limit` never are.
+             * @description Failures after which the server retries. `trainer_error` includes `program_error`. The server
+             *     always retries a launch that its node put back, and never retries `out_of_memory`, `data_error`,
+             *     `not_allowed`, `program_start_error` and `disk_limit`.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -14024,7 +14155,7 @@ export interface components {
             on?: components["schemas"]["FailureReason"][];
             /**
              * Node Lost After Seconds
-             * @description Silence after which a node counts as lost, even without proof that its ranks ended.
+             * @description Time without a report after which a node counts as lost, even if its ranks may still run.
              * @default 600
              */
             node_lost_after_seconds?: number;
@@ -14036,7 +14167,7 @@ export interface components {
         RolledBack: {
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent for a start at step 0.
+             * @description Checkpoint of the rollback; absent for a start at step 0.
              */
             checkpoint_id: string | null;
             /**
@@ -14046,10 +14177,10 @@ export interface components {
             step: number;
             /**
              * Window
-             * @description Skipped sequences: the first one, and the first one after them.
+             * @description Window of skipped sequences: the first skipped one, and the first one after the window.
              */
             window: number[];
-            /** @description The guard's finding. */
+            /** @description Reason for the rollback, as found by the guard. */
             reason: components["schemas"]["FailureReason"];
         };
         /**
@@ -14059,21 +14190,21 @@ export interface components {
         RunFacts: {
             /**
              * Config
-             * @description Configuration by flat name, such as `optimizer.lr`.
+             * @description Configuration, by flat name, such as `optimizer.lr`.
              */
             config: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Summary
-             * @description Results by flat name, such as `best.accuracy`.
+             * @description Results, by flat name, such as `best.accuracy`.
              */
             summary: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Tags
-             * @description Words to filter by, in addition to the job's own tags.
+             * @description Tags by which lists of jobs can be filtered, in addition to the job's own tags.
              * @default []
              */
             tags: string[];
@@ -14085,21 +14216,21 @@ export interface components {
         RunFactsInput: {
             /**
              * Config
-             * @description Configuration by flat name, such as `optimizer.lr`.
+             * @description Configuration, by flat name, such as `optimizer.lr`.
              */
             config?: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Summary
-             * @description Results by flat name, such as `best.accuracy`.
+             * @description Results, by flat name, such as `best.accuracy`.
              */
             summary?: {
                 [key: string]: boolean | number | string;
             };
             /**
              * Tags
-             * @description Words to filter by, in addition to the job's own tags.
+             * @description Tags by which lists of jobs can be filtered, in addition to the job's own tags.
              * @default []
              */
             tags?: string[];
@@ -14111,36 +14242,36 @@ export interface components {
         Running: Record<string, never>;
         /**
          * SampleEnd
-         * @description Why a sample ended.
+         * @description Reason why a sample ended.
          * @enum {string}
          */
         SampleEnd: "end_of_text" | "max_tokens" | "time";
         /**
          * SampleRequest
-         * @description Body of sample; every field is optional.
+         * @description Body of a request to generate text; every field is optional.
          */
         SampleRequest: {
             /**
              * Prompt
-             * @description The prompt.
+             * @description Text that the model continues.
              * @default
              */
             prompt?: string;
             /**
              * Max Tokens
-             * @description Largest number of tokens to generate; fewer if the model ends the text.
+             * @description Maximum number of tokens to generate; fewer if the model ends the text.
              * @default 200
              */
             max_tokens?: number;
             /**
              * Temperature
-             * @description Divides the logits; 0 selects the likeliest token each time.
+             * @description Sampling temperature, which divides the logits; 0 always selects the likeliest token.
              * @default 0.7
              */
             temperature?: number;
             /**
              * Seed
-             * @description Seed of the sampling; the same seed gives the same text.
+             * @description Seed for sampling; the same seed gives the same text.
              * @default 0
              */
             seed?: number;
@@ -14152,7 +14283,7 @@ export interface components {
         SampleResult: {
             /**
              * Text
-             * @description The prompt and its continuation by the model.
+             * @description Prompt, followed by the generated text.
              */
             text: string;
             /**
@@ -14160,7 +14291,7 @@ export interface components {
              * @description Number of generated tokens.
              */
             tokens: number;
-            /** @description Why it ended. */
+            /** @description Reason why the sample ended. */
             ended: components["schemas"]["SampleEnd"];
         };
         /**
@@ -14168,32 +14299,32 @@ export interface components {
          * @description Parameters of text generation.
          */
         SampleTask: {
-            /** @description Spec of the job, without its environment, for model and tokenizer. */
+            /** @description Spec of the job without `env`; it defines the model and the tokenizer. */
             spec: components["schemas"]["JobSpec"];
             /**
              * Prompt
-             * @description The prompt.
+             * @description Text that the model continues.
              */
             prompt: string;
             /**
              * Max Tokens
-             * @description Largest number of tokens to generate.
+             * @description Maximum number of tokens to generate.
              */
             max_tokens: number;
             /**
              * Temperature
-             * @description Divides the logits; 0 selects the likeliest token each time.
+             * @description Sampling temperature, which divides the logits; 0 always selects the likeliest token.
              */
             temperature: number;
             /**
              * Seed
-             * @description Seed of the sampling.
+             * @description Seed for sampling.
              */
             seed: number;
         };
         /**
          * SaveFailed
-         * @description A save that failed for a transient reason: it is retried, and training continues.
+         * @description A save that failed for a transient reason; it is retried while training continues.
          */
         SaveFailed: {
             /**
@@ -14203,30 +14334,30 @@ export interface components {
             kind: string;
             /**
              * Message
-             * @description The failure, with rank, path and cause.
+             * @description Description of the failure, with its rank, path and cause.
              */
             message: string;
             /**
              * Tries
-             * @description Failed saves since the last successful one.
+             * @description Number of failed saves since the last successful save.
              */
             tries: number;
             /**
              * Failing Since
              * Format: date-time
-             * @description When the first of these failures was noted.
+             * @description Time at which the first of these failures was noticed.
              */
             failing_since: string;
             /**
              * Next Try At
              * Format: date-time
-             * @description When the next try is due; it saves the step that is current then.
+             * @description Time of the next try, which saves the step that is current then.
              */
             next_try_at: string;
             /**
              * Give Up At
              * Format: date-time
-             * @description When the last try is due; if it fails, the attempt ends (`give_up_after_seconds`).
+             * @description Time of the last try; if it fails, the attempt ends (`give_up_after_seconds`).
              */
             give_up_at: string;
             /**
@@ -14242,15 +14373,16 @@ export interface components {
         };
         /**
          * SaveIntervalWhatIf
-         * @description The records of a job replayed with another save interval, at the same pace and failures.
+         * @description Records of a job, replayed with another interval between saves but the same pace and
+         *     failures.
          */
         SaveIntervalWhatIf: {
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
-            /** @description The recorded outcome. */
+            /** @description Recorded outcome. */
             recorded: components["schemas"]["IntervalOutcome"];
             /**
              * Interval Steps
@@ -14261,26 +14393,26 @@ export interface components {
             replayed: components["schemas"]["IntervalOutcome"] | null;
             /**
              * Best Interval Steps
-             * @description The tried interval with the highest goodput.
+             * @description Interval with the highest goodput of all that were tried.
              */
             best_interval_steps: number | null;
             /** @description Outcome with the best interval. */
             best: components["schemas"]["IntervalOutcome"] | null;
             /**
              * Stall Seconds
-             * @description Mean stall of training per save; 0 if none is recorded.
+             * @description Mean time for which a save stalls training; 0 if no stall is recorded.
              */
             stall_seconds: number;
             /**
              * Daly Interval Steps
-             * @description Best interval by Daly's estimate from `stall_seconds` and the mean time to failure; null
+             * @description Best interval by Daly's estimate, from `stall_seconds` and the mean time to failure. Null
              *     without a failure or a recorded stall.
              */
             daly_interval_steps: number | null;
         };
         /**
          * SaveSettled
-         * @description Cost of a save for the training loop, known once the loop has seen that it ended.
+         * @description Cost of a save for the training loop; known once the loop has noticed the end of the save.
          */
         SaveSettled: {
             /**
@@ -14301,33 +14433,33 @@ export interface components {
         SavedFile: {
             /**
              * Path
-             * @description Relative to the checkpoint's folder.
+             * @description Path of the file, relative to the checkpoint's folder.
              */
             path: string;
             /**
              * Size
-             * @description Bytes.
+             * @description Size of the file, in bytes.
              */
             size: number;
             /**
              * Checksum
-             * @description Checksum of its content, in hexadecimal.
+             * @description Checksum of the file's content, in hexadecimal.
              */
             checksum: string;
         };
         /**
          * SessionRequest
-         * @description Body of a browser login: a token or a one-time code.
+         * @description Body of a browser login, with either a token or a one-time code.
          */
         SessionRequest: {
             /**
              * Token
-             * @description An API or admin token.
+             * @description API token or admin token.
              */
             token?: string | null;
             /**
              * Code
-             * @description The code of a one-time login link.
+             * @description Code from a one-time login link.
              */
             code?: string | null;
         };
@@ -14343,13 +14475,13 @@ export interface components {
             name: string;
             /**
              * Kind
-             * @description Its scope.
+             * @description Scope of the session.
              * @enum {string}
              */
             kind: "admin" | "api";
             /**
              * Expires At
-             * @description When the session ends; absent for a bearer token.
+             * @description Time at which the session ends; absent for a bearer token.
              */
             expires_at: string | null;
         };
@@ -14365,56 +14497,56 @@ export interface components {
             shell_id: string;
             /**
              * Exit Code
-             * @description Its exit code, negative for a signal.
+             * @description Exit code, negative for a signal.
              */
             exit_code?: number | null;
             /**
              * Failure
-             * @description Why it did not start.
+             * @description Reason why the command did not start.
              */
             failure?: string | null;
         };
         /**
          * ShellExit
-         * @description How a command ended.
+         * @description End of a command.
          */
         ShellExit: {
             /**
              * Exit Code
-             * @description Its exit code, negative for a signal; absent when it did not start.
+             * @description Exit code, negative for a signal; absent if the command did not start.
              */
             exit_code?: number | null;
             /**
              * Failure
-             * @description Why it did not start.
+             * @description Reason why the command did not start.
              */
             failure?: string | null;
         };
         /**
          * ShellInput
-         * @description Input of a command; a repeat is harmless.
+         * @description Input of a command; a repeated request has no effect.
          */
         ShellInput: {
             /**
              * Start
-             * @description Offset of the first byte.
+             * @description Offset of the first byte of `content`.
              * @default 0
              */
             start?: number;
             /**
              * Content
              * Format: base64url
-             * @description The bytes, in base64.
+             * @description Bytes of input, in base64.
              * @default
              */
             content?: string;
             /**
              * End
-             * @description Whether the input ends here: the command reads the end of its input.
+             * @description Whether the input ends after `content`, so that the command reads the end of its input.
              * @default false
              */
             end?: boolean;
-            /** @description The terminal, if its size has changed. */
+            /** @description Terminal of the person, if its size has changed. */
             terminal?: components["schemas"]["TerminalInput"] | null;
         };
         /**
@@ -14424,57 +14556,57 @@ export interface components {
         ShellInputReply: {
             /**
              * Content
-             * @description Bytes from `start` on.
+             * @description Bytes of input from `start` on.
              * @default
              */
             content: string;
             /**
              * End
-             * @description Whether the input ends here.
+             * @description Whether the input ends after `content`.
              * @default false
              */
             end: boolean;
-            /** @description The current terminal. */
+            /** @description Current terminal of the person. */
             terminal: components["schemas"]["Terminal"] | null;
             /**
              * Wanted
-             * @description Whether the command is still wanted; otherwise it is ended.
+             * @description Whether the command is still wanted; if not, the supervisor ends it.
              * @default true
              */
             wanted: boolean;
         };
         /**
          * ShellInputRequest
-         * @description Long poll of a supervisor for input of a command.
+         * @description Long poll by a supervisor for the input of a command.
          */
         ShellInputRequest: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Start
-             * @description Offset of the first byte that it needs; earlier bytes were received.
+             * @description Offset of the first byte that the supervisor still needs.
              */
             start: number;
             /**
              * Wait Seconds
-             * @description Longest time that the server holds the poll while nothing is new.
+             * @description Maximum time for which the server holds the poll while nothing is new.
              * @default 0
              */
             wait_seconds?: number;
-            /** @description The last terminal that it received; the server answers when it differs. */
+            /** @description Terminal that the supervisor received last; the server replies if it has changed. */
             terminal?: components["schemas"]["TerminalInput"] | null;
         };
         /**
          * ShellInputStored
-         * @description How much input is stored.
+         * @description Reply to input, with the amount of stored input.
          */
         ShellInputStored: {
             /**
              * Stored
-             * @description Offset after the last stored byte; later bytes must be sent again, later.
+             * @description Offset after the last stored byte; the sender must resend later bytes.
              */
             stored: number;
         };
@@ -14490,35 +14622,35 @@ export interface components {
             shell_id: string;
             /**
              * Argv
-             * @description The command, with credentials of URLs masked; the node's shell when empty.
+             * @description Command, with masked credentials in URLs; if empty, the node's shell.
              */
             argv: string[];
             /**
              * Rank
-             * @description Rank in its environment.
+             * @description Global rank of the command's environment.
              */
             rank?: number | null;
         };
         /**
          * ShellOrder
-         * @description A command for the supervisor to start; repeated until its first report.
+         * @description A command that the supervisor must start; sent until the supervisor first reports it.
          */
         ShellOrder: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the command.
              */
             id: string;
             /**
              * Argv
-             * @description The command, word by word; no shell parses it. The node's shell when empty.
+             * @description Command, word by word; no shell parses it. If empty, the node's shell.
              */
             argv: string[];
-            /** @description The person's terminal; without it the command has pipes. */
+            /** @description Terminal of the person; if absent, the command uses pipes. */
             terminal: components["schemas"]["Terminal"] | null;
             /**
              * Rank
-             * @description Global rank that the command names in `RANK` and `LOCAL_RANK`.
+             * @description Global rank of the command's environment (`RANK` and `LOCAL_RANK`).
              */
             rank: number | null;
         };
@@ -14529,55 +14661,59 @@ export interface components {
         ShellOutput: {
             /**
              * Start
-             * @description Offset of the first byte.
+             * @description Offset of the first byte of `content`.
              */
             start: number;
             /**
              * Content
-             * @description The bytes, in base64.
+             * @description Bytes of output, in base64.
              */
             content: string;
-            /** @description The command; the output is complete once it has ended and `content` is empty. */
+            /**
+             * @description State of the command. The output is complete once the command has ended and `content` is
+             *     empty.
+             */
             shell: components["schemas"]["ShellView"];
         };
         /**
          * ShellOutputMessage
-         * @description Output of a command, from its supervisor; without content it is only a sign of life.
+         * @description Output of a command, from its supervisor; without content it only shows that the command
+         *     runs.
          */
         ShellOutputMessage: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Start
-             * @description Offset of the first byte.
+             * @description Offset of the first byte of `content`.
              */
             start: number;
             /**
              * Content
              * Format: base64url
-             * @description The bytes of stdout and stderr, in the order in which they were written.
+             * @description Bytes of stdout and stderr, in the order in which they were written.
              * @default
              */
             content?: string;
-            /** @description The last message: how it ended. */
+            /** @description End of the command; only in the last message. */
             exit?: components["schemas"]["ShellExit"] | null;
         };
         /**
          * ShellOutputReply
-         * @description The answer: stored offset, and whether the command is still wanted.
+         * @description Reply to output: the stored offset, and whether the command is still wanted.
          */
         ShellOutputReply: {
             /**
              * Stored
-             * @description Offset after the last stored byte; later bytes must be sent again, later.
+             * @description Offset after the last stored byte; the sender must resend later bytes.
              */
             stored: number;
             /**
              * Wanted
-             * @description Whether the command is still wanted; otherwise it is ended.
+             * @description Whether the command is still wanted; if not, the supervisor ends it.
              */
             wanted: boolean;
         };
@@ -14588,26 +14724,28 @@ export interface components {
         ShellRequest: {
             /**
              * Argv
-             * @description The command, word by word; no shell parses it. The node's shell when empty, which needs a
+             * @description Command, word by word; no shell parses it. If empty, the node's shell, which needs a
              *     terminal.
              * @default []
              */
             argv?: string[];
             /**
              * Node
-             * @description Node of the attempt; when absent, the node of `rank`, else the first node.
+             * @description Node of the attempt on which the command runs; when absent, the node of `rank`; without a
+             *     rank, the first node.
              */
             node?: string | null;
             /**
              * Rank
-             * @description Global rank: the command runs on its node, with its `RANK` and `LOCAL_RANK`.
+             * @description Global rank. The command runs on the node of this rank, with the rank's `RANK` and
+             *     `LOCAL_RANK`.
              */
             rank?: number | null;
-            /** @description The person's terminal; without it the command has pipes. */
+            /** @description Terminal of the person; if absent, the command uses pipes. */
             terminal?: components["schemas"]["TerminalInput"] | null;
             /**
              * Seconds
-             * @description Time limit, after which the command is ended.
+             * @description Time limit of the command, after which the supervisor ends it.
              * @default 3600
              */
             seconds?: number;
@@ -14619,12 +14757,12 @@ export interface components {
         ShellView: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the command.
              */
             id: string;
             /**
              * Job Id
-             * @description Job.
+             * @description Id of the job.
              */
             job_id: string;
             /**
@@ -14634,60 +14772,60 @@ export interface components {
             attempt: number;
             /**
              * Node
-             * @description Node that it runs on.
+             * @description Node on which the command runs.
              */
             node: string;
             /**
              * Rank
-             * @description Rank in its environment.
+             * @description Global rank of the command's environment.
              */
             rank: number | null;
             /**
              * Argv
-             * @description The command; the node's shell when empty.
+             * @description Command, word by word; if empty, the node's shell.
              */
             argv: string[];
             /**
              * Created By
-             * @description Who requested it.
+             * @description Person who requested the command.
              */
             created_by: string;
             /**
              * Created At
              * Format: date-time
-             * @description When.
+             * @description Time of the request.
              */
             created_at: string;
             /**
              * Started At
-             * @description When the node first reported it.
+             * @description Time at which the node first reported the command.
              */
             started_at: string | null;
             /**
              * Ended At
-             * @description When it ended.
+             * @description Time at which the command ended.
              */
             ended_at: string | null;
             /**
              * Exit Code
-             * @description Its exit code, negative for a signal; absent while it runs, and when it did not start.
+             * @description Exit code, negative for a signal; absent while the command runs, and if it did not start.
              */
             exit_code: number | null;
             /**
              * Failure
-             * @description Why it did not start, or why its end is unknown.
+             * @description Reason why the command did not start, or why its end is unknown.
              */
             failure: string | null;
         };
         /**
          * SizeChange
-         * @description A change of the number of slots of an elastic job, decided by the scheduler.
+         * @description A change to the number of slots of an elastic job, made by the scheduler.
          */
         SizeChange: {
             /**
              * At
              * Format: date-time
-             * @description When it was decided.
+             * @description Time of the change.
              */
             at: string;
             /**
@@ -14702,140 +14840,140 @@ export interface components {
             world_size: number;
             /**
              * Reason
-             * @description Why.
+             * @description Reason for the change.
              */
             reason: string;
         };
         /**
          * SlotTime
-         * @description The slot-time of one category: slots times milliseconds.
+         * @description Slot-time in one category: number of slots times milliseconds.
          */
         SlotTime: {
-            /** @description The category. */
+            /** @description Category of the slot-time. */
             category: components["schemas"]["TimeCategory"];
             /**
              * Words
-             * @description The category in words.
+             * @description Name of the category for people.
              */
             words: string;
             /**
              * Slot Milliseconds
-             * @description Its slot-time.
+             * @description Slot-time in the category.
              */
             slot_milliseconds: number;
         };
         /**
          * SlowSlot
-         * @description A slot with ranks that were slower than their peers in several jobs.
+         * @description A slot on which ranks of several jobs were slower than their peers.
          *
-         *     Only the last 30 days count, and only since the last drain of its node ended.
+         *     Only stragglers in the last 30 days and since the end of the node's last drain count.
          */
         SlowSlot: {
             /**
              * Slot
-             * @description The slot.
+             * @description Index of the slot.
              */
             slot: number;
             /**
              * Jobs
-             * @description Number of jobs.
+             * @description Number of jobs with a slow rank on the slot.
              */
             jobs: number;
         };
         /**
          * SourceChanged
-         * @description A source was registered, paused or resumed, is away, or needs a login.
+         * @description A source was registered, paused or resumed, became unreachable, or needs a login.
          */
         SourceChanged: {
             /**
              * Source
-             * @description Source.
+             * @description Name of the source.
              */
             source: string;
             /**
              * Online
-             * @description Whether its provisioner answers.
+             * @description Whether reports of the source's provisioner arrive.
              */
             online: boolean;
             /**
              * Paused
-             * @description Whether it receives no new requests.
+             * @description Whether the source is paused, so that it receives no new requests.
              */
             paused: boolean;
             /**
              * Needs Login
-             * @description Whether its route to the engine needs a person.
+             * @description Whether the connection to the engine needs a login by a person.
              */
             needs_login: boolean;
         };
         /**
          * SourceLimits
-         * @description Limits of requests to a source.
+         * @description Limits on the requests to a source.
          */
         SourceLimits: {
             /**
              * Pending
-             * @description Most requests that wait in the engine at the same time.
+             * @description Maximum number of requests that wait in the engine at the same time.
              * @default 4
              */
             pending: number;
             /**
              * Nodes
-             * @description Most nodes that are requested or allocated at the same time.
+             * @description Maximum number of nodes that are requested or allocated at the same time.
              * @default 16
              */
             nodes: number;
             /**
              * Nodes Per Request
-             * @description Most nodes of one request.
+             * @description Maximum number of nodes in one request.
              * @default 8
              */
             nodes_per_request: number;
             /**
              * Node Hours Per Month
-             * @description Most node-hours in a calendar month (UTC), including running requests up to their end;
-             *     unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC), including those of running requests
+             *     until their end; unlimited when absent.
              */
             node_hours_per_month: number | null;
         };
         /**
          * SourceLimits
-         * @description Limits of requests to a source.
+         * @description Limits on the requests to a source.
          */
         SourceLimitsInput: {
             /**
              * Pending
-             * @description Most requests that wait in the engine at the same time.
+             * @description Maximum number of requests that wait in the engine at the same time.
              * @default 4
              */
             pending?: number;
             /**
              * Nodes
-             * @description Most nodes that are requested or allocated at the same time.
+             * @description Maximum number of nodes that are requested or allocated at the same time.
              * @default 16
              */
             nodes?: number;
             /**
              * Nodes Per Request
-             * @description Most nodes of one request.
+             * @description Maximum number of nodes in one request.
              * @default 8
              */
             nodes_per_request?: number;
             /**
              * Node Hours Per Month
-             * @description Most node-hours in a calendar month (UTC), including running requests up to their end;
-             *     unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC), including those of running requests
+             *     until their end; unlimited when absent.
              */
             node_hours_per_month?: number | null;
         };
         /**
          * SourceOrder
-         * @description Body of pause; every field is optional.
+         * @description Body of a request to pause a source; every field is optional.
          */
         SourceOrder: {
             /**
              * Reason
-             * @description Reason, shown with the source.
+             * @description Reason, which is shown with the source.
              */
             reason?: string | null;
         };
@@ -14846,12 +14984,12 @@ export interface components {
         SourceRegistration: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Name
-             * @description Its name; a source token is bound to it.
+             * @description Name of the source; its source token is valid for this name only.
              * @example slurm-a100
              */
             name: string;
@@ -14861,60 +14999,61 @@ export interface components {
              * @enum {string}
              */
             kind: "slurm" | "kubernetes" | "ssh";
-            /** @description Resources of each of its nodes. */
+            /** @description Expected resources of each node of the source. */
             shape: components["schemas"]["NodeShapeInput"];
-            /** @description Limits of requests to it. */
+            /** @description Limits on the requests to the source. */
             limits: components["schemas"]["SourceLimitsInput"];
             /**
              * Request Seconds
-             * @description Length of an allocation; when absent, nodes stay until they are released.
+             * @description Duration of an allocation; when absent, nodes stay until they are released.
              */
             request_seconds: number | null;
             /**
              * Idle Seconds
-             * @description Time without an attempt after which nodes are released.
+             * @description Time without an attempt after which a node is released.
              */
             idle_seconds: number;
             /**
              * Leave Seconds
-             * @description Time before the end of an allocation at which its attempts save and leave.
+             * @description Time before the end of an allocation at which attempts on the node save and leave.
              */
             leave_seconds: number;
             /**
              * Check Addresses
-             * @description Whether a pilot must join from one of its addresses in the engine; off behind NAT.
+             * @description Whether a pilot must join from an address that the engine reports for it; disable behind
+             *     NAT.
              */
             check_addresses: boolean;
             /**
              * Version
-             * @description Version of Trainyard at the provisioner.
+             * @description Version of Trainyard on the provisioner's machine.
              */
             version: string;
         };
         /**
          * SourceRegistrationReply
-         * @description The answer to the registration of a source.
+         * @description Reply to the registration of a source.
          */
         SourceRegistrationReply: {
             /**
              * Source Token
-             * @description Token of the source, sent once when it joins.
+             * @description Token of the source; only sent in the reply to its first registration.
              */
             source_token: string | null;
         };
         /**
          * SourceReport
-         * @description Result of a provisioner's call of the engine.
+         * @description Result of a provisioner's call to the engine.
          */
         SourceReport: {
             /**
              * Protocol
-             * @description `PROTOCOL` of the sender.
+             * @description Version of the protocol (`PROTOCOL`) of the sender.
              */
             protocol: number;
             /**
              * Source
-             * @description Its source.
+             * @description Source of the sender.
              * @example slurm-a100
              */
             source: string;
@@ -14926,51 +15065,52 @@ export interface components {
             jobs?: components["schemas"]["EngineJob"][];
             /**
              * Earlier
-             * @description Requests with jobs in the previous reports: a long answer comes in several reports, and the
-             *     last of them is complete.
+             * @description Ids of requests with a job in an earlier part of this report. A long report is split into
+             *     several parts, of which the last is complete.
              * @default []
              */
             earlier?: string[];
             /**
              * Complete
-             * @description Whether these and the earlier ones are all jobs of the source. A submitted job that is
-             *     missing is `unknown`, never gone.
+             * @description Whether `jobs` and `earlier` contain all jobs of the source. A submitted job that is missing
+             *     then becomes `unknown`, never gone.
              * @default false
              */
             complete?: boolean;
             /**
              * Asked
-             * @description The request of the call, if it had one.
+             * @description Id of the request that the call was for; absent for a call without a request.
              */
             asked?: string | null;
             /**
              * Explanation
-             * @description Answer to `explain`.
+             * @description Result of the call `explain`.
              */
             explanation?: string | null;
             /**
              * Error
-             * @description Why the call failed; the state of its jobs is then `unknown`.
+             * @description Reason why the call failed; the state of the source's jobs is then `unknown`.
              */
             error?: string | null;
             /**
              * Refused
-             * @description Whether the error is the engine's final refusal of the request (an invalid option, a limit
+             * @description Whether the error is a final refusal of the request by the engine (an invalid option, a limit
              *     of an account), so that a repeat is useless.
              * @default false
              */
             refused?: boolean;
-            /** @description Set while the route to the engine needs a person. */
+            /** @description Required login; set while the connection to the engine needs a login by a person. */
             needs_login?: components["schemas"]["NeedsLogin"] | null;
         };
         /**
          * SourceReportReply
-         * @description The answer to a source's report.
+         * @description Reply to a source's report.
          */
         SourceReportReply: {
             /**
              * Cancel
-             * @description Requests with jobs to cancel: withdrawn requests, and orphans without a row.
+             * @description Ids of requests with a job to cancel: withdrawn requests, and requests unknown to the
+             *     server.
              * @default []
              */
             cancel: string[];
@@ -14982,7 +15122,7 @@ export interface components {
         SourceView: {
             /**
              * Name
-             * @description Name.
+             * @description Name of the source.
              */
             name: string;
             /**
@@ -14991,110 +15131,112 @@ export interface components {
              * @enum {string}
              */
             kind: "slurm" | "kubernetes" | "ssh";
-            /** @description Expected resources of each of its nodes. */
+            /** @description Expected resources of each node of the source. */
             shape: components["schemas"]["NodeShape"];
-            /** @description Limits of requests to it. */
+            /** @description Limits on the requests to the source. */
             limits: components["schemas"]["SourceLimits"];
             /**
              * Request Seconds
-             * @description Length of an allocation; absent if nodes stay until they are released.
+             * @description Duration of an allocation; absent if nodes stay until they are released.
              */
             request_seconds: number | null;
             /**
              * Idle Seconds
-             * @description Time without an attempt after which nodes are released.
+             * @description Time without an attempt after which a node is released.
              */
             idle_seconds: number;
             /**
              * Online
-             * @description Whether its provisioner answers.
+             * @description Whether reports of the source's provisioner arrive.
              */
             online: boolean;
             /**
              * Listed At
-             * @description When the engine last listed its jobs.
+             * @description Time at which the engine last listed the source's jobs.
              */
             listed_at: string | null;
             /**
              * Error
-             * @description Why the last call of the engine failed; absent if it succeeded.
+             * @description Reason why the last call to the engine failed; absent if the call succeeded.
              */
             error: string | null;
-            /** @description Set while the route to the engine needs a person. */
+            /** @description Required login; set while the connection to the engine needs a login by a person. */
             needs_login: components["schemas"]["NeedsLogin"] | null;
             /**
              * Paused
-             * @description Whether it receives no new requests.
+             * @description Whether the source is paused, so that it receives no new requests.
              */
             paused: boolean;
             /**
              * Paused By
-             * @description Who paused it.
+             * @description Person who paused the source.
              */
             paused_by: string | null;
             /**
              * Pause Reason
-             * @description Why.
+             * @description Reason for the pause.
              */
             pause_reason: string | null;
             /**
              * Pending Requests
-             * @description Requests queued in the engine or being submitted.
+             * @description Number of requests that are queued in the engine or being submitted.
              */
             pending_requests: number;
             /**
              * Nodes Asked
-             * @description Nodes of these requests.
+             * @description Number of nodes in the pending requests.
              */
             nodes_asked: number;
             /**
              * Nodes Running
-             * @description Nodes of running requests.
+             * @description Number of nodes in running requests.
              */
             nodes_running: number;
             /**
              * Node Hours This Month
-             * @description Node-hours of the calendar month so far.
+             * @description Node-hours that the source used in this calendar month.
              */
             node_hours_this_month: number;
             /**
              * Registered At
              * Format: date-time
-             * @description When it first registered.
+             * @description Time of the source's first registration.
              */
             registered_at: string;
             /**
              * Version
-             * @description Version of Trainyard at the provisioner.
+             * @description Version of Trainyard on the provisioner's machine.
              */
             version: string;
         };
         /**
          * SpeedEstimate
-         * @description Predicted step of a layout on the hardware of the nodes.
+         * @description Predicted speed of a layout on the hardware of the nodes.
          */
         SpeedEstimate: {
             /**
              * Step Seconds
-             * @description Time of a step.
+             * @description Predicted time of a step.
              */
             step_seconds: number;
             /**
              * Tokens Per Second
-             * @description Tokens per second, over all ranks.
+             * @description Predicted number of tokens per second, over all ranks.
              */
             tokens_per_second: number;
             /**
              * Spent Seconds
-             * @description Time of a step by part: matrix products and attention, elementwise operations, the update,
-             *     traffic between ranks, and further time of the host. Waits in a pipeline are included.
+             * @description Time of a step by part: matrix products and attention, elementwise operations, the optimizer
+             *     update, traffic between ranks, and further time of the host. Waits in a pipeline are
+             *     included.
              */
             spent_seconds: {
                 [key: string]: number;
             };
             /**
              * Memory Bytes
-             * @description Peak of the fullest rank: the estimate, corrected by runs on the hardware.
+             * @description Predicted memory peak of the fullest rank: the estimate, corrected by runs on the
+             *     hardware.
              */
             memory_bytes: number;
         };
@@ -15116,29 +15258,29 @@ export interface components {
         };
         /**
          * StopRequest
-         * @description Body of stop and cancel.
+         * @description Body of a stop or cancel.
          */
         StopRequest: {
             /**
              * Reason
-             * @description Reason, shown in the events.
+             * @description Reason, which is shown in the events.
              * @default
              */
             reason?: string;
         };
         /**
          * StopRequested
-         * @description An attempt is ordered to save and leave.
+         * @description The server ordered an attempt to save and leave.
          */
         StopRequested: {
             /**
              * Reason
-             * @description Why.
+             * @description Reason for the order.
              */
             reason: string;
             /**
              * Goes On
-             * @description Whether the job continues on other nodes.
+             * @description Whether the job will continue on other nodes.
              * @default false
              */
             goes_on?: boolean;
@@ -15165,28 +15307,28 @@ export interface components {
             rank: number;
             /**
              * Kind
-             * @description Whether it computes longer, or waits longer for data.
+             * @description Part of a step that takes longer than for the peers: computation, or waiting for data.
              * @enum {string}
              */
             kind: "compute" | "data";
             /**
              * Factor
-             * @description Its own time as a multiple of the median of its peers.
+             * @description The rank's own time, as a multiple of the median of its peers.
              */
             factor: number;
             /**
              * Share
-             * @description Share of each step that it costs the job, from 0 to 1.
+             * @description Share of each step that the job loses because of the rank, from 0 to 1.
              */
             share: number;
             /**
              * Node
-             * @description Its node; absent in the trainer's own record.
+             * @description Node of the rank; absent in the trainer's own record.
              */
             node?: string | null;
             /**
              * Slot
-             * @description Its slot there.
+             * @description Slot of the rank on its node.
              */
             slot?: number | null;
         };
@@ -15213,7 +15355,7 @@ export interface components {
         };
         /**
          * StragglerView
-         * @description A rank that is, or was, slower than its peers.
+         * @description A straggler: a rank that is, or was, slower than its peers.
          */
         StragglerView: {
             /**
@@ -15223,75 +15365,75 @@ export interface components {
             rank: number;
             /**
              * Node
-             * @description Its node.
+             * @description Node of the rank.
              */
             node: string;
             /**
              * Slot
-             * @description Its slot there.
+             * @description Slot of the rank on its node.
              */
             slot: number;
             /**
              * Kind
-             * @description Whether it computes longer, or waits longer for data.
+             * @description Part of a step that takes longer than for the peers: computation, or waiting for data.
              * @enum {string}
              */
             kind: "compute" | "data";
             /**
              * Factor
-             * @description Its own time as a multiple of the median of its peers.
+             * @description The rank's own time, as a multiple of the median of its peers.
              */
             factor: number;
             /**
              * Share
-             * @description Share of each step that it costs the job, from 0 to 1.
+             * @description Share of each step that the job loses because of the rank, from 0 to 1.
              */
             share: number;
             /**
              * Step
-             * @description Step at which it was found.
+             * @description Step at which the straggler was found.
              */
             step: number;
             /**
              * Found At
              * Format: date-time
-             * @description When it was found.
+             * @description Time at which the straggler was found.
              */
             found_at: string;
             /**
              * Gone At
-             * @description When it was as fast as its peers again, or its attempt ended.
+             * @description Time at which the rank was as fast as its peers again, or at which the attempt ended.
              */
             gone_at: string | null;
             /**
              * Words
-             * @description Everything except the times, as a sentence.
+             * @description Description of the straggler without times, as a sentence.
              */
             words: string;
         };
         /**
          * Strategy
-         * @description Parallel axes for a size of model, with a preset to start from.
+         * @description Recommended parallel axes for a size of model, with a preset to start from.
          */
         Strategy: {
             /**
              * Preset
-             * @description File of `examples/presets`, without its suffix.
+             * @description Name of a file in `examples/presets`, without its suffix.
              */
             preset: string;
             /**
              * Axes
-             * @description Axes above 1, outermost first.
+             * @description Axes that should be larger than 1, outermost axis first.
              */
             axes: string[];
             /**
              * Advice
-             * @description Settings to use, in words.
+             * @description Recommended settings, as text.
              */
             advice: string;
             /**
              * Why
-             * @description Reason.
+             * @description Reason for the recommendation.
              */
             why: string;
         };
@@ -15303,28 +15445,28 @@ export interface components {
         Submitted: {
             /**
              * World Size
-             * @description Slots that it requests.
+             * @description Number of slots that the job requests.
              */
             world_size: number;
             /**
              * Layout
-             * @description Layout in words.
+             * @description Layout as text.
              */
             layout: string;
             /**
              * Forked From
-             * @description Checkpoint that it was forked from.
+             * @description Checkpoint that the job was forked from.
              */
             forked_from?: string | null;
             /**
              * Parts
-             * @description Parts of that checkpoint that it loads.
+             * @description Parts of the checkpoint that the job loads.
              * @default []
              */
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of the parts that are not loaded.
+             * @description Effects of the checkpoint's parts that are not loaded.
              * @default []
              */
             not_exact?: string[];
@@ -15338,165 +15480,166 @@ export interface components {
             name: string;
             /**
              * Every Seconds
-             * @description Time from the start of a run to the start of the next run; 0 for a run in each round.
+             * @description Time between the starts of two runs; 0 if the task runs in each round.
              */
             every_seconds: number;
             /**
              * Budget Seconds
-             * @description Time in a round after which a run in steps pauses.
+             * @description Time in a round after which a task that works in steps pauses.
              */
             budget_seconds: number;
             /**
              * Stored At
-             * @description Time of the figures below; null before the first run.
+             * @description Time at which the values below were stored; null before the first run.
              */
             stored_at: string | null;
             /**
              * Runs
-             * @description Runs since this scheduler became the leader.
+             * @description Number of runs since this scheduler became the leader.
              */
             runs: number;
             /**
              * Failures
-             * @description Failed runs among them.
+             * @description Number of failed runs since this scheduler became the leader.
              */
             failures: number;
             /**
              * Seconds
-             * @description Working time of the last run.
+             * @description Duration of the last run.
              */
             seconds: number;
             /**
              * Lag Seconds
-             * @description Delay of the last run's start after it was due.
+             * @description Delay between the time at which the last run was due, and its start.
              */
             lag_seconds: number;
         };
         /**
          * Terminal
-         * @description A terminal of the person.
+         * @description Terminal of the person who runs the command.
          */
         Terminal: {
             /**
              * Rows
-             * @description Lines.
+             * @description Number of lines.
              * @default 24
              */
             rows: number;
             /**
              * Columns
-             * @description Characters of a line.
+             * @description Number of characters per line.
              * @default 80
              */
             columns: number;
             /**
              * Kind
-             * @description Value of TERM.
+             * @description Type of the terminal, the value of `TERM`.
              * @default xterm
              */
             kind: string;
         };
         /**
          * Terminal
-         * @description A terminal of the person.
+         * @description Terminal of the person who runs the command.
          */
         TerminalInput: {
             /**
              * Rows
-             * @description Lines.
+             * @description Number of lines.
              * @default 24
              */
             rows?: number;
             /**
              * Columns
-             * @description Characters of a line.
+             * @description Number of characters per line.
              * @default 80
              */
             columns?: number;
             /**
              * Kind
-             * @description Value of TERM.
+             * @description Type of the terminal, the value of `TERM`.
              * @default xterm
              */
             kind?: string;
         };
         /**
          * TimeCategory
-         * @description Use of the time of a job or of a slot; docs/goodput.md has the source of each category.
+         * @description Use of the time of a job or slot; docs/goodput.md defines each category.
          * @enum {string}
          */
         TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "other" | "lost" | "unreachable" | "idle_after_failure" | "queued" | "requeued" | "backoff" | "paused" | "spare" | "idle" | "drained" | "withheld" | "offline";
         /**
          * TokenRequest
-         * @description Body of a new token.
+         * @description Body of a request for a new token.
          */
         TokenRequest: {
             /**
              * Name
-             * @description What it is for.
+             * @description Purpose of the token.
              * @example llama-7
              */
             name: string;
             /**
              * Kind
-             * @description `api` for people and programs, `join` for a node or source, `login` for a browser login.
+             * @description Scope of the token: `api` for people and programs, `join` for a node or source, `login` for a
+             *     browser login.
              * @default api
              * @enum {string}
              */
             kind?: "api" | "join" | "login";
             /**
              * Expires In Seconds
-             * @description Lifetime; when absent, a year for `api`, an hour for `join`, and ten minutes for `login`,
-             *     which is also the longest for `login`.
+             * @description Lifetime of the token. When absent, a year for `api`, an hour for `join`, and ten minutes for
+             *     `login`. Ten minutes is also the maximum for `login`.
              */
             expires_in_seconds?: number | null;
         };
         /**
          * TokenView
-         * @description A token; its secret is shown once.
+         * @description A token; only the response to its creation contains the secret.
          */
         TokenView: {
             /**
              * Id
-             * @description Id.
+             * @description Id of the token.
              */
             id: string;
             /**
              * Name
-             * @description What it is for.
+             * @description Purpose of the token.
              */
             name: string;
             /**
              * Kind
-             * @description What it may do.
+             * @description Scope of the token.
              * @enum {string}
              */
             kind: "admin" | "api" | "join" | "login" | "node" | "source";
             /**
              * Secret
-             * @description The token itself; present only in the response to its creation.
+             * @description Secret of the token; only present in the response to its creation.
              */
             secret: string | null;
             /**
              * Created At
              * Format: date-time
-             * @description When it was made.
+             * @description Time at which the token was created.
              */
             created_at: string;
             /**
              * Expires At
-             * @description When it ends.
+             * @description Time at which the token expires.
              */
             expires_at: string | null;
             /**
              * Last Used At
-             * @description When it was last used.
+             * @description Time at which the token was last used.
              */
             last_used_at: string | null;
         };
         /**
          * TrainState
-         * @description The counters of a job after `step` optimizer steps.
+         * @description Counters of a job after `step` completed optimizer steps.
          */
         TrainState: {
             /**
@@ -15506,7 +15649,7 @@ export interface components {
             step: number;
             /**
              * Tokens
-             * @description Tokens trained on.
+             * @description Number of tokens trained on.
              */
             tokens: number;
             /** @description Position in the data. */
@@ -15514,202 +15657,209 @@ export interface components {
         };
         /**
          * TrainingSection
-         * @description Length, batch and precision of the run.
+         * @description Number of steps, batch size and precision of the training.
          */
         TrainingSection: {
             /**
              * Steps
-             * @description Number of optimizer steps; the job succeeds after the last.
+             * @description Number of optimizer steps; the job succeeds after the last step.
              * @default 100
              */
             steps: number;
             /**
              * Seq Len
-             * @description Length of a sequence.
+             * @description Length of a sequence, in tokens.
              * @default 128
              */
             seq_len: number;
             /**
              * Global Batch Size
-             * @description Sequences in one optimizer step, over all ranks; fixed for the life of the job.
+             * @description Number of sequences in one optimizer step, over all ranks; it never changes in a job.
              * @default 16
              */
             global_batch_size: number;
             /**
              * Micro Batch Size
-             * @description Sequences in one forward pass of a rank; the last micro-batch of a step may hold fewer.
+             * @description Number of sequences in one forward pass of a rank. The last micro-batch of a step may have
+             *     fewer.
              * @default 4
              */
             micro_batch_size: number;
             /**
              * Seed
-             * @description Seed of initial weights, data order and dropout.
+             * @description Seed of the initial weights, the data order and dropout.
              * @default 0
              */
             seed: number;
             /**
              * Max Grad Norm
-             * @description Gradients are scaled down to this global L2 norm; 0 or null disables clipping.
+             * @description Maximum global L2 norm of the gradients, which are scaled down to it; 0 or null disables
+             *     clipping.
              * @default 1
              */
             max_grad_norm: number | null;
             /**
              * Param Dtype
-             * @description Type of the computation in forward and backward; `weight_dtype` is the type of weights.
+             * @description Dtype of the forward and backward pass; `weight_dtype` is the dtype of the stored weights.
              * @default float32
              * @enum {string}
              */
             param_dtype: "float32" | "bfloat16";
             /**
              * Weight Dtype
-             * @description Type of stored weights and gradients; bfloat16 loses the smaller updates.
+             * @description Dtype of stored weights and gradients. bfloat16 rounds small updates of the weights away.
              * @default float32
              * @enum {string}
              */
             weight_dtype: "float32" | "bfloat16";
             /**
              * Reduce Dtype
-             * @description Type of the sum of gradients over ranks.
+             * @description Dtype in which gradients are summed over ranks.
              * @default float32
              * @enum {string}
              */
             reduce_dtype: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two logged lines; the data digest is written for every step. `auto` is 1 on
-             *     CPUs and 10 on GPUs, where logging waits for the device.
+             * @description Number of steps between two logged lines. The data digest is written at every step. `auto` is
+             *     1 on CPUs and 10 on GPUs, because each logged line on GPUs waits for the device.
              * @default auto
              */
             log_every_steps: number | "auto";
             /**
              * Gc Freq
-             * @description Steps between two garbage collections, which run after the same step on all ranks and at no
-             *     other time.
+             * @description Number of steps between two runs of Python's garbage collection. All ranks collect after the
+             *     same step, and at no other time.
              * @default 50
              */
             gc_freq: number;
             /**
              * Deterministic
-             * @description Make runs on the same layout and GPUs identical to the last bit. This is slower on GPUs; runs
-             *     on CPUs always repeat.
+             * @description Whether runs on the same layout and GPUs give bit-identical results, which is slower on GPUs.
+             *     On CPUs, results are always bit-identical.
              * @default false
              */
             deterministic: boolean;
             /**
              * Tensorboard
-             * @description Also write the logged values as TensorBoard files, to `tensorboard/` in the run directory.
+             * @description Whether to also write the logged values as TensorBoard files to `tensorboard/` in the run
+             *     directory.
              * @default false
              */
             tensorboard: boolean;
         };
         /**
          * TrainingSection
-         * @description Length, batch and precision of the run.
+         * @description Number of steps, batch size and precision of the training.
          */
         TrainingSectionInput: {
             /**
              * Steps
-             * @description Number of optimizer steps; the job succeeds after the last.
+             * @description Number of optimizer steps; the job succeeds after the last step.
              * @default 100
              */
             steps?: number;
             /**
              * Seq Len
-             * @description Length of a sequence.
+             * @description Length of a sequence, in tokens.
              * @default 128
              */
             seq_len?: number;
             /**
              * Global Batch Size
-             * @description Sequences in one optimizer step, over all ranks; fixed for the life of the job.
+             * @description Number of sequences in one optimizer step, over all ranks; it never changes in a job.
              * @default 16
              */
             global_batch_size?: number;
             /**
              * Micro Batch Size
-             * @description Sequences in one forward pass of a rank; the last micro-batch of a step may hold fewer.
+             * @description Number of sequences in one forward pass of a rank. The last micro-batch of a step may have
+             *     fewer.
              * @default 4
              */
             micro_batch_size?: number;
             /**
              * Seed
-             * @description Seed of initial weights, data order and dropout.
+             * @description Seed of the initial weights, the data order and dropout.
              * @default 0
              */
             seed?: number;
             /**
              * Max Grad Norm
-             * @description Gradients are scaled down to this global L2 norm; 0 or null disables clipping.
+             * @description Maximum global L2 norm of the gradients, which are scaled down to it; 0 or null disables
+             *     clipping.
              * @default 1
              */
             max_grad_norm?: number | null;
             /**
              * Param Dtype
-             * @description Type of the computation in forward and backward; `weight_dtype` is the type of weights.
+             * @description Dtype of the forward and backward pass; `weight_dtype` is the dtype of the stored weights.
              * @default float32
              * @enum {string}
              */
             param_dtype?: "float32" | "bfloat16";
             /**
              * Weight Dtype
-             * @description Type of stored weights and gradients; bfloat16 loses the smaller updates.
+             * @description Dtype of stored weights and gradients. bfloat16 rounds small updates of the weights away.
              * @default float32
              * @enum {string}
              */
             weight_dtype?: "float32" | "bfloat16";
             /**
              * Reduce Dtype
-             * @description Type of the sum of gradients over ranks.
+             * @description Dtype in which gradients are summed over ranks.
              * @default float32
              * @enum {string}
              */
             reduce_dtype?: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two logged lines; the data digest is written for every step. `auto` is 1 on
-             *     CPUs and 10 on GPUs, where logging waits for the device.
+             * @description Number of steps between two logged lines. The data digest is written at every step. `auto` is
+             *     1 on CPUs and 10 on GPUs, because each logged line on GPUs waits for the device.
              * @default auto
              */
             log_every_steps?: number | "auto";
             /**
              * Gc Freq
-             * @description Steps between two garbage collections, which run after the same step on all ranks and at no
-             *     other time.
+             * @description Number of steps between two runs of Python's garbage collection. All ranks collect after the
+             *     same step, and at no other time.
              * @default 50
              */
             gc_freq?: number;
             /**
              * Deterministic
-             * @description Make runs on the same layout and GPUs identical to the last bit. This is slower on GPUs; runs
-             *     on CPUs always repeat.
+             * @description Whether runs on the same layout and GPUs give bit-identical results, which is slower on GPUs.
+             *     On CPUs, results are always bit-identical.
              * @default false
              */
             deterministic?: boolean;
             /**
              * Tensorboard
-             * @description Also write the logged values as TensorBoard files, to `tensorboard/` in the run directory.
+             * @description Whether to also write the logged values as TensorBoard files to `tensorboard/` in the run
+             *     directory.
              * @default false
              */
             tensorboard?: boolean;
         };
         /**
          * Unreachable
-         * @description A lease expired; the attempt ends only after proof that its processes have exited.
+         * @description The lease of a node expired; the attempt ends only once its processes provably have ended.
          */
         Unreachable: Record<string, never>;
         /**
          * UploadReply
-         * @description The answer to a block of an artifact's content.
+         * @description Reply to the upload of a block of an artifact's content.
          */
         UploadReply: {
             /**
              * Stored
-             * @description Stored bytes: the offset at which the sender continues, until it equals the size.
+             * @description Number of stored bytes: the offset at which the sender continues, until all bytes are
+             *     stored.
              */
             stored: number;
             /**
              * Refused
-             * @description Why the content is refused.
+             * @description Reason for which the server refuses the content.
              */
             refused: ("disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable") | null;
         };
@@ -15720,13 +15870,14 @@ export interface components {
         ValidationSection: {
             /**
              * Interval Steps
-             * @description Steps between two validations; another follows the last step. 0 disables validation.
+             * @description Number of steps between two validations. A validation always follows the last step. 0
+             *     disables validation.
              * @default 0
              */
             interval_steps: number;
             /**
              * Batches
-             * @description Global batches in one validation, or the whole held-out part if it is smaller.
+             * @description Number of global batches in one validation; the whole held-out part if it is smaller.
              * @default 8
              */
             batches: number;
@@ -15738,13 +15889,14 @@ export interface components {
         ValidationSectionInput: {
             /**
              * Interval Steps
-             * @description Steps between two validations; another follows the last step. 0 disables validation.
+             * @description Number of steps between two validations. A validation always follows the last step. 0
+             *     disables validation.
              * @default 0
              */
             interval_steps?: number;
             /**
              * Batches
-             * @description Global batches in one validation, or the whole held-out part if it is smaller.
+             * @description Number of global batches in one validation; the whole held-out part if it is smaller.
              * @default 8
              */
             batches?: number;
@@ -15756,7 +15908,7 @@ export interface components {
         Verification: {
             /**
              * Ok
-             * @description Whether it is complete and undamaged.
+             * @description Whether the checkpoint is complete and undamaged.
              */
             ok: boolean;
             /**
@@ -15767,12 +15919,12 @@ export interface components {
             at: string;
             /**
              * Loaded At
-             * @description When all of its tensors were last loaded; absent if only checksums were compared.
+             * @description Time at which all tensors were last loaded; absent if only checksums were compared.
              */
             loaded_at: string | null;
             /**
              * Loaded On
-             * @description Number of ranks that loaded them.
+             * @description Number of ranks that loaded the tensors.
              */
             loaded_on: number | null;
             /**
@@ -15780,11 +15932,11 @@ export interface components {
              * @description Number of loaded tensors.
              */
             tensors: number | null;
-            /** @description Kind of the fault. */
+            /** @description Kind of the fault that was found. */
             fault: components["schemas"]["CheckpointFault"] | null;
             /**
              * Message
-             * @description The fault as a sentence.
+             * @description Description of the fault, as a sentence.
              */
             message: string | null;
         };
@@ -15795,7 +15947,7 @@ export interface components {
         VerificationInput: {
             /**
              * Ok
-             * @description Whether it is complete and undamaged.
+             * @description Whether the checkpoint is complete and undamaged.
              */
             ok: boolean;
             /**
@@ -15806,12 +15958,12 @@ export interface components {
             at: string;
             /**
              * Loaded At
-             * @description When all of its tensors were last loaded; absent if only checksums were compared.
+             * @description Time at which all tensors were last loaded; absent if only checksums were compared.
              */
             loaded_at?: string | null;
             /**
              * Loaded On
-             * @description Number of ranks that loaded them.
+             * @description Number of ranks that loaded the tensors.
              */
             loaded_on?: number | null;
             /**
@@ -15819,22 +15971,22 @@ export interface components {
              * @description Number of loaded tensors.
              */
             tensors?: number | null;
-            /** @description Kind of the fault. */
+            /** @description Kind of the fault that was found. */
             fault?: components["schemas"]["CheckpointFault"] | null;
             /**
              * Message
-             * @description The fault as a sentence.
+             * @description Description of the fault, as a sentence.
              */
             message?: string | null;
         };
         /**
          * Waiting
-         * @description The reason why a job waits changed.
+         * @description The reason for which a job waits has changed.
          */
         Waiting: {
             /**
              * Reason
-             * @description The reason.
+             * @description New reason.
              */
             reason: string;
         };
@@ -15855,50 +16007,51 @@ export interface components {
             time: number;
             /**
              * Place
-             * @description Their location, as `<root>:<relative path>`.
+             * @description Location of the weights, as `<root>:<relative path>`.
              */
             place: string;
             /**
              * Files
-             * @description The files, with their checksums.
+             * @description Files of the weights, with checksums.
              */
             files: components["schemas"]["ManifestFile"][];
         };
         /**
          * WhatIf
-         * @description Prediction for a spec if it were submitted now.
+         * @description Forecast for a spec, as if it were submitted now.
          */
         WhatIf: {
             /**
              * Starts Now
-             * @description Whether it would start immediately.
+             * @description Whether the job would start immediately.
              * @default false
              */
             starts_now: boolean;
             /**
              * Position
-             * @description Its position in the queue, from 1.
+             * @description Position of the job in the queue, from 1.
              */
             position: number;
             /**
              * Reason
-             * @description Why it would wait; null if it starts immediately or the reason is unknown.
+             * @description Reason why the job would wait; null if it would start immediately or the reason is
+             *     unknown.
              */
             reason: string | null;
             /**
              * Expected Start At
-             * @description Expected start; null if unknown.
+             * @description Expected start of the job; null if unknown.
              */
             expected_start_at: string | null;
             /**
              * Unknown Because
-             * @description Why the expected start is unknown; null if it is known.
+             * @description Reason why the expected start is unknown; null if it is known.
              */
             unknown_because: string | null;
         };
         /**
          * WithheldSlot
-         * @description A slot that no job gets until the cause is gone.
+         * @description A slot that no job receives until the cause is gone.
          */
         WithheldSlot: {
             /**
@@ -15908,20 +16061,20 @@ export interface components {
             slot: number;
             /**
              * Reason
-             * @description Why: a process of another program holds its memory, or the device does not answer.
+             * @description Cause: a process of another program holds the memory, or the device does not respond.
              */
             reason: string;
         };
         /**
          * WorkerIdentity
-         * @description Identity of the worker that serves a node: its data folder and the boot of its kernel.
+         * @description Identity of a worker: its data folder and the boot of its kernel.
          *
-         *     No two running workers share it: a running worker holds the lock of its folder.
+         *     No two running workers have the same identity, because a running worker locks its folder.
          */
         WorkerIdentity: {
             /**
              * Folder
-             * @description Id of the data folder; a copy of the folder has another id.
+             * @description Id of the data folder; a copy of the folder gets another id.
              */
             folder: string;
             /**
@@ -15937,12 +16090,12 @@ export interface components {
         XidError: {
             /**
              * Code
-             * @description Its number in the catalog of Xid errors.
+             * @description Number of the error in NVIDIA's catalog of Xid errors.
              */
             code: number;
             /**
              * Age Seconds
-             * @description Time since it was reported.
+             * @description Time since the error was reported.
              */
             age_seconds: number;
         };
@@ -15953,12 +16106,12 @@ export interface components {
         XidErrorInput: {
             /**
              * Code
-             * @description Its number in the catalog of Xid errors.
+             * @description Number of the error in NVIDIA's catalog of Xid errors.
              */
             code: number;
             /**
              * Age Seconds
-             * @description Time since it was reported.
+             * @description Time since the error was reported.
              */
             age_seconds: number;
         };

@@ -1,1 +1,1 @@
-"""Commands on node sources, and on the projects that share the nodes."""
+"""Commands for node sources, and for the projects that share the nodes."""

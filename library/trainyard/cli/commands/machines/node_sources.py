@@ -1,4 +1,4 @@
-"""`sources`: node sources, requests for nodes, and why these wait."""
+"""`sources`: node sources, requests for nodes, and the reasons why requests wait."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from trainyard.protocol.node_sources.messages import CheckResult
 from trainyard.protocol.node_sources.views import NodeRequestView, SourceView
 
 EXPLANATION_SECONDS = 15.0
-"""Longest wait for the engine's answer to `explain`; an idle provisioner answers within 1 s."""
+"""Maximum wait for the engine's answer to `explain`; an idle provisioner answers within 1 s."""
 LEAST_REASON = 32
-"""Minimal width of an engine's reason; below it, other columns are dropped."""
+"""Minimum width of the column with an engine's reason; below it, other columns are dropped."""
 COMMANDS = (
     "Write `trainyard sources [ls]`, `trainyard sources show|check|pause|unpause|delete|requests "
     "NAME`, `trainyard sources request NAME --nodes N` or "
@@ -40,7 +40,7 @@ SIGNS = {
 }
 """Sign and colour of each state of a request."""
 STANDINGS = {"online": "green", "paused": "yellow", "offline": "dim"}
-"""Colour of each state of a source; the others need a person and are red."""
+"""Colour of each state of a source; all other states need a person and are red."""
 
 
 def sources(
@@ -73,8 +73,8 @@ def sources(
 
     A source is a Slurm partition, a Kubernetes namespace, or machines reached by ssh. `check`
     requests one node, which examines its environment and ends. With --wait, the command prints the
-    findings, and exits with 1 if one of them failed. REQUEST is the id of a request, or a prefix of
-    it.
+    findings, and exits with 1 if a check failed. REQUEST is the id of a request, or a prefix of the
+    id.
     """
     verb, name = _parsed(given or [])
     _refuse_foreign(verb, nodes=nodes, reason=reason, wait=wait, open_only=open_only)
@@ -169,10 +169,10 @@ def _act(yard: Client, verb: str, reference: str, *, as_json: bool) -> None:
 
 
 def _request(yard: Client, reference: str) -> NodeRequestView:
-    """Return the open request with this prefix of its id.
+    """Return the open request with an id that starts with `reference`.
 
     Raises:
-        UnknownReferenceError: no open request has it, or several have.
+        UnknownReferenceError: no open request, or more than one, has such an id.
     """
     found = (
         request
@@ -183,7 +183,7 @@ def _request(yard: Client, reference: str) -> NodeRequestView:
 
 
 def standing(source: SourceView) -> str:
-    """Return the state of a source: the most urgent obstacle to supplying nodes, if any."""
+    """Return the state of a source: its most urgent obstacle to supplying nodes, if any."""
     if source.needs_login is not None:
         return "needs login"
     if not source.online:
@@ -194,7 +194,7 @@ def standing(source: SourceView) -> str:
 
 
 def draw_sources(shown: Sequence[SourceView]) -> RenderableType:
-    """Return the table of sources."""
+    """Return a table of node sources."""
     if not shown:
         return Text("No sources. `python -m provisioner` registers those in its sources.toml.")
     rows = Listing("NAME", "KIND", "STATE", "NODE", "WAITING", "RUNNING", "MOST", "HOURS", "QUOTA",
@@ -236,7 +236,7 @@ def _why(source: SourceView) -> str:
 
 
 def draw_source(source: SourceView, requests: Sequence[NodeRequestView]) -> RenderableType:
-    """Return a source in full, with its open requests."""
+    """Return all details of a source, with its open requests."""
     limits, quota = source.limits, source.limits.node_hours_per_month
     of_quota = "" if quota is None else f" of {quota:,g}"
     slots = formats.counted(source.shape.slots, f"{source.shape.device} slot")
@@ -266,7 +266,7 @@ def draw_source(source: SourceView, requests: Sequence[NodeRequestView]) -> Rend
 
 
 def draw_requests(shown: Sequence[NodeRequestView]) -> RenderableType:
-    """Return requests for nodes, in the given order."""
+    """Return a table of requests for nodes, in the given order."""
     if not shown:
         return Text("No requests.")
     rows = Listing("ID", "STATE", "NODES", "JOINED", "ENGINE", "START", "END", "FOR", "AGE", "WHY",
@@ -298,7 +298,7 @@ def _state(request: NodeRequestView) -> Text:
 
 
 def draw_request(request: NodeRequestView) -> RenderableType:
-    """Return one request for nodes."""
+    """Return all details of one request for nodes."""
     engine = f"{request.ref or 'no job yet'}, {request.engine_state}"
     length = "no limit" if request.seconds is None else formats.duration(request.seconds)
     for_whom = "its check" if request.purpose == "check" else request.caused_by

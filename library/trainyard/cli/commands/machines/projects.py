@@ -49,7 +49,7 @@ def projects(
     """List projects with their held slots and used slot-hours; create, change or delete one.
 
     A slot is a GPU, or a CPU rank on a node without GPUs. A slot-hour is one slot for one hour; the
-    quota starts anew each month (UTC).
+    quota is reset every month (UTC).
     """
     settings: dict[str, Any] = {}
     if description is not None:
