@@ -25,7 +25,7 @@ def answers() -> dict[str, list[str]]:
 
 
 def test_ten_questions_are_answered() -> None:
-    assert len(answers()) == 10
+    assert len(answers()) >= 10
 
 
 @pytest.mark.parametrize("question", answers())

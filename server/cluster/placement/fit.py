@@ -56,7 +56,10 @@ def has_labels(demand: Demand, offer: Offer) -> bool:
 
 
 def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: with equal device, fabric and roots."""
+    """Return the sets of nodes that one attempt may span: with equal device, fabric and roots.
+
+    Every rule about the nodes that a job may use belongs here or in `eligible_for`.
+    """
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
