@@ -175,7 +175,7 @@ def test_a_node_does_an_operation_and_only_its_own(
     path = f"{API}/workers/operations/{operation_id}"
     claim = {"protocol": PROTOCOL, "node": "gpu-01", "worker": WORKER.model_dump()}
     refusal = node.post(f"{path}/claim", json=claim)
-    assert (refusal.status_code, "not for gpu-01" in refusal.text) == (409, True)
+    assert (refusal.status_code, "gpu-01 cannot claim it" in refusal.text) == (409, True)
     assert node.post(f"{path}/claim", json=claim | {"node": "node-1"}).status_code == 403
     assert client.post(f"{path}/claim", json=claim).status_code == 403
     report = {"protocol": PROTOCOL, "node": "gpu-01", "fence": 1}

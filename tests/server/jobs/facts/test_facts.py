@@ -286,7 +286,7 @@ def test_jobs_of_one_group_begin_with_facts_of_their_own(
 def test_a_search_of_a_value_reads_an_index(context: Context, harness: Harness) -> None:
     harness.submit(**program(lr=0.1))
     query = select(config_words.c.job_id).where(config_words.c.word == "lr=0.1")
-    with context.database.read() as connection:
+    with context.database.snapshot() as connection:  # one transaction, in which the setting holds
         text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
         explain = "EXPLAIN QUERY PLAN"
         if connection.dialect.name == "postgresql":
