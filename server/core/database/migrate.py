@@ -107,21 +107,19 @@ def _revision_of(connection: Connection, scripts: ScriptDirectory) -> str | None
         raise MigrationRefusedError(
             f"the database is at several revisions ({', '.join(map(str, heads))}): restore a backup"
         )
-    known = {script.revision for script in scripts.walk_revisions()}
-    for revision in heads:
-        if revision in known:
-            continue
-        if str(revision).isdigit() and str(revision) < FIRST_REVISION:
-            raise MigrationRefusedError(
-                f"the database is at revision {revision}; this version upgrades {FIRST_REVISION} "
-                f"and later ones. Check out commit {LAST_FORMER_COMMIT}, run `python -m server "
-                "migrate` there, then run it with this version"
-            )
+    (revision,) = heads
+    if revision in {script.revision for script in scripts.walk_revisions()}:
+        return revision
+    if str(revision).isdigit() and str(revision) < FIRST_REVISION:
         raise MigrationRefusedError(
-            f"the database is at revision {revision}, which this version does not have: a newer "
-            "version has migrated it. Use that one, or restore a backup"
+            f"the database is at revision {revision}; this version upgrades {FIRST_REVISION} "
+            f"and later ones. Check out commit {LAST_FORMER_COMMIT}, run `python -m server "
+            "migrate` there, then run it with this version"
         )
-    return heads[0]
+    raise MigrationRefusedError(
+        f"the database is at revision {revision}, which this version does not have: a newer "
+        "version has migrated it. Use that one, or restore a backup"
+    )
 
 
 # ---- backups -------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ class Reconciler:
 
     def _continue_without(self, share: SilentShare, silence: timedelta) -> None:
         context, attempt_id = self._context, share.attempt_id
-        if attempt_id in self._fits_nowhere.left_out():
+        if self._fits_nowhere.is_left_out(attempt_id):
             return
         with context.database.read() as connection:
             quotas = read_quotas(connection, context.now(), usage=self._usage)
