@@ -1,12 +1,12 @@
 """Computes the ledger of a job, a pure function of events and sums.
 
-Each millisecond has one category, and the sum is exact by construction. A walk over the events
-assigns the time between two events, and a measured time is taken only from the unassigned rest of
-its interval.
+Each millisecond has one category, so the sum is exact. A walk over the events assigns the time
+between two events. A measured time only gets milliseconds that have no category yet.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,23 +18,28 @@ Spent = dict[TimeCategory, int]
 """Milliseconds by category; every category of a job is present."""
 Part = tuple[TimeCategory, int]
 """A category and its milliseconds."""
+_Stretch = tuple[int, int, tuple[Part, ...]]
+"""Start, end and categories of an interval."""
+LATEST = sys.maxsize
+"""A time after all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A period over which the time of each category is spread evenly."""
+    """A period over which the time of each category is spread evenly.
+
+    Times are Unix times in milliseconds.
+    """
 
     start: int
-    """Unix time in milliseconds."""
     end: int
-    """Unix time in milliseconds."""
     parts: tuple[Part, ...]
     """Categories of the interval; their times sum to its length."""
     attempt: int | None = None
     """Number of the running attempt; None while the job waits for one."""
 
     def within(self, start: int, end: int) -> Iterator[Part]:
-        """Yield the categories between `start` and `end`; they sum to the length of that part."""
+        """Yield each category with its time between `start` and `end`."""
         first, last = max(start, self.start), min(end, self.end)
         if last <= first:
             return
@@ -92,7 +97,7 @@ class Training:
 
     @property
     def measured(self) -> tuple[tuple[TimeCategory, int], ...]:
-        """The measured times, in the order in which they are taken from the interval."""
+        """The measured times, in the order in which the ledger assigns them."""
         return (
             (TimeCategory.PRODUCTIVE, self.productive),
             (TimeCategory.LOST, self.lost),
@@ -130,33 +135,48 @@ class _OpenAttempt:
 
     number: int | None
     placed: int
-    leaves_at: int | None = None
+    leaves_at: int = LATEST
     """Time of the first order to end the attempt."""
-    cancelled_at: int | None = None
+    cancelled_at: int = LATEST
     stop_agreed: bool = False
     silent_nodes: set[str | None] = field(default_factory=set)
-    silent_since: int = 0
     silences: list[tuple[int, int]] = field(default_factory=list)
+    """Periods in which any node was silent; a period without an end so far ends at `LATEST`."""
 
-    def hears(self, node: str | None, at: int) -> None:
-        """End the silence of a node."""
-        if node in self.silent_nodes:
-            self.silent_nodes.discard(node)
-            if not self.silent_nodes:
-                self.silences.append((self.silent_since, at))
+    def note(self, mark: Mark, at: int) -> None:
+        match mark.kind:
+            case EventKind.UNREACHABLE:
+                if not self.silent_nodes:
+                    self.silences.append((at, LATEST))
+                self.silent_nodes.add(mark.node)
+            case EventKind.REACHABLE | EventKind.NODE_ENDED if mark.node in self.silent_nodes:
+                self.silent_nodes.remove(mark.node)
+                if not self.silent_nodes:
+                    self.silences[-1] = (self.silences[-1][0], at)
+            case EventKind.STOP_AGREED:
+                self.stop_agreed = True
+            case EventKind.STOP_REQUESTED:
+                self.leaves_at = min(self.leaves_at, at)
+            case EventKind.CANCEL_REQUESTED:
+                self.leaves_at = min(self.leaves_at, at)
+                self.cancelled_at = min(self.cancelled_at, at)
+            case _:
+                pass
 
-    def misses(self, node: str | None, at: int) -> None:
-        """Start the silence of a node."""
-        if not self.silent_nodes:
-            self.silent_since = at
-        self.silent_nodes.add(node)
+    def without_steps(
+        self, start: int, end: int, *, leaves_at: int, before: TimeCategory
+    ) -> Iterator[_Stretch]:
+        """Yield the time from `start` to `end`, without recorded steps.
 
-    def silent_within(self, start: int, end: int) -> int:
-        """Return the milliseconds between `start` and `end` in which any node was silent."""
-        spans = list(self.silences)
-        if self.silent_nodes:
-            spans.append((self.silent_since, end))
-        return sum(max(0, min(last, end) - max(first, start)) for first, last in spans)
+        The category is `before` up to `leaves_at`, then `ending`; silence is `unreachable`.
+        """
+        for first, last, category in (
+            (start, leaves_at, before),
+            (leaves_at, end, TimeCategory.ENDING),
+        ):
+            silent = sum(max(0, min(b, last) - max(a, first)) for a, b in self.silences)
+            rest = last - first - silent
+            yield first, last, ((TimeCategory.UNREACHABLE, silent), (category, rest))
 
 
 def ledger_of(
@@ -199,65 +219,60 @@ class _Walk:
 
     def take(self, mark: Mark) -> None:
         """Assign the time up to an event, then apply the event."""
-        at = min(max(mark.at, self._now), self._end)
-        if self._open is None:
-            self._wait_until(at)
-        self._now = at
+        self._move_to(min(max(mark.at, self._now), self._end))
         match mark.kind:
             case EventKind.PLACED:
-                self._close(outcome=None)
-                self._open, self._placed_once = _OpenAttempt(mark.attempt, at), True
-            case EventKind.ATTEMPT_ENDED:
-                if self._open is not None and self._open.number == mark.attempt:
-                    self._ended(mark)
-            case EventKind.QUEUED | EventKind.RESUME_REQUESTED | EventKind.JOB_ENDED:
-                if self._open is None:
-                    self._waits(mark)
+                self._close()
+                self._open, self._placed_once = _OpenAttempt(mark.attempt, self._now), True
+            case EventKind.QUEUED | EventKind.RESUME_REQUESTED if self._open is None:
+                requeued = self._placed_once
+                self._between = TimeCategory.REQUEUED if requeued else TimeCategory.QUEUED
+                self._not_before = mark.not_before
+            case EventKind.JOB_ENDED if self._open is None:
+                # After an attempt, the attempt's outcome has set the category. A job that ends in
+                # the queue waits for a person from then on.
+                if self._between in (TimeCategory.QUEUED, TimeCategory.REQUEUED):
+                    self._between = TimeCategory.PAUSED
             case _:
                 # A lost share of an ended attempt may report during the next attempt.
                 if self._open is not None and self._open.number == mark.attempt:
-                    _note(self._open, mark.kind, node=mark.node, at=at)
+                    self._apply(mark, self._open)
 
     def finish(self) -> Ledger:
         """Assign the rest of the time and return the ledger."""
-        if self._open is None:
-            self._wait_until(self._end)
-        self._now = self._end
-        self._close(outcome=None)
+        self._move_to(self._end)
+        self._close()
         spent: Spent = dict.fromkeys(JOB_CATEGORIES, 0)
         for interval in self._intervals:
             for category, part in interval.parts:
                 spent[category] += part
         return Ledger(tuple(self._intervals), spent, self._scheduled, self._failures)
 
-    def _ended(self, mark: Mark) -> None:
-        self._close(outcome=mark.outcome)
+    def _apply(self, mark: Mark, attempt: _OpenAttempt) -> None:
+        if mark.kind != EventKind.ATTEMPT_ENDED:
+            attempt.note(mark, self._now)
+            return
+        self._close(mark.outcome)
         failed = mark.outcome == AttemptOutcome.FAILED and not mark.preempted
         self._failures += failed
         self._between = TimeCategory.IDLE_AFTER_FAILURE if failed else TimeCategory.PAUSED
 
-    def _waits(self, mark: Mark) -> None:
-        if mark.kind == EventKind.JOB_ENDED:
-            # After an attempt, the attempt's outcome has set the category. A job that ends in the
-            # queue waits for a person from then on.
-            if self._between in (TimeCategory.QUEUED, TimeCategory.REQUEUED):
-                self._between = TimeCategory.PAUSED
-            return
-        self._between = TimeCategory.REQUEUED if self._placed_once else TimeCategory.QUEUED
-        self._not_before = mark.not_before
+    def _move_to(self, at: int) -> None:
+        if self._open is None:
+            since = self._now
+            if self._not_before is not None and self._between == TimeCategory.REQUEUED:
+                since = min(max(self._not_before, since), at)
+                self._add(self._now, since, ((TimeCategory.BACKOFF, since - self._now),))
+            self._add(since, at, ((self._between, at - since),))
+        self._now = at
 
-    def _wait_until(self, at: int) -> None:
-        since = self._now
-        if self._not_before is not None and self._between == TimeCategory.REQUEUED:
-            since = min(max(self._not_before, self._now), at)
-            self._add(self._now, since, TimeCategory.BACKOFF)
-        self._add(since, at, self._between)
-
-    def _add(self, start: int, end: int, category: TimeCategory) -> None:
+    def _add(
+        self, start: int, end: int, parts: tuple[Part, ...], *, attempt: int | None = None
+    ) -> None:
         if end > start:
-            self._intervals.append(Interval(start, end, ((category, end - start),)))
+            self._intervals.append(Interval(start, end, parts, attempt))
 
-    def _close(self, *, outcome: AttemptOutcome | None) -> None:
+    def _close(self, outcome: AttemptOutcome | None = None) -> None:
         """Assign the time of the open attempt, which ends at the walk's position."""
         attempt, self._open = self._open, None
         if attempt is None:
@@ -265,49 +280,22 @@ class _Walk:
         self._not_before = None
         self._scheduled += self._now - attempt.placed
         training = self._trainings.get(attempt.number) if attempt.number is not None else None
-        before = TimeCategory.OTHER if attempt.number in self._untimed else TimeCategory.STARTUP
-        for start, end, parts in _split(attempt, training, outcome, end=self._now, before=before):
-            if end > start:
-                self._intervals.append(Interval(start, end, parts, attempt.number))
+        if training is None:
+            before = TimeCategory.OTHER if attempt.number in self._untimed else TimeCategory.STARTUP
+            leaves_at = min(attempt.leaves_at, self._now)
+            stretches = attempt.without_steps(
+                attempt.placed, self._now, leaves_at=leaves_at, before=before
+            )
+        else:
+            stretches = _with_steps(attempt, training, outcome, end=self._now)
+        for start, end, parts in stretches:
+            self._add(start, end, parts, attempt=attempt.number)
 
 
-def _note(attempt: _OpenAttempt, kind: EventKind, *, node: str | None, at: int) -> None:
-    match kind:
-        case EventKind.UNREACHABLE:
-            attempt.misses(node, at)
-        case EventKind.REACHABLE | EventKind.NODE_ENDED:
-            attempt.hears(node, at)
-        case EventKind.STOP_AGREED:
-            attempt.stop_agreed = True
-        case EventKind.STOP_REQUESTED | EventKind.CANCEL_REQUESTED:
-            if attempt.leaves_at is None:
-                attempt.leaves_at = at
-            if kind == EventKind.CANCEL_REQUESTED and attempt.cancelled_at is None:
-                attempt.cancelled_at = at
-        case _:
-            pass
-
-
-_Stretch = tuple[int, int, tuple[Part, ...]]
-"""Start, end and categories of an interval."""
-
-
-def _split(
-    attempt: _OpenAttempt,
-    training: Training | None,
-    outcome: AttemptOutcome | None,
-    *,
-    end: int,
-    before: TimeCategory,
+def _with_steps(
+    attempt: _OpenAttempt, training: Training, outcome: AttemptOutcome | None, *, end: int
 ) -> Iterator[_Stretch]:
-    """Yield the time of an attempt from its placement to `end`, in order.
-
-    If no step is recorded, the time before the order to end has the category `before`.
-    """
-    if training is None:
-        leaves_at = end if attempt.leaves_at is None else attempt.leaves_at
-        yield from _unrecorded(attempt, attempt.placed, end, leaves_at=leaves_at, before=before)
-        return
+    """Yield the time of an attempt with recorded steps, from its placement to `end`, in order."""
     # The trainer's clock may differ from the server's, so shift the interval just far enough to
     # lie within the attempt.
     length = min(training.length, end - attempt.placed)
@@ -322,19 +310,7 @@ def _split(
     lost = taken.pop(TimeCategory.LOST)
     yield first, last - lost, tuple(taken.items())
     yield last - lost, last, ((TimeCategory.LOST, lost),)  # steps after the last kept step
-    leaves_at = end if attempt.cancelled_at is None else max(attempt.cancelled_at, last)
+    leaves_at = max(min(attempt.cancelled_at, end), last)
     if attempt.stop_agreed or outcome == AttemptOutcome.SUCCEEDED:
         leaves_at = last
-    yield from _unrecorded(attempt, last, end, leaves_at=leaves_at, before=TimeCategory.OTHER)
-
-
-def _unrecorded(
-    attempt: _OpenAttempt, start: int, end: int, *, leaves_at: int, before: TimeCategory
-) -> Iterator[_Stretch]:
-    """Yield time without steps, before and after the order to end, less any silence."""
-    for first, last, category in (
-        (start, leaves_at, before),
-        (leaves_at, end, TimeCategory.ENDING),
-    ):
-        silent = attempt.silent_within(first, last)
-        yield first, last, ((TimeCategory.UNREACHABLE, silent), (category, last - first - silent))
+    yield from attempt.without_steps(last, end, leaves_at=leaves_at, before=TimeCategory.OTHER)
