@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, func, select
 
 from server.core.context import Context
 from server.core.database.column_types import text_of
-from server.core.database.rows import TypedRow
 from server.core.database.tables import attempts, checkpoints, events, jobs
 from server.core.errors import NotFoundError
-from server.jobs.attempts.lineage import NEVER, attempts_of_jobs, lineage_of
+from server.jobs.attempts.lineage import attempts_of_jobs, lineage_of
 from server.telemetry.goodput.ledger import Ledger, Mark, Training, ledger_of
 from server.telemetry.goodput.reliability import mean_time_to_failure
 from server.telemetry.goodput.step_sums import RecordedSteps, read_trainings, store_step_sums
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.goodput import WORDS, CategoryTime, GoodputView, TimeCategory
-from trainyard.protocol.states import (
-    TERMINAL_JOB_STATES,
-    AttemptOutcome,
-    AttemptState,
-    JobState,
-)
+from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptOutcome, AttemptState
 from trainyard.run.failures import FailureReason
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,17 +51,6 @@ UNAVAILABLE = (TimeCategory.PAUSED, TimeCategory.IDLE_AFTER_FAILURE)
 """Categories of the time in which the job neither ran nor could be scheduled."""
 
 
-@dataclass(frozen=True, slots=True)
-class _JobTimes(TypedRow):
-    """Submission time and end time of a job."""
-
-    table: ClassVar[Table] = jobs
-    id: str
-    state: JobState
-    created_at: datetime
-    ended_at: datetime | None
-
-
 def goodput_view(context: Context, job_id: str) -> GoodputView:
     """Return the ledger of a job from its submission to its end, or to now.
 
@@ -76,14 +59,32 @@ def goodput_view(context: Context, job_id: str) -> GoodputView:
     """
     store_step_sums(context, job_id)
     with context.database.read() as connection:
-        return _view(records_of(context, connection, job_id))
+        records = records_of(context, connection, job_id)
+    ledger = records.ledger
+    spent = ledger.spent
+    wall = sum(spent.values())
+    available = wall - sum(spent[category] for category in UNAVAILABLE)
+    effective = sum(spent[category] for category in EFFECTIVE)
+    is_known = bool(records.trainings) or not records.untimed
+    return GoodputView(
+        job_id=job_id,
+        since=records.since,
+        until=records.until,
+        wall_milliseconds=wall,
+        categories=tuple(
+            CategoryTime(category=category, words=WORDS[category], milliseconds=time)
+            for category, time in spent.items()
+        ),
+        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall and is_known else None,
+        ettr=effective / available if available and is_known else None,
+        **dict(mean_time_to_failure(ledger.scheduled / 1000, ledger.failures)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecords:
     """The ledger of a job, and the data from which it is computed."""
 
-    job_id: str
     since: datetime
     """Submission time of the job."""
     until: datetime
@@ -92,7 +93,7 @@ class JobRecords:
     """Attempts of the job, each with its last kept step."""
     trainings: Mapping[int, Training]
     """Recorded steps by attempt number."""
-    untimed: frozenset[int]
+    untimed: Collection[int]
     """Numbers of the attempts that reported steps without times, as a program may do."""
     ledger: Ledger
 
@@ -116,7 +117,9 @@ def read_records(
 
     Each ledger covers the time from the job's submission to its end, or to now.
     """
-    rows = _JobTimes.all(connection, _JobTimes.select().where(jobs.c.id.in_(job_ids)))
+    job = jobs.c
+    query = select(job.id, job.state, job.created_at, job.ended_at).where(job.id.in_(job_ids))
+    rows = connection.execute(query).all()
     now = context.now()
     existing = [row.id for row in rows]
     recorded = _recorded_steps(connection, existing)
@@ -124,47 +127,17 @@ def read_records(
     reached = _reached(connection, existing)
     marks = _marks(connection, existing)
     found = {}
-    for job in rows:
-        own = recorded[job.id]
+    for job_id, state, since, ended_at in rows:
+        until = max(since, (ended_at or now) if state in TERMINAL_JOB_STATES else now)
+        own = recorded[job_id]
         by_number = {
             one.number: trainings[one.attempt_id] for one in own if one.attempt_id in trainings
         }
-        untimed = reached[job.id] - by_number.keys()
-        ended = job.ended_at if job.state in TERMINAL_JOB_STATES else None
-        until = max(ended or now, job.created_at)
-        ledger = ledger_of(
-            marks[job.id],
-            by_number,
-            start=milliseconds(job.created_at),
-            end=milliseconds(until),
-            untimed=untimed,
-        )
-        found[job.id] = JobRecords(
-            job.id, job.created_at, until, own, by_number, untimed=untimed, ledger=ledger
-        )
+        untimed = reached[job_id] - by_number.keys()
+        start, end = milliseconds(since), milliseconds(until)
+        ledger = ledger_of(marks[job_id], by_number, start=start, end=end, untimed=untimed)
+        found[job_id] = JobRecords(since, until, own, by_number, untimed, ledger)
     return found
-
-
-def _view(records: JobRecords) -> GoodputView:
-    ledger = records.ledger
-    spent = ledger.spent
-    wall = sum(spent.values())
-    available = wall - sum(spent[category] for category in UNAVAILABLE)
-    effective = sum(spent[category] for category in EFFECTIVE)
-    is_known = bool(records.trainings) or not records.untimed
-    return GoodputView(
-        job_id=records.job_id,
-        since=records.since,
-        until=records.until,
-        wall_milliseconds=wall,
-        categories=tuple(
-            CategoryTime(category=category, words=WORDS[category], milliseconds=time)
-            for category, time in spent.items()
-        ),
-        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall and is_known else None,
-        ettr=effective / available if available and is_known else None,
-        **dict(mean_time_to_failure(ledger.scheduled / 1000, ledger.failures)),
-    )
 
 
 def milliseconds(at: datetime) -> int:
@@ -181,27 +154,19 @@ def _marks(connection: Connection, job_ids: Collection[str]) -> dict[str, list[M
     )
     found: dict[str, list[Mark]] = {job_id: [] for job_id in job_ids}
     for job_id, at, kind, attempt, node, data in connection.execute(query):
-        found[job_id].append(
-            _mark(milliseconds(at), EventKind(kind), attempt=attempt, node=node, data=data)
+        # Do not use the models of the data: an event of another version may have other fields.
+        not_before, outcome = data.get("not_before"), data.get("outcome")
+        mark = Mark(
+            at=milliseconds(at),
+            kind=EventKind(kind),
+            attempt=attempt,
+            node=node,
+            not_before=milliseconds(datetime.fromisoformat(not_before)) if not_before else None,
+            outcome=AttemptOutcome(outcome) if outcome else None,
+            preempted=(data.get("failure") or {}).get("reason") == FailureReason.PREEMPTED,
         )
+        found[job_id].append(mark)
     return found
-
-
-def _mark(
-    at: int, kind: EventKind, *, attempt: int | None, node: str | None, data: dict[str, Any]
-) -> Mark:
-    # Do not use the models of the data: an event of another version may have other fields.
-    not_before, outcome = data.get("not_before"), data.get("outcome")
-    failure = data.get("failure") or {}
-    return Mark(
-        at=at,
-        kind=kind,
-        attempt=attempt,
-        node=node,
-        not_before=milliseconds(datetime.fromisoformat(not_before)) if not_before else None,
-        outcome=AttemptOutcome(outcome) if outcome else None,
-        preempted=failure.get("reason") == FailureReason.PREEMPTED,
-    )
 
 
 def _recorded_steps(
@@ -213,26 +178,27 @@ def _recorded_steps(
     newest checkpoint are kept, because no later attempt can start after that checkpoint.
     """
     by_job = attempts_of_jobs(connection, job_ids)
-    newest = {job_id: max(keys) for job_id, keys in by_job.items() if keys}
-    saved = _ended_early(connection, [by_job[job_id][n].id for job_id, n in newest.items()])
+    saved = _ended_early(connection, [keys[max(keys)].id for keys in by_job.values() if keys])
     found = {}
     for job_id, keys in by_job.items():
         until = dict.fromkeys(keys, -1)
         until |= {segment.number: segment.until for segment in lineage_of(keys).segments}
-        if (number := newest.get(job_id)) is not None and keys[number].id in saved:
-            step = saved[keys[number].id]
-            until[number] = keys[number].start_step if step is None else step
+        for number, key in keys.items():
+            if key.id in saved:
+                step = saved[key.id]
+                until[number] = key.start_step if step is None else step
         found[job_id] = [
-            RecordedSteps(key.id, number, key.start_step, min(until[number], NEVER))
+            RecordedSteps(key.id, number, key.start_step, until[number])
             for number, key in keys.items()
         ]
     return found
 
 
-def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, frozenset[int]]:
-    """Return, by job id, the numbers of the attempts that reported a step; programs only.
+def _reached(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Set[int]]:
+    """Return, by job id, the numbers of the attempts of a program that reported a step.
 
-    The built-in trainer records the time of each step, no later than at the next logged step.
+    Attempts of the built-in trainer are left out, because it records the time of each step, no
+    later than at the next logged step.
     """
     attempt = attempts.c
     query = (
@@ -244,14 +210,14 @@ def _reached(connection: Connection, job_ids: Collection[str]) -> dict[str, froz
             text_of(connection, jobs.c.spec, "program", "resume").is_not(None),
         )
     )
-    found: dict[str, set[int]] = {job_id: set() for job_id in job_ids}
+    found: dict[str, set[int]] = defaultdict(set)
     for job_id, number in connection.execute(query):
         found[job_id].add(number)
-    return {job_id: frozenset(numbers) for job_id, numbers in found.items()}
+    return found
 
 
 def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:
-    """Return the newest saved step, if any, by attempt id, for attempts that ended early."""
+    """Return the newest saved step by id of each attempt that ended early; None without a save."""
     attempt = attempts.c
     saved = (
         select(func.max(checkpoints.c.step))

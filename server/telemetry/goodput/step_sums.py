@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -53,24 +51,8 @@ class RecordedSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class StepSum:
-    """The sums of a series of means, over kept and lost steps."""
-
-    kept: float = 0.0
-    """Sum over the kept steps."""
-    lost: float = 0.0
-    """Sum over the lost steps."""
-    began: float = 0.0
-    """Unix time in seconds at which the steps of the first point started."""
-    recorded: float = 0.0
-    """Unix time of the last point, in seconds."""
-    last_step: int = 0
-    """Step number of the last point."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Chunk(TypedRow):
-    """A chunk of a series, read without the chunk's points."""
+    """A chunk of a series without its points; a number or time is packed into 8 bytes."""
 
     table: ClassVar[Table] = metric_chunks
     series_id: int
@@ -78,11 +60,62 @@ class _Chunk(TypedRow):
     last_step: int
     step_sum: float | None
     first_number: Annotated[bytes, number_at(metric_chunks.c.numbers, 1).label("first_number")]
-    """First value of the chunk, 8 bytes."""
     first_time: Annotated[bytes, number_at(metric_chunks.c.times, 1).label("first_time")]
-    """Time of the chunk's first point, 8 bytes."""
     last_time: Annotated[bytes, last_number_of(metric_chunks.c.times).label("last_time")]
-    """Time of the chunk's last point, 8 bytes."""
+
+
+@dataclass(slots=True)
+class _StepSum:
+    """The sums of a series of means, to which points are added in ascending order of the steps."""
+
+    until: int
+    """Number of the last kept step."""
+    last_step: int
+    """Number of the last added step; before the first point, the start step of the attempt."""
+    kept: float = 0.0
+    lost: float = 0.0
+    began: float | None = None
+    """Unix time in seconds at which the steps of the first point started."""
+    recorded: float = 0.0
+    """Unix time of the last point, in seconds."""
+
+    def add_chunk(self, row: _Chunk, step_sum: float) -> None:
+        """Add the stored sum of a chunk without the last kept step inside it."""
+        first, began, recorded = struct.unpack(
+            "<3d", row.first_number + row.first_time + row.last_time
+        )
+        covered = row.first_step - self.last_step
+        self._begin(began, first, covered)
+        kept = min(max(self.until - self.last_step, 0), covered)
+        if 0 <= first < MAX_SUMMED:
+            self.kept += first * kept
+            self.lost += first * (covered - kept)
+        if row.last_step <= self.until:
+            self.kept += step_sum
+        else:
+            self.lost += step_sum
+        self.last_step, self.recorded = row.last_step, recorded
+
+    def add_points(self, points: Points) -> None:
+        """Add points, each of which stands for the steps since the previous point.
+
+        Points before the attempt are left out, and so are live points that are already in a chunk.
+        """
+        points = points[points.steps > self.last_step]
+        if not len(points):
+            return
+        before = np.concatenate(([self.last_step], points.steps[:-1]))
+        covered = np.maximum(points.steps - before, 0)
+        kept = np.clip(self.until - before, 0, covered)
+        seconds = summable(points.values)
+        self._begin(float(points.times[0]), float(seconds[0]), int(covered[0]))
+        self.kept += float(seconds @ kept)
+        self.lost += float(seconds @ (covered - kept))
+        self.last_step, self.recorded = int(points.steps[-1]), float(points.times[-1])
+
+    def _begin(self, time: float, seconds: float, covered: int) -> None:
+        if self.began is None:
+            self.began = time - (seconds * covered if 0 <= seconds < MAX_SUMMED else 0.0)
 
 
 def read_trainings(
@@ -105,29 +138,18 @@ def store_step_sums(context: Context, job_id: str) -> None:
     Each batch is decoded and stored in its own transactions, which limits memory and the duration
     of locks. After a failure, the next call sums the remaining chunks.
     """
-    chunks = metric_chunks.c
+    chunks, series = metric_chunks.c, metric_series.c
     query = (
         select(chunks.series_id, chunks.first_step)
-        .join(metric_series, metric_series.c.id == chunks.series_id)
-        .join(attempts, attempts.c.id == metric_series.c.attempt_id)
-        .where(
-            attempts.c.job_id == job_id,
-            metric_series.c.name.in_(DENSE),
-            chunks.step_sum.is_(None),
-        )
+        .join(metric_series, series.id == chunks.series_id)
+        .join(attempts, attempts.c.id == series.attempt_id)
+        .where(attempts.c.job_id == job_id, series.name.in_(DENSE), chunks.step_sum.is_(None))
         .order_by(chunks.first_step)  # all series of an attempt are cut at the same steps
     )
     with context.database.read() as connection:
         lacking = [(row.series_id, row.first_step) for row in connection.execute(query)]
-    statement = (
-        update(metric_chunks)
-        .where(
-            chunks.series_id == bindparam("series"),
-            chunks.first_step == bindparam("first"),
-            chunks.step_sum.is_(None),
-        )
-        .values(step_sum=bindparam("sum"))
-    )
+    is_chunk = (chunks.series_id == bindparam("series")) & (chunks.first_step == bindparam("first"))
+    statement = update(metric_chunks).where(is_chunk, chunks.step_sum.is_(None))
     for some in batches(lacking, SUMMED_AT_ONCE):
         with context.database.read() as connection:
             decoded = decode(connection, some)
@@ -137,11 +159,44 @@ def store_step_sums(context: Context, job_id: str) -> None:
         ]
         if sums:  # empty if the job was deleted meanwhile
             with context.database.write() as connection:
-                connection.execute(statement, sums)
+                connection.execute(statement.values(step_sum=bindparam("sum")), sums)
+
+
+def series_ids(
+    connection: Connection, attempt_ids: Collection[str], names: Collection[str]
+) -> dict[tuple[str, str], int]:
+    """Return the ids of the series with some names, by attempt id and name."""
+    columns = metric_series.c
+    query = select(columns.attempt_id, columns.name, columns.id).where(
+        columns.attempt_id.in_(attempt_ids), columns.name.in_(names)
+    )
+    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
+
+
+def values_of_attempt(
+    connection: Connection,
+    attempt_id: str,
+    names: Collection[str],
+    *,
+    first: int,
+    last: int = NEVER,
+) -> dict[str, Values]:
+    """Return the points of an attempt in the steps `first..last`, by name of the series."""
+    ids = series_ids(connection, [attempt_id], names)
+    found = read_values(connection, list(ids.values()), first=first, last=last)
+    return {name: found[id_] for (_, name), id_ in ids.items() if id_ in found}
+
+
+def total_of(values: Values | None, *, first: int, last: int = NEVER) -> float:
+    """Return the sum of the valid durations in the steps `first..last`."""
+    if values is None:
+        return 0.0
+    steps, seconds = values
+    return float(summable(seconds[(steps >= first) & (steps <= last)]).sum())
 
 
 def _trainings(connection: Connection, recorded: Sequence[RecordedSteps]) -> dict[str, Training]:
-    ids = _series_ids(connection, [one.attempt_id for one in recorded])
+    ids = series_ids(connection, [one.attempt_id for one in recorded], DENSE + SPARSE)
     dense = {
         ids[one.attempt_id, name]: one
         for one in recorded
@@ -149,66 +204,46 @@ def _trainings(connection: Connection, recorded: Sequence[RecordedSteps]) -> dic
         if (one.attempt_id, name) in ids
     }
     sums = _step_sums(connection, dense)
-    durations = read_values(
-        connection,
-        [key for (_, name), key in ids.items() if name in SPARSE],
-        first=0,
-        last=NEVER,
-    )
+    sparse = [key for (_, name), key in ids.items() if name in SPARSE]
+    durations = read_values(connection, sparse, first=0, last=NEVER)
     trainings = {}
     for one in recorded:
-        step = sums.get(ids.get((one.attempt_id, STEP), 0))
-        if step is None:
-            continue
-        data = sums.get(ids.get((one.attempt_id, DATA), 0), StepSum())
-        sparse = {
-            name: durations[ids[one.attempt_id, name]]
-            for name in SPARSE
-            if ids.get((one.attempt_id, name)) in durations
-        }
-        trainings[one.attempt_id] = _training(one, step, data=data, sparse=sparse)
+        keys = {name: ids.get((one.attempt_id, name), 0) for name in DENSE + SPARSE}
+        if (step := sums.get(keys[STEP])) is not None:
+            trainings[one.attempt_id] = _training(
+                one,
+                step,
+                data=sums.get(keys[DATA]),
+                sparse={name: durations.get(keys[name]) for name in SPARSE},
+            )
     return trainings
 
 
-def _series_ids(connection: Connection, attempt_ids: Sequence[str]) -> dict[tuple[str, str], int]:
-    columns = metric_series.c
-    query = select(columns.attempt_id, columns.name, columns.id).where(
-        columns.attempt_id.in_(attempt_ids), columns.name.in_(DENSE + SPARSE)
-    )
-    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
-
-
 def _training(
-    one: RecordedSteps, step: StepSum, *, data: StepSum, sparse: Mapping[str, Values]
+    one: RecordedSteps,
+    step: _StepSum,
+    *,
+    data: _StepSum | None,
+    sparse: Mapping[str, Values | None],
 ) -> Training:
-    compiled = _total(sparse.get(COMPILE), first=one.start_step + 1, last=one.until)
+    first = one.start_step + 1
     kept = _milliseconds(step.kept)
-    data_wait = min(_milliseconds(data.kept), kept)
-    compilation = min(_milliseconds(compiled), kept - data_wait)
-    # The first step's record has the stall of the previous save, which belongs to start-up.
-    stall = _total(sparse.get(SAVE), first=one.start_step + 2, last=NEVER)
+    data_wait = min(_milliseconds(data.kept), kept) if data else 0
+    compiled = _milliseconds(total_of(sparse[COMPILE], first=first, last=one.until))
+    compilation = min(compiled, kept - data_wait)
     return Training(
-        began=_milliseconds(step.began),
+        began=_milliseconds(step.began or 0.0),
         recorded=_milliseconds(step.recorded),
         productive=kept - data_wait - compilation,
         lost=_milliseconds(step.lost),
         compilation=compilation,
         data_wait=data_wait,
-        save_stall=_milliseconds(stall),
-        validation=_milliseconds(
-            _total(sparse.get(VALIDATION), first=one.start_step + 1, last=NEVER)
-        ),
+        # The first step's record has the stall of the previous save, which belongs to start-up.
+        save_stall=_milliseconds(total_of(sparse[SAVE], first=first + 1)),
+        validation=_milliseconds(total_of(sparse[VALIDATION], first=first)),
         last_step=step.last_step,
-        compiled=_milliseconds(_total(sparse.get(COMPILE), first=one.start_step + 1, last=NEVER)),
+        compiled=_milliseconds(total_of(sparse[COMPILE], first=first)),
     )
-
-
-def _total(values: Values | None, *, first: int, last: int) -> float:
-    if values is None:
-        return 0.0
-    steps, seconds = values
-    inside = (steps >= first) & (steps <= last) & (seconds > 0)
-    return float(summable(seconds[inside]).sum())
 
 
 def _milliseconds(seconds: float) -> int:
@@ -217,95 +252,33 @@ def _milliseconds(seconds: float) -> int:
     return max(round(milliseconds), 0) if math.isfinite(milliseconds) else 0
 
 
-def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> dict[int, StepSum]:
+def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> dict[int, _StepSum]:
+    """Return the sums of series of means; series without a point after the start are omitted."""
     tails = read_tails(connection, series, first=0, last=NEVER)  # read before the chunks
-    rows = _chunks(connection, list(series))
+    chunks = metric_chunks.c
+    rows = _Chunk.all(
+        connection,
+        _Chunk.select()
+        .where(chunks.series_id.in_(list(series)))
+        .order_by(chunks.series_id, chunks.first_step),
+    )
     opened = decode(
         connection,
         {
-            (key, row.first_step)
-            for key, own in rows.items()
-            for row in own
+            (row.series_id, row.first_step)
+            for row in rows
             if row.step_sum is None
-            or row.first_step <= series[key].start_step  # a rank may count steps differently
-            or row.first_step <= series[key].until < row.last_step
+            # A rank may count steps differently.
+            or row.first_step <= series[row.series_id].start_step
+            or row.first_step <= series[row.series_id].until < row.last_step
         },
     )
-    sums = {}
-    for key in tails.keys() | rows.keys():
-        added = _Adding(series[key])
-        for row in rows.get(key, ()):
-            if (key, row.first_step) in opened:
-                added.points(opened[key, row.first_step])
-            elif row.step_sum is not None:  # chunk without a sum: decoded, if it still exists
-                added.chunk(row, row.step_sum)
-        added.points(tails.get(key, Points.joined([])))
-        total = added.total()
-        if total is not None:
-            sums[key] = total
-    return sums
-
-
-def _chunks(connection: Connection, series_ids: Sequence[int]) -> dict[int, list[_Chunk]]:
-    query = (
-        _Chunk.select()
-        .where(metric_chunks.c.series_id.in_(series_ids))
-        .order_by(metric_chunks.c.series_id, metric_chunks.c.first_step)
-    )
-    rows = _Chunk.all(connection, query)
-    return {key: list(own) for key, own in groupby(rows, attrgetter("series_id"))}
-
-
-class _Adding:
-    """Adds up one series, part by part in ascending order of the steps."""
-
-    def __init__(self, recorded: RecordedSteps) -> None:
-        self.previous = recorded.start_step
-        self._until = recorded.until
-        self._kept = self._lost = 0.0
-        self._began: float | None = None
-        self._recorded = 0.0
-
-    def chunk(self, row: _Chunk, step_sum: float) -> None:
-        """Add the stored sum of a chunk without the last kept step inside it."""
-        first, began, recorded = struct.unpack(
-            "<3d", row.first_number + row.first_time + row.last_time
-        )
-        covered = row.first_step - self.previous
-        self._begin(began, first, covered)
-        kept = min(max(self._until - self.previous, 0), covered)
-        if 0 <= first < MAX_SUMMED:
-            self._kept += first * kept
-            self._lost += first * (covered - kept)
-        if row.last_step <= self._until:
-            self._kept += step_sum
-        else:
-            self._lost += step_sum
-        self.previous, self._recorded = row.last_step, recorded
-
-    def points(self, points: Points) -> None:
-        """Add points, each of which stands for the steps since the previous point.
-
-        Points before the attempt are left out, and so are live points that are already in a chunk.
-        """
-        points = points[points.steps > self.previous]
-        if not len(points):
-            return
-        before = np.concatenate(([self.previous], points.steps[:-1]))
-        covered = np.maximum(points.steps - before, 0)
-        kept = np.clip(self._until - before, 0, covered)
-        seconds = summable(points.values)
-        self._begin(float(points.times[0]), float(seconds[0]), int(covered[0]))
-        self._kept += float(seconds @ kept)
-        self._lost += float(seconds @ (covered - kept))
-        self.previous, self._recorded = int(points.steps[-1]), float(points.times[-1])
-
-    def _begin(self, time: float, seconds: float, covered: int) -> None:
-        if self._began is None:
-            self._began = time - (seconds * covered if 0 <= seconds < MAX_SUMMED else 0.0)
-
-    def total(self) -> StepSum | None:
-        """Return the sum; None if no point follows the attempt's start step."""
-        if self._began is None:
-            return None
-        return StepSum(self._kept, self._lost, self._began, self._recorded, self.previous)
+    sums = {key: _StepSum(one.until, one.start_step) for key, one in series.items()}
+    for row in rows:
+        if (points := opened.get((row.series_id, row.first_step))) is not None:
+            sums[row.series_id].add_points(points)
+        elif row.step_sum is not None:  # chunk without a sum: decoded, if it still exists
+            sums[row.series_id].add_chunk(row, row.step_sum)
+    for key, points in tails.items():
+        sums[key].add_points(points)
+    return {key: found for key, found in sums.items() if found.began is not None}
