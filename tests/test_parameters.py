@@ -77,7 +77,6 @@ EXCEPTIONS = {
     ): "FastAPI reads its parameters from the signature",
     ("server/scheduler/elastic/jobs.py", "can_continue"): WRAPPED,
     ("server/scheduler/rounds/placements.py", "_start"): WRAPPED,
-    ("server/telemetry/goodput/what_if.py", "_trained"): STARRED,
     ("server/telemetry/metrics/continuity/first_step.py", "_other_loss"): STARRED,
     ("server/telemetry/metrics/lineage_values.py", "measure"): VALUE,
     ("server/telemetry/metrics/points.py", "unpack"): STARRED,

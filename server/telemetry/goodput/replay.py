@@ -6,13 +6,14 @@ start step, its number of saves and its number of lost steps change.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LEAST_SHARE = 0.25
-"""Minimum share of pure steps, without compilation and stalls, in an attempt's training time for
-the attempt's own pace to count. Below it, the errors of the subtracted times are as large as the
-rest."""
+"""Minimum share of steps in the training time of an attempt with a pace of its own. The rest is
+compilation and stalls. Below this share, the errors of the subtracted times are as large as the
+remaining time."""
 CANDIDATES = 64
 """Number of candidate intervals, evenly spaced on a logarithmic scale."""
 
@@ -99,6 +100,16 @@ class Replayed:
     wall: int
     """Milliseconds from the submission of the job to its end, or to now."""
 
+    def goodput(self, productive: float) -> float | None:
+        """Return the productive share of the wall time, from 0 to 1; None without wall time.
+
+        `productive` is the productive share of the time of kept steps, at most 1.
+        """
+        if self.wall <= 0:
+            return None
+        # Limit to 1, because records of nodes with different clocks may overlap.
+        return min(self.kept * productive / self.wall, 1.0)
+
 
 def replay(run: RecordedRun, interval: int) -> Replayed:
     """Replay a run with a save after every `interval` steps; 0 means no saves."""
@@ -145,32 +156,14 @@ def replay(run: RecordedRun, interval: int) -> Replayed:
 def best_interval(run: RecordedRun, *, productive: float) -> int:
     """Return the candidate save interval, in steps, that gives the highest goodput.
 
-    Args:
-        run: the records of the job.
-        productive: productive share of the time of kept steps, at most 1.
+    `productive` is the productive share of the time of kept steps, at most 1.
     """
     longest = max(run.steps - run.attempts[0].start_step, 1)
     steps: set[int] = {round(longest ** (n / (CANDIDATES - 1))) for n in range(CANDIDATES)}
     # Among equal candidates, prefer the longest interval because it writes least.
-    return max(sorted(steps, reverse=True), key=lambda each: goodput(run, each, productive))
-
-
-def goodput(run: RecordedRun, interval: int, productive: float) -> float:
-    """Return the productive share of the wall time in a replay with this save interval."""
-    return goodput_of(replay(run, interval), productive) or 0.0
-
-
-def goodput_of(replayed: Replayed, productive: float) -> float | None:
-    """Return the productive share of the wall time, from 0 to 1; None if the wall time is 0.
-
-    Args:
-        replayed: the outcome of a replay.
-        productive: productive share of the time of kept steps, at most 1.
-    """
-    if replayed.wall <= 0:
-        return None
-    # Limit to 1, because records of nodes with different clocks may overlap.
-    return min(replayed.kept * productive / replayed.wall, 1.0)
+    return max(
+        sorted(steps, reverse=True), key=lambda each: replay(run, each).goodput(productive) or 0.0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +203,7 @@ class _Pace:
         return max(end // self.interval - self.start // self.interval, 0)
 
     def end_of(self, steps: int) -> float:
-        """Return the time until the end of `steps` steps in ms, with the saves before the last."""
+        """Return the milliseconds until the end of `steps` steps, with the saves between them."""
         attempt, run, before = self.attempt, self.run, self.saves(max(steps - 1, 0))
         # A save waits until the previous save has ended.
         period = self.interval * self.step + run.stall
@@ -220,15 +213,8 @@ class _Pace:
 
     def steps_within(self, time: float) -> int:
         """Return the number of steps that end within `time` milliseconds."""
-        low, high = 0, self.run.steps
-        while low < high:
-            middle = (low + high + 1) // 2
-            # Add half a millisecond, because recorded times are rounded to milliseconds.
-            if self.end_of(middle) <= time + 0.5:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        # Add half a millisecond, because recorded times are rounded to milliseconds.
+        return bisect_right(range(1, self.run.steps + 1), time + 0.5, key=self.end_of)
 
     def saved(self, steps: int, time: float) -> int:
         """Return the step of the newest save that is committed within `time` milliseconds."""

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from sqlalchemy import Connection, Table, func, select
 
 from server.core.context import Context
-from server.core.database.metric_and_log_tables import metric_series
 from server.core.database.rows import TypedRow
 from server.core.database.tables import attempts, checkpoints, jobs
 from server.jobs.attempts.lineage import NEVER
-from server.telemetry.goodput.ledger import Training
 from server.telemetry.goodput.queries import JobRecords, milliseconds, records_of
 from server.telemetry.goodput.reliability import daly_interval, expected_ettr
-from server.telemetry.goodput.replay import (
-    RecordedRun,
-    Replayed,
-    TrainedAttempt,
-    best_interval,
-    goodput_of,
-    replay,
-)
-from server.telemetry.goodput.step_sums import SAVE, RecordedSteps, store_step_sums
+from server.telemetry.goodput.replay import RecordedRun, TrainedAttempt, best_interval, replay
+from server.telemetry.goodput.step_sums import SAVE, RecordedSteps, series_ids, store_step_sums
 from server.telemetry.metrics.points import MAX_SUMMED
 from server.telemetry.metrics.series import read_values
 from trainyard.protocol.goodput import IntervalOutcome, SaveIntervalWhatIf, TimeCategory
@@ -35,16 +26,12 @@ from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
 
 SAVE_TIME = "checkpoint/save_seconds"
 """Series of the times from the start of a save to its commit, with a point for each save."""
-
-
 WAITS = (TimeCategory.QUEUED, TimeCategory.REQUEUED, TimeCategory.BACKOFF)
 """Categories of the time in which a job waits for a placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(TypedRow):
-    """An attempt with the fields that a replay reads."""
-
     table: ClassVar[Table] = attempts
     number: int
     state: AttemptState
@@ -74,15 +61,26 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
         query = _Attempt.select().join(jobs, jobs.c.id == attempts.c.job_id)
         rows = _Attempt.all(connection, query.where(attempts.c.job_id == job_id))
         stall, save = _save_times(connection, records.recorded)
-    attempts_by_number = {row.number: row for row in rows}
-    trained = [
-        (one, records.trainings[one.number], attempts_by_number[one.number])
-        for one in sorted(records.recorded, key=lambda one: one.number)
-        if one.number in records.trainings
+    by_number = {row.number: row for row in rows}
+    spent, wall = records.ledger.spent, sum(records.ledger.spent.values())
+    trained = sorted(
+        (one for one in records.recorded if one.number in records.trainings),
+        key=lambda one: one.number,
+    )
+    replayable = [_trained(records, one, by_number[one.number]) for one in trained]
+    kept = [
+        max(min(one.until, attempt.last_step) - one.start_step, 0)
+        for one, attempt in zip(trained, replayable, strict=True)
     ]
-    spent = records.ledger.spent
-    wall = sum(spent.values())
-    recorded = _recorded(trained, wall=wall, spent=spent)
+    recorded = IntervalOutcome(
+        wall_milliseconds=wall,
+        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
+        expected_ettr=None,
+        kept_steps=sum(kept),
+        lost_steps=sum(each.last_step - each.start_step for each in replayable) - sum(kept),
+        lost_milliseconds=spent[TimeCategory.LOST],
+        save_stall_milliseconds=spent[TimeCategory.SAVE_STALL],
+    )
     answer = SaveIntervalWhatIf(
         job_id=job_id,
         recorded=recorded,
@@ -97,145 +95,85 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
     if steps_in_all is None:
         return answer
     run = RecordedRun(
-        attempts=[_trained(records, *each) for each in trained],
+        attempts=replayable,
         steps=steps_in_all,
         wall=wall,
         succeeded=rows[0].job_state == JobState.SUCCEEDED,
         stall=stall,
         save=save,
     )
-    productive = _productive_share(run, trained, spent[TimeCategory.PRODUCTIVE])
-    best = best_interval(run, productive=productive)
-    losses = _Losses.of(run, records)
+    return answer.model_copy(update=_replays(run, records, kept=kept, interval=interval_steps))
+
+
+def _replays(
+    run: RecordedRun, records: JobRecords, *, kept: Sequence[int], interval: int
+) -> dict[str, Any]:
+    """Return the fields of the answer that need a replay; `kept` has the kept steps by attempt."""
+    ledger = records.ledger
+    paces = [run.step_milliseconds(attempt) for attempt in run.attempts]
+    time_kept = sum(steps * pace for steps, pace in zip(kept, paces, strict=True))
+    # The rest of the time of kept steps is waiting for data.
+    productive = ledger.spent[TimeCategory.PRODUCTIVE]
+    productive_share = min(productive / time_kept, 1.0) if time_kept else 0.0
+    best = best_interval(run, productive=productive_share)
 
     def outcome(steps: int) -> IntervalOutcome:
-        expected = losses.expected_ettr(steps) if losses else None
-        return _outcome(replay(run, steps), productive, expected)
+        replayed = replay(run, steps)
+        return IntervalOutcome(
+            wall_milliseconds=replayed.wall,
+            goodput=replayed.goodput(productive_share),
+            expected_ettr=_expected_ettr(records, steps * max(paces), stall=run.stall),
+            kept_steps=replayed.kept_steps,
+            lost_steps=replayed.lost_steps,
+            lost_milliseconds=replayed.lost,
+            save_stall_milliseconds=replayed.stalls,
+        )
 
-    changes = {
-        "replayed": outcome(interval_steps),
+    daly = None
+    if run.stall and ledger.failures:
+        best_time = daly_interval(run.stall, ledger.scheduled / ledger.failures)
+        daly = max(round(best_time / max(paces)), 1)
+    return {
+        "replayed": outcome(interval),
         "best_interval_steps": best,
         "best": outcome(best),
-        "daly_interval_steps": losses.daly_steps if losses else None,
+        "daly_interval_steps": daly,
     }
-    return answer.model_copy(update=changes)
 
 
-def _trained(
-    records: JobRecords, one: RecordedSteps, training: Training, row: _Attempt
-) -> TrainedAttempt:
-    ended = row.state == AttemptState.ENDED
+def _trained(records: JobRecords, one: RecordedSteps, row: _Attempt) -> TrainedAttempt:
+    training = records.trainings[one.number]
     left_orderly = row.outcome in (AttemptOutcome.SUCCEEDED, AttemptOutcome.STOPPED)
+    saved_after = milliseconds(row.saved_at) - training.began if row.saved_at else 0
     return TrainedAttempt(
         began=training.began - milliseconds(records.since),
         start_step=one.start_step,
         last_step=training.last_step,
         training=training.length,
-        lived=max(
-            training.length, milliseconds(row.saved_at) - training.began if row.saved_at else 0
-        ),
+        lived=max(training.length, saved_after),
         compilation=training.compiled,
         stalls=training.save_stall,
-        loses_tail=ended and not left_orderly,
+        loses_tail=row.state == AttemptState.ENDED and not left_orderly,
         chosen_start=row.parent_named,
     )
 
 
-def _productive_share(
-    run: RecordedRun,
-    trained: Sequence[tuple[RecordedSteps, Training, _Attempt]],
-    productive: int,
-) -> float:
-    """Return the productive share of the time of kept steps; the rest is waiting for data."""
-    kept = sum(
-        _kept_steps(one, training) * run.step_milliseconds(attempt)
-        for (one, training, _), attempt in zip(trained, run.attempts, strict=True)
+def _expected_ettr(records: JobRecords, interval: float, *, stall: float) -> float | None:
+    """Return the expected ETTR of a long run of a job; None without failures or saves.
+
+    The interval and the stall are in milliseconds.
+    """
+    ledger, attempts = records.ledger, len(records.recorded)
+    if not ledger.failures or not ledger.scheduled or not interval:
+        return None
+    compiled = sum(training.compiled for training in records.trainings.values())
+    return expected_ettr(
+        mttf=ledger.scheduled / ledger.failures,
+        interval=interval,
+        stall=stall,
+        startup=(ledger.spent[TimeCategory.STARTUP] + compiled) / attempts,
+        queue=sum(ledger.spent[each] for each in WAITS) / attempts,
     )
-    return min(productive / kept, 1.0) if kept else 0.0
-
-
-def _kept_steps(one: RecordedSteps, training: Training) -> int:
-    return max(min(one.until, training.last_step) - one.start_step, 0)
-
-
-def _recorded(
-    trained: Sequence[tuple[RecordedSteps, Training, _Attempt]],
-    *,
-    wall: int,
-    spent: Mapping[TimeCategory, int],
-) -> IntervalOutcome:
-    taken = sum(training.last_step - one.start_step for one, training, _ in trained)
-    kept = sum(_kept_steps(one, training) for one, training, _ in trained)
-    return IntervalOutcome(
-        wall_milliseconds=wall,
-        goodput=spent[TimeCategory.PRODUCTIVE] / wall if wall else None,
-        expected_ettr=None,
-        kept_steps=kept,
-        lost_steps=taken - kept,
-        lost_milliseconds=spent[TimeCategory.LOST],
-        save_stall_milliseconds=spent[TimeCategory.SAVE_STALL],
-    )
-
-
-def _outcome(replayed: Replayed, productive: float, expected: float | None) -> IntervalOutcome:
-    wall = replayed.wall
-    return IntervalOutcome(
-        wall_milliseconds=wall,
-        goodput=goodput_of(replayed, productive),
-        expected_ettr=expected,
-        kept_steps=replayed.kept_steps,
-        lost_steps=replayed.lost_steps,
-        lost_milliseconds=replayed.lost,
-        save_stall_milliseconds=replayed.stalls,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Losses:
-    """Costs of failures and saves in milliseconds, as the published estimates define them."""
-
-    mttf: float
-    startup: float
-    """Time from the placement to the first step, plus compilation."""
-    queue: float
-    """Mean wait for slots before an attempt."""
-    stall: float
-    step: float
-
-    @classmethod
-    def of(cls, run: RecordedRun, records: JobRecords) -> _Losses | None:
-        """Return the costs of a job's failures and saves; None without a failure."""
-        ledger = records.ledger
-        if not ledger.failures:
-            return None
-        spent, attempts = ledger.spent, len(records.recorded)
-        compiled = sum(training.compiled for training in records.trainings.values())
-        return cls(
-            mttf=ledger.scheduled / ledger.failures,
-            startup=(spent[TimeCategory.STARTUP] + compiled) / attempts,
-            queue=sum(spent[each] for each in WAITS) / attempts,
-            stall=run.stall,
-            step=max(run.step_milliseconds(attempt) for attempt in run.attempts),
-        )
-
-    def expected_ettr(self, interval_steps: int) -> float | None:
-        """Return the expected ETTR of a long run with this save interval; None without saves."""
-        if not interval_steps or not self.mttf:
-            return None
-        return expected_ettr(
-            mttf=self.mttf,
-            interval=interval_steps * self.step,
-            stall=self.stall,
-            startup=self.startup,
-            queue=self.queue,
-        )
-
-    @property
-    def daly_steps(self) -> int | None:
-        """Daly's estimate of the best interval in steps; None if saves do not stall training."""
-        if not self.stall:
-            return None
-        return max(round(daly_interval(self.stall, self.mttf) / self.step), 1)
 
 
 def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tuple[float, float]:
@@ -244,21 +182,17 @@ def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tu
     The save before an attempt's first step belongs to the start-up (the record of that step has
     its stall), so this save is left out. Both means are 0 if no other save is recorded.
     """
-    series = metric_series.c
     starts = {one.attempt_id: one.start_step for one in recorded}
-    query = select(series.id, series.name, series.attempt_id).where(
-        series.attempt_id.in_(list(starts)), series.name.in_((SAVE, SAVE_TIME))
-    )
-    rows = connection.execute(query).all()
-    values = read_values(connection, [row.id for row in rows], first=0, last=NEVER)
+    ids = series_ids(connection, list(starts), (SAVE, SAVE_TIME))
+    values = read_values(connection, list(ids.values()), first=0, last=NEVER)
     means = []
     for name in (SAVE, SAVE_TIME):
-        seconds = [np.empty(0)]
-        for row in rows:
-            if row.name == name and row.id in values:
-                steps, found = values[row.id]
-                after_first = steps > starts[row.attempt_id] + 1
-                seconds.append(found[after_first & (found >= 0) & (found < MAX_SUMMED)])
-        joined = np.concatenate(seconds)
+        found = [np.empty(0)]
+        for (attempt_id, of), key in ids.items():
+            if of == name and key in values:
+                steps, seconds = values[key]
+                after_first = steps > starts[attempt_id] + 1
+                found.append(seconds[after_first & (seconds >= 0) & (seconds < MAX_SUMMED)])
+        joined = np.concatenate(found)
         means.append(float(joined.mean() * 1000) if len(joined) else 0.0)
     return means[0], means[1]

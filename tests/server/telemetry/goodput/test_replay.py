@@ -14,7 +14,6 @@ from server.telemetry.goodput.replay import (
     TrainedAttempt,
     _Kept,
     best_interval,
-    goodput,
     replay,
 )
 
@@ -76,6 +75,10 @@ def play(interval: int, faults: Sequence[int], *, stall: int, save: int) -> Play
     return played
 
 
+def goodput(run: RecordedRun, interval: int) -> float:
+    return replay(run, interval).goodput(1.0) or 0.0
+
+
 faults = st.lists(st.integers(1 * STEP, 60 * STEP), max_size=4)
 
 
@@ -130,9 +133,9 @@ def test_a_chosen_start_stays_at_or_before_its_step() -> None:
 def test_the_best_interval_weighs_stalls_against_lost_steps() -> None:
     often = play(2, [3_050, 3_050], stall=50, save=50).run(stall=50, save=50)
     best = best_interval(often, productive=1.0)
-    chosen = goodput(often, best, 1.0)
+    chosen = goodput(often, best)
     assert chosen == pytest.approx(STEPS * STEP / replay(often, best).wall)
-    assert all(goodput(often, each, 1.0) <= chosen + 0.01 for each in range(1, STEPS))
+    assert all(goodput(often, each) <= chosen + 0.01 for each in range(1, STEPS))
     assert best > 2
     without = play(5, [], stall=50, save=50).run(stall=50, save=50)
     assert best_interval(without, productive=1.0) == STEPS, "without a failure saves only cost"
@@ -228,4 +231,4 @@ def test_kept_steps_take_no_longer_than_the_run(
     replayed = replay(run, asked)
     assert replayed.kept <= replayed.wall + len(attempts), "times are rounded to a millisecond"
     assert (replayed.kept > 0) == (replayed.kept_steps > 0)
-    assert 0 <= goodput(run, asked, 1.0) <= 1
+    assert 0 <= goodput(run, asked) <= 1
