@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import ClassVar
 
-from sqlalchemy import Connection, Table, and_, func, insert, or_, select
+from sqlalchemy import Connection, Table, func, insert, or_, select
 
 from server.core.context import Context
 from server.core.database.rows import TypedRow
@@ -15,6 +16,9 @@ from server.core.database.tables import nodes
 from server.telemetry.goodput.queries import MILLISECOND, milliseconds
 from server.telemetry.goodput.slot_time import CapacityChange
 from trainyard.protocol.goodput import TimeCategory
+
+AFTER_ALL = datetime.max.replace(tzinfo=UTC)
+"""A time after all changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +32,10 @@ class _Change(TypedRow):
     withheld: int
 
     @property
-    def offer(self) -> tuple[int, bool, bool, int]:
-        """The node's capacity since the change, for comparison with the next change."""
-        return self.slots, self.online, self.takes_jobs, self.withheld
-
-    @property
     def capacity(self) -> CapacityChange:
-        """The change as the argument of the functions in `slot_time`."""
         use = TimeCategory.IDLE if self.takes_jobs else TimeCategory.DRAINED
-        return CapacityChange(
-            self.node,
-            milliseconds(self.since),
-            self.slots,
-            use if self.online else TimeCategory.OFFLINE,
-            self.withheld,
-        )
+        use = use if self.online else TimeCategory.OFFLINE
+        return CapacityChange(self.node, milliseconds(self.since), self.slots, use, self.withheld)
 
 
 class CapacityKeeper:
@@ -54,34 +47,23 @@ class CapacityKeeper:
 
     def run(self) -> None:
         """Store the changes since the last run; the first change of a node is its registration."""
-        now = self._context.now()
+        now, node = self._context.now(), nodes.c
+        query = select(
+            *(node.name, node.registered_at, node.slots, node.withheld),
+            *(node.offline_since.is_(None), node.drain.is_(None) & node.notice.is_(None)),
+        )
         with self._context.database.read() as connection:
-            known = _newest(connection) if self._known is None else self._known
-            node = nodes.c
-            rows = connection.execute(
-                select(
-                    node.name,
-                    node.registered_at,
-                    node.slots,
-                    node.offline_since.is_(None).label("online"),
-                    and_(node.drain.is_(None), node.notice.is_(None)).label("takes_jobs"),
-                    node.withheld,
-                )
-            ).all()
+            if (known := self._known) is None:
+                last_changes = _changes(connection, since=AFTER_ALL, until=AFTER_ALL)
+                known = {change.node: change for change in last_changes}
+            rows = connection.execute(query).all()
         changed = []
-        for row in rows:
-            last = known.get(row.name)
+        for name, registered_at, slots, withheld, online, takes_jobs in rows:
+            last = known.get(name)
             # A change comes after the previous change even if the clock was set back in between.
-            since = row.registered_at if last is None else max(now, last.since + MILLISECOND)
-            change = _Change(
-                row.name,
-                since,
-                row.slots,
-                bool(row.online),
-                bool(row.takes_jobs),
-                len(row.withheld),
-            )
-            if last is None or change.offer != last.offer:
+            since = registered_at if last is None else max(now, last.since + MILLISECOND)
+            change = _Change(name, since, slots, online, takes_jobs, len(withheld))
+            if last is None or change != replace(last, since=since):
                 changed.append(change)
         if changed:
             with self._context.database.write() as connection:
@@ -93,6 +75,10 @@ def read_capacity(
     connection: Connection, *, since: datetime, until: datetime
 ) -> list[CapacityChange]:
     """Return the changes between two times, and each node's last change before the first time."""
+    return [row.capacity for row in _changes(connection, since=since, until=until)]
+
+
+def _changes(connection: Connection, *, since: datetime, until: datetime) -> Sequence[_Change]:
     change = capacity_changes.c
     before = (
         select(change.node, func.max(change.since).label("since"))
@@ -105,15 +91,4 @@ def read_capacity(
         .outerjoin(before, before.c.node == change.node)
         .where(change.since < until, or_(before.c.since.is_(None), change.since >= before.c.since))
     )
-    return [row.capacity for row in _Change.all(connection, query)]
-
-
-def _newest(connection: Connection) -> dict[str, _Change]:
-    change = capacity_changes.c
-    last = (
-        select(change.node, func.max(change.since).label("since")).group_by(change.node).subquery()
-    )
-    query = _Change.select().join(
-        last, and_(last.c.node == change.node, last.c.since == change.since)
-    )
-    return {row.node: row for row in _Change.all(connection, query)}
+    return _Change.all(connection, query)

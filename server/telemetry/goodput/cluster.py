@@ -53,7 +53,6 @@ READ_AT_ONCE = 50
 MAX_LOSING = 10
 """Maximum number of jobs with lost steps in a response."""
 
-
 _Asked = tuple[date, date, str | None]
 """First day, last day and project."""
 _Answer = Future[ClusterGoodputView]
@@ -66,7 +65,7 @@ class _Snapshot:
     """The data that results for different days and projects share."""
 
     now: datetime
-    """Present time of all results; ledgers are read later, so they cover this time."""
+    """Present time of all results, before the ledgers are read."""
     read_at: datetime
     """Time at which the first result was finished."""
     ledgers: dict[str, Ledger | None] = field(default_factory=dict)
@@ -76,9 +75,9 @@ class _Snapshot:
 class ClusterLedger:
     """The slot-time of the cluster, computed at most once a minute for the same days.
 
-    A computation reads the records of every job that has not ended. Therefore only one thread
-    computes, results within a minute share these ledgers, and requests for the same days share one
-    future. A waiting request needs no thread. It waits only if the last result is older than
+    A computation reads the ledger of every job that has not ended. Therefore only one thread
+    computes. Results of one minute share their ledgers, and requests for the same days share one
+    future. A waiting request occupies no thread, and waits only if the last result is older than
     `SERVED`.
     """
 
@@ -128,7 +127,7 @@ class ClusterLedger:
         self._thread.shutdown(cancel_futures=True)
 
     def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
-        """Return the running computation, started if due; None if the last ended within `pause`."""
+        """Return the running computation; None if the last computation ended within `pause`."""
         ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
         if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):
             self._running[asked] = self._thread.submit(self._answer, asked)
@@ -147,7 +146,7 @@ class ClusterLedger:
         return view
 
     def _end(self, asked: _Asked, answers: dict[_Asked, _Ended]) -> None:
-        """Move a finished computation to the results or to the failures."""
+        """Move a finished computation to `answers`."""
         # Ages count from the end; otherwise a computation longer than `KEPT` serves no request.
         now = self._context.now()
         with self._lock:
@@ -192,6 +191,7 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
     with context.database.read() as connection:
         held = read_holdings(connection, since=since, until=until, now=now, project=project)
         capacity = read_capacity(connection, since=since, until=until)
+        failures = _failures(connection, since=since, until=until, project=project)
     _add_ledgers(context, snapshot.ledgers, held)
     by_day: ByDay = defaultdict(Counter)
     lost: Counter[str] = Counter()
@@ -208,14 +208,11 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
                 by_day[day].update(times)
                 projects[holding.project].update(times)
                 lost[holding.job_id] += times.get(TimeCategory.LOST, 0)
-    names = {holding.job_id: holding.job_name for holding in held}
-    losing = _losing_jobs(context, +lost, names)
     if project is None:
         add(by_day, unheld(capacity, (each.held for each in held), start=start, end=end))
     spent = total(by_day)
     whole = spent.total()
     attempt_seconds, node_days = _attempt_time(held, start=start, end=end)
-    failures = _failures(context, since=since, until=until, project=project)
     return ClusterGoodputView(
         since=since,
         until=until,
@@ -227,20 +224,18 @@ def _compute(context: Context, asked: _Asked, snapshot: _Snapshot) -> ClusterGoo
         days=tuple(
             DayOfSlots(
                 day=(EPOCH + timedelta(days=day)).date(),
-                slot_milliseconds=by_day[day].total(),
-                categories=_present(by_day[day]),
+                slot_milliseconds=times.total(),
+                categories=_present(times),
             )
-            for day in sorted(by_day)
+            for day, times in sorted(by_day.items())
         ),
         projects=tuple(
             ProjectSlotTime(
-                project=name,
-                slot_milliseconds=projects[name].total(),
-                categories=_present(projects[name]),
+                project=name, slot_milliseconds=times.total(), categories=_present(times)
             )
-            for name in sorted(projects)
+            for name, times in sorted(projects.items())
         ),
-        losing_jobs=losing,
+        losing_jobs=_losing_jobs(context, +lost, held),
     )
 
 
@@ -262,9 +257,10 @@ def _add_ledgers(
 
 
 def _losing_jobs(
-    context: Context, lost: Counter[str], names: Mapping[str, str]
+    context: Context, lost: Counter[str], held: Iterable[HeldShare]
 ) -> tuple[LosingJob, ...]:
     most = lost.most_common(MAX_LOSING)
+    names = {holding.job_id: holding.job_name for holding in held}
     found: dict[str, Counter[str | None]] = {job_id: Counter() for job_id, _ in most}
     with context.database.read() as connection:
         failed = _failed(connection).c
@@ -308,26 +304,25 @@ def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[f
     return sum(attempt_times.values()) / 1000, of_nodes / DAY
 
 
-def _failures(context: Context, *, since: datetime, until: datetime, project: str | None) -> int:
+def _failures(
+    connection: Connection, *, since: datetime, until: datetime, project: str | None
+) -> int:
     """Return the number of attempts that failed between two times."""
-    with context.database.read() as connection:
-        failed = _failed(connection)
-        query = (
-            select(func.count())
-            .join_from(failed, jobs, jobs.c.id == failed.c.job_id)
-            .where(failed.c.ended_at >= since, failed.c.ended_at < until)
-        )
-        if project is not None:
-            query = query.where(jobs.c.project == project)
-        return connection.scalar(query) or 0
+    failed = _failed(connection)
+    query = (
+        select(func.count())
+        .join_from(failed, jobs, jobs.c.id == failed.c.job_id)
+        .where(failed.c.ended_at >= since, failed.c.ended_at < until)
+    )
+    if project is not None:
+        query = query.where(jobs.c.project == project)
+    return connection.scalar(query) or 0
 
 
 def _failed(connection: Connection) -> Subquery:
-    """Return a query for the attempts that failed without preemption, with their reasons.
-
-    The database extracts the reasons, because a failure may have a traceback of 20,000 characters.
-    """
+    """Return a query for the attempts that failed without preemption, with their reasons."""
     attempt = attempts.c
+    # The database extracts the reason, because a failure may have a traceback of 20,000 characters.
     reason = text_of(connection, attempt.failure, "reason")
     return (
         select(attempt.job_id, attempt.ended_at, reason.label("reason"))

@@ -29,7 +29,7 @@ SETTLED_AT_ONCE = 20
 """Maximum number of jobs that one call settles, in a few milliseconds per job. Placements wait
 while a call runs."""
 FAILED_PAUSE = timedelta(hours=1)
-"""Pause before another attempt to settle a job that could not be settled."""
+"""Pause after an error before the same job is tried again."""
 _ENDED = sorted(state.value for state in TERMINAL_JOB_STATES)
 
 
@@ -74,14 +74,9 @@ def read_holdings(
     now: datetime,
     project: str | None = None,
 ) -> list[HeldShare]:
-    """Return the holdings between two times; running shares count until now.
+    """Return the holdings between two times, by default of all projects.
 
-    Args:
-        connection: an open transaction.
-        since: start of the period.
-        until: end of the period.
-        now: the present time.
-        project: project of the shares; by default all projects.
+    Live shares count until now.
     """
     ended = (
         HeldShare.select()
@@ -91,28 +86,19 @@ def read_holdings(
     if project is not None:
         ended = ended.where(holdings.c.project == project)
     found = list(HeldShare.all(connection, ended))
-    share, attempt = attempt_nodes.c, attempts.c
+    job, share = jobs.c, attempt_nodes.c
     live = (
-        select(
-            jobs.c.id,
-            jobs.c.name,
-            jobs.c.project,
-            attempt.number,
-            share.node,
-            share.slots,
-            HELD_SINCE,
-            share.spare_since,
-            jobs.c.state,
-        )
-        .join(attempts, attempt.id == share.attempt_id)
-        .join(jobs, jobs.c.id == attempt.job_id)
+        select(job.id, job.name, job.project, attempts.c.number, share.node, share.slots)
+        .add_columns(HELD_SINCE, share.spare_since.is_not(None), job.state)
+        .join(attempts, attempts.c.id == share.attempt_id)
+        .join(jobs, job.id == attempts.c.job_id)
         .where(HOLDS_SLOTS, until > HELD_SINCE)
     )
     if project is not None:
-        live = live.where(jobs.c.project == project)
+        live = live.where(job.project == project)
     for row in connection.execute(live):
-        job_id, name, of, number, node, slots, began, spare_since, state = row
-        spare, end = spare_since is not None, max(now, began)
+        job_id, name, of, number, node, slots, began, spare, state = row
+        end = max(now, began)
         found.append(
             HeldShare(job_id, name, of, number, node, len(slots), began, end, spare, None, state)
         )
@@ -122,12 +108,7 @@ def read_holdings(
 def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: int) -> ByDay:
     """Return the slot-time of a share by day, between two Unix times in milliseconds.
 
-    Args:
-        holding: the share.
-        ledger: the ledger of the share's job; None for a deleted job. If a job was deleted before
-          it was settled, its time has the category `other`.
-        start: start of the period.
-        end: end of the period.
+    Without the ledger of its job, as after a deletion, the time has the category `other`.
     """
     if holding.spare:
         return spread((), holding.held, start=start, end=end, rest=TimeCategory.SPARE)
@@ -159,12 +140,7 @@ class Settler:
 
 
 def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[str]:
-    """Return a query for the ids of the next jobs to settle.
-
-    Args:
-        now: the present time.
-        without: ids of jobs to leave out.
-    """
+    """Return a query for the ids of the next jobs to settle, except the jobs `without`."""
     ended_at = (
         # A subquery, because SQLite would start a join at all ended jobs.
         select(jobs.c.ended_at)
@@ -193,15 +169,16 @@ def _settle_job(context: Context, job_id: str) -> None:
             return
         query = HeldShare.select().outerjoin(jobs, jobs.c.id == holdings.c.job_id)
         rows = HeldShare.all(connection, query.where(holdings.c.job_id == job_id))
-    values = [
-        {
-            "number": row.attempt,
-            "on": row.node,
-            "began": row.since,
-            "categories": _stored(row, ledger),
+    values = []
+    for row in rows:
+        held = row.held
+        by_day = spent_by_day(row, ledger, start=held.since, end=held.until)
+        stored = {
+            str(day): {str(category): time for category, time in spent.items()}
+            for day, spent in by_day.items()
         }
-        for row in rows
-    ]
+        key = {"number": row.attempt, "on": row.node, "began": row.since}
+        values.append({**key, "categories": stored})
     statement = (
         update(holdings)
         .where(
@@ -214,12 +191,3 @@ def _settle_job(context: Context, job_id: str) -> None:
     )
     with context.database.write() as connection:
         connection.execute(statement, values)
-
-
-def _stored(row: HeldShare, ledger: Ledger) -> dict[str, dict[str, int]]:
-    held = row.held
-    found = spent_by_day(row, ledger, start=held.since, end=held.until)
-    return {
-        str(day): {str(category): time for category, time in spent.items()}
-        for day, spent in found.items()
-    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from server.telemetry.goodput.ledger import Interval
 from trainyard.protocol.goodput import TimeCategory
@@ -24,7 +25,7 @@ ByDay = dict[int, Spent]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The slots of a node that a share held."""
+    """The slots of a node that a share held from `since` to `until`."""
 
     node: str
     slots: int
@@ -42,7 +43,7 @@ class CapacityChange:
     use: TimeCategory
     """Category of the node's free slots."""
     withheld: int = 0
-    """Number of withheld slots among the free ones, if the node takes jobs."""
+    """Number of withheld slots, which count only if the node takes jobs."""
 
     def unheld(self, held: int) -> Iterator[tuple[TimeCategory, int]]:
         """Yield the free slots by category while shares hold `held` slots of the node."""
@@ -52,6 +53,10 @@ class CapacityChange:
             yield TimeCategory.WITHHELD, withheld
         if free > withheld:
             yield self.use, free - withheld
+
+
+_Moment = tuple[int, int, CapacityChange | None]
+"""A time, the change in the number of held slots at that time, and the new capacity if any."""
 
 
 def days(start: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -72,14 +77,9 @@ def spread(
     end: int,
     rest: TimeCategory = TimeCategory.OTHER,
 ) -> ByDay:
-    """Return the slot-time that a share held between two times, by day.
+    """Return the slot-time of a share from `start` to `end`, by day.
 
-    Args:
-        intervals: the intervals of the share's attempt, in order.
-        held: the share.
-        start: start of the period.
-        end: end of the period.
-        rest: category of the time outside all intervals.
+    The time outside all intervals of the share's attempt has the category `rest`.
     """
     found: ByDay = {}
     for day, first, last in days(max(start, held.since), min(end, held.until)):
@@ -102,42 +102,29 @@ def unheld(
 
     While shares hold more slots than a node offers, the node has no free slots.
     """
-    changes: dict[str, list[CapacityChange]] = defaultdict(list)
+    moments: dict[str, list[_Moment]] = defaultdict(list)
     for change in capacity:
-        changes[change.node].append(change)
-    steps: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        moments[change.node].append((change.since, 0, change))
     for share in held:
-        steps[share.node] += ((share.since, share.slots), (share.until, -share.slots))
-    found: ByDay = {}
-    for node, own in changes.items():
-        _add_node(
-            found, sorted(own, key=lambda each: each.since), steps=steps[node], start=start, end=end
+        moments[share.node] += (
+            (share.since, share.slots, None),
+            (share.until, -share.slots, None),
         )
+    found: ByDay = defaultdict(Counter)
+    for own in moments.values():
+        _add_node(found, sorted(own, key=itemgetter(0)), start=start, end=end)
     return found
 
 
-def _add_node(
-    found: ByDay,
-    changes: Sequence[CapacityChange],
-    *,
-    steps: Iterable[tuple[int, int]],
-    start: int,
-    end: int,
-) -> None:
-    moments: list[tuple[int, int, CapacityChange | None]] = [
-        *((change.since, 0, change) for change in changes),
-        *((at, slots, None) for at, slots in steps),
-    ]
-    moments.sort(key=lambda moment: moment[0])
-    now, taken, current = start, 0, None
+def _add_node(found: ByDay, moments: Sequence[_Moment], *, start: int, end: int) -> None:
+    now, taken = start, 0
+    current: CapacityChange | None = None
     for at, slots, change in [*moments, (end, 0, None)]:
-        until = min(at, end)
-        if until > now:
-            if current is not None:
-                for use, free in current.unheld(taken):
-                    for day, first, last in days(now, until):
-                        found.setdefault(day, Counter())[use] += free * (last - first)
-            now = until
+        until = max(min(at, end), now)
+        for use, free in current.unheld(taken) if current else ():
+            for day, first, last in days(now, until):
+                found[day][use] += free * (last - first)
+        now = until
         taken += slots
         current = change or current
 
