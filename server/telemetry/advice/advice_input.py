@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainyard.protocol.goodput import JOB_CATEGORIES, SLOT_CATEGORIES, TimeCategory
+from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.spec.job import JobSpec
 
 LEAST_SHARE = 0.03
@@ -22,11 +23,10 @@ class RecentSteps:
     """Means over the recent steps of an attempt, in seconds per step unless a field differs."""
 
     attempt: int
-    """Number of the attempt."""
     steps: int
     """Number of steps that the means cover."""
     step: float
-    """Duration of a step, including its wait for data."""
+    """Duration of a step, more than 0, including its wait for data."""
     data: float
     """Wait for data per step, on the rank that waits longest."""
     own: float | None = None
@@ -46,19 +46,6 @@ class RecentSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowRank:
-    """A rank that is currently slower than its peers."""
-
-    rank: int
-    node: str
-    slot: int
-    waits_for_data: bool
-    """Whether the rank spends most of its excess time on waiting for data."""
-    share: float
-    """Share of each step that the slow rank costs the job."""
-
-
-@dataclass(frozen=True, slots=True)
 class BestSaves:
     """Outcome of a replay of the job's records with the best save interval."""
 
@@ -75,7 +62,7 @@ class Observed:
     spent: Mapping[TimeCategory, int]
     """Milliseconds by category, for the whole job."""
     recent: RecentSteps | None
-    slow_ranks: Sequence[SlowRank]
+    stragglers: Sequence[StragglerView]
     """Current stragglers, the costliest first."""
     best_saves: BestSaves | None
     """None if no other interval is better, or if the job cannot be replayed."""

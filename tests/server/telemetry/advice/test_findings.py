@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,21 +12,32 @@ from server.telemetry.advice.advice_input import (
     BestSaves,
     Observed,
     RecentSteps,
-    SlowRank,
     gain_of,
 )
 from server.telemetry.advice.findings import findings_of
 from trainyard.protocol.goodput import AdviceFinding, Hindrance, TimeCategory
+from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.spec.job import parse_job_spec
 
-SLOW = SlowRank(rank=5, node="n-2", slot=1, waits_for_data=False, share=0.2)
+SLOW = StragglerView(
+    rank=5,
+    node="n-2",
+    slot=1,
+    kind="compute",
+    factor=1.5,
+    share=0.2,
+    step=100,
+    found_at=datetime(2026, 1, 1, tzinfo=UTC),
+    gone_at=None,
+    words="rank 5 is slow",
+)
 
 
 def observed(
     spent: dict[TimeCategory, int] | None = None,
     *,
     recent: RecentSteps | None = None,
-    slow: tuple[SlowRank, ...] = (),
+    slow: tuple[StragglerView, ...] = (),
     best: BestSaves | None = None,
     **sections: Any,
 ) -> Observed:
@@ -33,7 +45,7 @@ def observed(
         spec=parse_job_spec(sections),
         spent={TimeCategory.PRODUCTIVE: 100_000} | (spent or {}),
         recent=recent,
-        slow_ranks=slow,
+        stragglers=slow,
         best_saves=best,
     )
 
@@ -76,7 +88,8 @@ def test_collectives_but_not_what_a_slow_rank_causes() -> None:
 
 
 def test_the_costliest_straggler_is_named() -> None:
-    found = only(observed(slow=(SLOW, SlowRank(6, "n-3", 0, waits_for_data=True, share=0.1))))
+    other = SLOW.model_copy(update={"rank": 6, "node": "n-3", "kind": "data", "share": 0.1})
+    found = only(observed(slow=(SLOW, other)))
     assert found.hindrance == Hindrance.STRAGGLER
     assert found.words == (
         "Rank 5 on n-2, slot 1, computes longer than its peers, and 1 more: all ranks wait for it "
