@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
@@ -12,25 +13,22 @@ import numpy as np
 from sqlalchemy import Connection, Table, func, select, tuple_
 
 from server.core.context import Context
-from server.core.database.metric_and_log_tables import metric_series
 from server.core.database.rows import TypedRow
 from server.core.database.slot_tables import measured_runs
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.isolation import Isolation
 from server.jobs.attempts.launch import effective_spec
-from server.jobs.attempts.lineage import NEVER
-from server.telemetry.calibration.store import EndedRun, HardwareKind, learn
-from server.telemetry.metrics.points import MAX_SUMMED, Floats
-from server.telemetry.metrics.series import Values, read_values
+from server.telemetry.calibration.store import HardwareKind, learn
+from server.telemetry.goodput.step_sums import DATA, STEP, values_of_attempt
+from server.telemetry.metrics.points import MAX_SUMMED
+from server.telemetry.metrics.series import Values
 from trainyard.planner.memory import estimate_memory
 from trainyard.planner.speed.calibrate import MeasuredRun
 from trainyard.planner.speed.quantities import NodeKind
 from trainyard.planner.speed.step_work import step_work
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
-STEP, DATA = "perf/step_seconds", "perf/data_seconds"
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
 """Series with the peak memory of the rank that uses most, by device."""
 LEAST_POINTS = 10
@@ -48,20 +46,7 @@ FAILED_PAUSE = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The nodes of an attempt."""
-
-    node: NodeKind
-    available: int
-    """Memory of a slot in bytes; 0 if unknown."""
-    most: float
-    """Maximum memory of a rank in bytes, which is the memory of its GPU or of the host."""
-
-
-@dataclass(frozen=True, slots=True)
 class _EndedAttempt(TypedRow):
-    """An attempt that has ended."""
-
     table: ClassVar[Table] = attempts
     id: str
     job_id: str
@@ -69,6 +54,7 @@ class _EndedAttempt(TypedRow):
     failure: Failure | None
     layout: Layout
     tainted: bool
+    last_step: int
 
 
 class CalibrationKeeper:
@@ -86,72 +72,67 @@ class CalibrationKeeper:
             if self._after is None:
                 self._after = _newest(connection, now)
             due = _due(connection, self._after, now - AFTER_END)
-        measured: dict[HardwareKind, list[EndedRun]] = {}
+        measured: dict[HardwareKind, list[dict[str, Any]]] = defaultdict(list)
         for row in due:
             with self._isolation.turn(row.id, f"the measured steps of attempt {row.id}"):
                 if (found := self._measured(row)) is not None:
-                    measured.setdefault(found[0], []).append(found[1])
-        for kind, runs in measured.items():
-            with self._isolation.turn(kind.device_name, f"the calibration of {kind.device_name}"):
-                learn(self._context, kind, runs)
+                    measured[found[0]].append(found[1])
+        for kind, rows in measured.items():
+            with self._isolation.turn(kind[1], f"the calibration of {kind[1]}"):
+                learn(self._context, kind, rows)
         if due:
             self._after = due[-1].ended_at, due[-1].id
 
-    def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, EndedRun] | None:
-        """Return the hardware and the measured run of an attempt.
+    def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, dict[str, Any]] | None:
+        """Return the hardware of an attempt, and its row of `measured_runs` without the hardware.
 
-        Return None if the attempt has too few steps, or if a job's code or a person may have
-        written the records.
+        Return None if the attempt has too few steps or nodes of several kinds, or if a job's code
+        or a person may have written the records.
         """
         if row.tainted:
             return None
         with self._context.database.read() as connection:
             spec = effective_spec(connection, row.id)
-            submitter, node = _origin(connection, row.id)
-            place = _place(connection, row.id)
-            if place is None:
+            submitter, first_node = _origin(connection, row.id)
+            hardware = _hardware(connection, row.id)
+            if hardware is None:
                 return None
-            out_of_memory = (
-                row.failure is not None and row.failure.reason == FailureReason.OUT_OF_MEMORY
-            )
-            run = (
+            node, available, most = hardware
+            measured: dict[str, Any] | None
+            if row.failure is not None and row.failure.reason == FailureReason.OUT_OF_MEMORY:
                 # Out of memory, the peak shows the available memory, not the required memory.
-                _run(spec, row.layout, place.node, out_of_memory=True)
-                if out_of_memory
-                else measured_run(
-                    spec,
-                    row.layout,
-                    node=place.node,
-                    values=_values(connection, row.id, place.node.device),
-                    most_bytes=place.most,
-                )
-            )
-        if run is None:
+                measured = {"out_of_memory": True}
+            else:
+                names = (STEP, DATA, PEAKS[node.device])
+                first = max(0, row.last_step - MAX_STEPS)
+                values = values_of_attempt(connection, row.id, names, first=first)
+                measured = _measure(values, PEAKS[node.device], most_bytes=most)
+        if measured is None:
             return None
-        kind = HardwareKind(place.node.device, place.node.name)
-        run = replace(run, available_bytes=place.available or None)
-        return kind, EndedRun(row.id, row.ended_at, row.job_id, submitter, node, run)
+        partition = spec.batch_partition(row.layout)
+        run = MeasuredRun(
+            work=step_work(spec, row.layout, partition=partition, node=node),
+            memory=estimate_memory(spec, row.layout, partition),
+            available_bytes=available or None,
+            **measured,
+        )
+        return (node.device, node.name), {
+            "attempt_id": row.id,
+            "ended_at": row.ended_at,
+            "job_id": row.job_id,
+            "submitter": submitter,
+            "node": first_node,
+            "run": run,
+        }
 
 
-def measured_run(
-    spec: JobSpec,
-    layout: Layout,
-    *,
-    node: NodeKind,
-    values: Mapping[str, Values],
-    most_bytes: float,
-) -> MeasuredRun | None:
-    """Measure an attempt from its records; return None if it has too few steps.
+def _measure(
+    values: Mapping[str, Values], peak_name: str, *, most_bytes: float
+) -> dict[str, Any] | None:
+    """Return the measured fields of a `MeasuredRun`; None if the attempt has too few steps.
 
-    Ranks write the records, so impossible values are left out. A single impossible value would
-    decide, for every job, whether the job fits.
-
-    Args:
-        spec: the effective spec.
-        layout: layout of the attempt.
-        node: kind of the attempt's nodes.
-        values: points of `perf/step_seconds`, `perf/data_seconds` and the series of peak memory.
-        most_bytes: maximum memory of a rank, in bytes.
+    Ranks write the records, so impossible values are left out, such as a peak above `most_bytes`.
+    A single impossible value would decide, for every job, whether the job fits.
     """
     steps, seconds = values.get(STEP, _NONE)
     counted = (seconds > 0) & (seconds < MAX_SUMMED)
@@ -164,22 +145,13 @@ def measured_run(
     own = own[own >= LEAST_SECONDS]
     if len(own) < LEAST_POINTS:
         return None
-    _, peaks = values.get(PEAKS[node.device], _NONE)
+    _, peaks = values.get(peak_name, _NONE)
     peaks = peaks[(peaks > 0) & (peaks < MAX_SUMMED) & (peaks * 2**30 <= most_bytes)]
     peak = round(float(peaks.max()) * 2**30) if len(peaks) else None
-    return _run(spec, layout, node, step_seconds=float(np.median(own)), peak_bytes=peak)
+    return {"step_seconds": float(np.median(own)), "peak_bytes": peak}
 
 
-def _run(spec: JobSpec, layout: Layout, node: NodeKind, **measured: Any) -> MeasuredRun:
-    partition = spec.batch_partition(layout)
-    return MeasuredRun(
-        work=step_work(spec, layout, partition=partition, node=node),
-        memory=estimate_memory(spec, layout, partition),
-        **measured,
-    )
-
-
-_NONE: tuple[Any, Floats] = (np.zeros(0, dtype=np.int64), np.zeros(0))
+_NONE: Values = (np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 def _newest(connection: Connection, now: datetime) -> tuple[datetime, str]:
@@ -223,32 +195,24 @@ def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
     return submitter, node
 
 
-def _place(connection: Connection, attempt_id: str) -> _Place | None:
-    """Return the nodes of an attempt; None if the nodes are of several kinds."""
+def _hardware(connection: Connection, attempt_id: str) -> tuple[NodeKind, int, float] | None:
+    """Return the nodes of an attempt and two sizes in bytes; None for nodes of several kinds.
+
+    The sizes are the memory of a slot, 0 if unknown, and the maximum memory of a rank, which is
+    the memory of its GPU or of the host.
+    """
     query = (
         select(nodes.c.hardware, attempt_nodes.c.slots)
         .join(attempt_nodes, attempt_nodes.c.node == nodes.c.name)
         .where(attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.spare_since.is_(None))
     )
     rows = connection.execute(query).all()
-    if len({HardwareKind.of(row.hardware) for row in rows}) != 1:
+    if len({(row.hardware.device, row.hardware.device_name) for row in rows}) != 1:
         return None
     hardware = min((row.hardware for row in rows), key=lambda each: each.device_memory_bytes)
     slots = max(len(row.slots) for row in rows)
-    node = NodeKind(hardware.device, hardware.device_name, slots, hardware.cores)
     available = hardware.device_memory_bytes
     of_host = max(row.hardware.memory_bytes for row in rows)
     most = available if hardware.device == "cuda" else of_host
-    return _Place(node, available, most or math.inf)
-
-
-def _values(connection: Connection, attempt_id: str, device: str) -> Mapping[str, Values]:
-    series = metric_series.c
-    names = (STEP, DATA, PEAKS[device])
-    query = select(series.id, series.name).where(
-        series.attempt_id == attempt_id, series.name.in_(names)
-    )
-    by_id = {row.id: row.name for row in connection.execute(query)}
-    last = connection.scalar(select(attempts.c.last_step).where(attempts.c.id == attempt_id)) or 0
-    found = read_values(connection, list(by_id), first=max(0, last - MAX_STEPS), last=NEVER)
-    return {by_id[key]: values for key, values in found.items()}
+    node = NodeKind(hardware.device, hardware.device_name, slots, hardware.cores)
+    return node, available, most or math.inf

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Table, delete, select
 
@@ -21,7 +20,7 @@ from server.core.database.upsert import insert_absent, insert_or_replace
 from trainyard.planner.speed.calibrate import MeasuredRun, calibrate
 from trainyard.planner.speed.rates import prior_rates
 from trainyard.protocol.goodput import HardwareCalibration
-from trainyard.protocol.worker_messages import Hardware
+from trainyard.spec.auto import DeviceKind
 
 MAX_RUNS = 120
 """Maximum number of runs per kind of hardware, the newest ones; a fit of all takes 0.2 s."""
@@ -29,19 +28,8 @@ MAX_OF = {"job_id": MAX_RUNS // 10, "submitter": MAX_RUNS // 2, "node": MAX_RUNS
 """Maximum number of runs from one job, person or node. Each limit applies only if there are
 runs from several jobs, persons or nodes. A fit follows the majority of its runs, so no single job,
 person or node may decide the predictions for all others."""
-
-
-@dataclass(frozen=True)
-class HardwareKind:
-    """A kind of slots: the device and its name."""
-
-    device: Literal["cpu", "cuda"]
-    device_name: str
-
-    @classmethod
-    def of(cls, hardware: Hardware) -> HardwareKind:
-        """Return the kind of hardware of a node's slots."""
-        return cls(hardware.device, hardware.device_name)
+HardwareKind = tuple[DeviceKind, str]
+"""A kind of slots: the device and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,54 +44,33 @@ class StoredRun(TypedRow):
     run: StoredRecord[MeasuredRun]
 
 
-@dataclass(frozen=True)
-class EndedRun:
-    """An ended attempt and its measured run."""
-
-    attempt_id: str
-    ended_at: datetime
-    job_id: str
-    submitter: str
-    """Submitter of the job: the id of the submitter's token, or a name if there is none."""
-    node: str
-    """Node of the attempt's rank 0."""
-    run: MeasuredRun
-
-
-def learn(context: Context, kind: HardwareKind, ended: Sequence[EndedRun]) -> None:
+def learn(context: Context, kind: HardwareKind, rows: Sequence[Mapping[str, Any]]) -> None:
     """Store runs, delete the oldest runs, and fit the coefficients once to all kept runs.
 
     Args:
         context: the server's context.
         kind: the hardware of the runs.
-        ended: the runs; a run that is stored already changes nothing.
+        rows: rows of `measured_runs` without the hardware; a run that is stored already changes
+          nothing.
     """
-    key = {"device": kind.device, "device_name": kind.device_name}
+    key = {"device": kind[0], "device_name": kind[1]}
     with context.database.write() as connection:
-        known = _store_runs(connection, key, ended)
-    if known is None:
-        return
+        if not insert_absent(connection, measured_runs, [{**key, **row} for row in rows]):
+            return
+        known = _keep_newest(connection, *kind)
     # Between two transactions, because every other writer to SQLite would wait for a fit.
-    fitted = calibrate(prior_rates(kind.device, kind.device_name), known)
+    fitted = calibrate(prior_rates(*kind), known)
     values = [{**key, "fitted": fitted, "fitted_at": context.now()}]
     with context.database.write() as connection:
         insert_or_replace(connection, calibrations, values)
 
 
-def _store_runs(
-    connection: Connection, key: Mapping[str, str], ended: Sequence[EndedRun]
-) -> list[MeasuredRun] | None:
-    """Store runs of a kind of hardware and return all kept runs; None if no run is new."""
-    rows = [
-        {**key, **{field.name: getattr(each, field.name) for field in fields(each)}}
-        for each in ended
-    ]
-    if not insert_absent(connection, measured_runs, rows):
-        return None
+def _keep_newest(connection: Connection, device: str, device_name: str) -> list[MeasuredRun]:
+    """Delete the oldest runs on a kind of hardware, and return the other runs."""
     runs = measured_runs.c
     query = (
         StoredRun.select()
-        .where(*(runs[name] == value for name, value in key.items()))
+        .where(runs.device == device, runs.device_name == device_name)
         .order_by(runs.ended_at.desc(), runs.attempt_id.desc())
     )
     newest = StoredRun.all(connection, query)
