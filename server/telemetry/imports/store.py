@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import insert, select, update
 
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
@@ -37,7 +36,7 @@ from trainyard.protocol.states import (
     DesiredState,
     JobState,
 )
-from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
+from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.program import ProgramSection
 
@@ -51,36 +50,23 @@ DESIRED = {JobState.STOPPED: DesiredState.STOP, JobState.CANCELLED: DesiredState
 def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> ImportView:
     """Store a run without its points, or return the existing import of the same content.
 
-    Args:
-        context: the server's context.
-        request: the run to import.
-        actor: the person who imports the run.
-
     Raises:
         InvalidRequestError: the run's project does not exist.
     """
+    run = request.run
     with context.database.write() as connection:
-        lock_digest(context, connection, request.run.digest)
-        same = select(imports.c.job_id).where(imports.c.digest == request.run.digest)
-        known = connection.scalar(same)
+        lock_digest(context, connection, run.digest)
+        known = connection.scalar(select(imports.c.job_id).where(imports.c.digest == run.digest))
         if known is not None:
             return read_import(connection, known)
-        job_id, attempt_id = context.new_id(), context.new_id()
+        job_id = context.new_id()
         spec = _spec(request)
         row = _job(context, job_id, spec=spec, request=request, actor=actor)
-        insert_rows(connection, [row], specs={job_id: spec}, run=request.run)
-        connection.execute(
-            insert(attempts).values(_attempt(job_id, attempt_id, request=request, actor=actor))
-        )
-        imported = {
-            "job_id": job_id,
-            "digest": request.run.digest,
-            "run": request.run,
-            "reason": _ended(request),
-            "received": 0,
-        }
-        connection.execute(insert(imports).values(imported))
-        run = request.run
+        insert_rows(connection, [row], specs={job_id: spec}, run=run)
+        attempt = _attempt(context.new_id(), job_id, request=request, actor=actor)
+        connection.execute(insert(attempts).values(attempt))
+        imported = {"job_id": job_id, "digest": run.digest, "run": run, "received": 0}
+        connection.execute(insert(imports).values(**imported, reason=_ended(request)))
         event = NewEvent(
             Imported(tool=run.tool, run_id=run.run_id, points=run.points),
             actor,
@@ -120,16 +106,17 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
                 "/series",
                 f"{received:,} points with the earlier ones; the run has {view.run.points:,}",
             )
-        attempt_id = _attempt_of(connection, job_id)
-        left_out = store_points(connection, attempt_id, _points(batch))
-        if left_out:
-            _append_dropped(context, connection, job_id=job_id, left_out=left_out)
         own = imports.c.job_id == job_id
+        query = select(attempts.c.id, attempts.c.outcome, imports.c.reason).where(own)
+        joined = query.join(imports, imports.c.job_id == attempts.c.job_id)
+        attempt_id, outcome, reason = connection.execute(joined).one()
+        if left_out := store_points(connection, attempt_id, _points(batch)):
+            append_event(context, connection, _dropped(job_id, left_out[0]))
         connection.execute(update(imports).where(own).values(received=received))
-        changed: dict[str, object] = {"reason": _incomplete(view.run, received)}
-        if received == view.run.points:
-            changed = _complete(connection, job_id)
-        changed["updated_at"] = context.now()
+        changed = {"reason": _incomplete(view.run, received), "updated_at": context.now()}
+        if received == view.run.points:  # the end time is set when the import starts
+            state = JobState(outcome)
+            changed |= {"reason": reason, "state": state, "desired": _desired(state)}
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**changed))
         return view.model_copy(update={"received": received})
 
@@ -137,14 +124,10 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
 def _spec(request: ImportRequest) -> JobSpec:
     # Stored as a program, because only the command and its arguments are known. Comparisons of
     # jobs read both.
-    program = ProgramSection(
-        command=request.command or (UNKNOWN_COMMAND,), arguments=request.arguments
-    )
+    command = request.command or (UNKNOWN_COMMAND,)
+    program = ProgramSection(command=command, arguments=request.arguments)
     return JobSpec(
-        name=request.name,
-        description=request.description,
-        tags=request.tags,
-        program=program,
+        name=request.name, description=request.description, tags=request.tags, program=program
     )
 
 
@@ -160,12 +143,12 @@ def _job(
         "id": job_id,
         "name": request.name,
         "tags": list(request.tags),
-        "project": request.project or DEFAULT_PROJECT,
+        "project": request.project,
         "spec": StoredRecord.of(spec),
         "spec_digest": spec.digest,
         "env": {},
         "state": state,
-        "desired": DESIRED.get(state, DesiredState.RUN),
+        "desired": _desired(state),
         "reason": _incomplete(run, 0) if run.points else _ended(request),
         "priority": spec.resources.priority,
         "attempt": 1,
@@ -183,7 +166,7 @@ def _job(
 
 
 def _attempt(
-    job_id: str, attempt_id: str, *, request: ImportRequest, actor: Actor
+    attempt_id: str, job_id: str, *, request: ImportRequest, actor: Actor
 ) -> dict[str, object]:
     began, ended = _times(request)
     return {
@@ -193,7 +176,7 @@ def _attempt(
         "cause": AttemptCause.IMPORT,
         "actor": actor.name,
         "state": AttemptState.ENDED,
-        "desired": DESIRED.get(JobState(request.state), DesiredState.RUN),
+        "desired": _desired(JobState(request.state)),
         "outcome": AttemptOutcome(request.state),
         "layout": Layout(),
         "overrides": Overrides(),
@@ -204,6 +187,10 @@ def _attempt(
         "started_at": began,
         "ended_at": ended,
     }
+
+
+def _desired(state: JobState) -> DesiredState:
+    return DESIRED.get(state, DesiredState.RUN)
 
 
 def _times(request: ImportRequest) -> tuple[datetime, datetime]:
@@ -223,27 +210,6 @@ def _incomplete(run: ImportedRun, received: int) -> str:
     )
 
 
-def _complete(connection: Connection, job_id: str) -> dict[str, object]:
-    """Return the job's fields after the last points: state, desired state and reason.
-
-    The end time is set when the import starts.
-    """
-    query = select(imports.c.reason, attempts.c.outcome).join(
-        attempts, attempts.c.job_id == imports.c.job_id
-    )
-    reason, outcome = connection.execute(query.where(imports.c.job_id == job_id)).one()
-    state = JobState(outcome)
-    return {
-        "reason": reason,
-        "state": state,
-        "desired": DESIRED.get(state, DesiredState.RUN),
-    }
-
-
-def _attempt_of(connection: Connection, job_id: str) -> str:
-    return str(connection.scalar(select(attempts.c.id).where(attempts.c.job_id == job_id)))
-
-
 def _points(batch: ImportedPoints) -> dict[str, Points]:
     parts: dict[str, list[Points]] = {}
     for series in batch.series:
@@ -253,10 +219,7 @@ def _points(batch: ImportedPoints) -> dict[str, Points]:
     return {name: Points.joined(own) for name, own in parts.items()}
 
 
-def _append_dropped(
-    context: Context, connection: Connection, *, job_id: str, left_out: Sequence[str]
-) -> None:
-    dropped = MetricsDropped(what="series", limit=MAX_SERIES, first=left_out[0])
-    message = f"metrics are kept for {MAX_SERIES:,} series; {left_out[0]!r} and further ones are "
-    event = NewEvent(dropped, SERVER, Subject(job_id), f"{message}left out")
-    append_event(context, connection, event)
+def _dropped(job_id: str, first: str) -> NewEvent:
+    message = f"metrics are kept for {MAX_SERIES:,} series; {first!r} and further ones are left out"
+    dropped = MetricsDropped(what="series", limit=MAX_SERIES, first=first)
+    return NewEvent(dropped, SERVER, Subject(job_id), message)
