@@ -20,7 +20,7 @@ ON_SLOTS = frozenset(JOB_CATEGORIES) & frozenset(SLOT_CATEGORIES)
 
 @dataclass(frozen=True, slots=True)
 class RecentSteps:
-    """Means over the recent steps of an attempt, in seconds per step unless a field differs."""
+    """Means over the recent steps of an attempt, in seconds unless a field has another unit."""
 
     attempt: int
     steps: int

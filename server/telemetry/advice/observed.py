@@ -100,7 +100,7 @@ def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
 
 
 def _amounts(values: Mapping[str, Values], name: str) -> Floats:
-    """Return the values of a series that are valid amounts, none without the series."""
+    """Return the valid values of a series; a missing series has none."""
     numbers = values[name][1] if name in values else np.empty(0)
     return numbers[(numbers >= 0) & (numbers < MAX_SUMMED)]
 

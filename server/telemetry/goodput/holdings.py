@@ -140,7 +140,7 @@ class Settler:
 
 
 def due_jobs(now: datetime, *, without: Collection[str] = ()) -> Select[str]:
-    """Return a query for the ids of the next jobs to settle, except the jobs `without`."""
+    """Return a query for the ids of the next jobs to settle; `without` has ids to leave out."""
     ended_at = (
         # A subquery, because SQLite would start a join at all ended jobs.
         select(jobs.c.ended_at)

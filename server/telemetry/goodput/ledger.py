@@ -1,7 +1,7 @@
 """Computes the ledger of a job, a pure function of events and sums.
 
 Each millisecond has one category, so the sum is exact. A walk over the events assigns the time
-between two events. A measured time only gets milliseconds that have no category yet.
+between two events. A measured time gets only milliseconds without a category.
 """
 
 from __future__ import annotations

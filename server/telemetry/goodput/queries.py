@@ -217,7 +217,7 @@ def _reached(connection: Connection, job_ids: Collection[str]) -> Mapping[str, S
 
 
 def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:
-    """Return the newest saved step by id of each attempt that ended early; None without a save."""
+    """Return the newest saved step of attempts that ended early, by id; None without a save."""
     attempt = attempts.c
     saved = (
         select(func.max(checkpoints.c.step))

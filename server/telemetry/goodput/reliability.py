@@ -15,7 +15,7 @@ from trainyard.protocol.goodput import MeanTimeToFailure
 CONFIDENCE = 0.95
 """Confidence of each bound of a mean time to failure; the two bounds enclose 90 %."""
 HALVINGS = 60
-"""Bisection steps in the search for a quantile; enough for more digits than a float has."""
+"""Bisection steps in the search for a quantile, enough for the precision of a float."""
 
 
 def mean_time_to_failure(seconds: float, failures: int) -> MeanTimeToFailure:
@@ -54,12 +54,12 @@ def expected_ettr(
 
     Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"
     (2024, arXiv 2410.21680): each failure costs a start-up u0 and half of the interval dt between
-    two saves, and each save costs a stall w. Of the time in which the job is scheduled, the share
+    two saves, and each save costs a stall w. The productive share of the scheduled time is
 
         (1 - r (u0 + dt / 2)) / (1 + w / dt)
 
-    is productive, where r = 1 / MTTF is the failure rate of all nodes of the job. Each failure also
-    costs a wait q for slots, in which the job could have run; the wait adds a factor 1 / (1 + r q).
+    where r = 1 / MTTF is the failure rate of all nodes of the job. Each failure also costs a wait q
+    for slots, in which the job could have run; the wait adds a factor 1 / (1 + r q).
 
     Args:
         mttf: mean time to failure of the job, more than 0.

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LEAST_SHARE = 0.25
-"""Minimum share of steps in the training time of an attempt with a pace of its own. The rest is
-compilation and stalls. Below this share, the errors of the subtracted times are as large as the
-remaining time."""
+"""Minimum share of steps, without compilation and stalls, in the training time of an attempt. Below
+this share, the attempt's own pace is too inexact, and the mean pace of all attempts is used."""
 CANDIDATES = 64
 """Number of candidate intervals, evenly spaced on a logarithmic scale."""
 

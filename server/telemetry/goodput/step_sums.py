@@ -66,7 +66,7 @@ class _Chunk(TypedRow):
 
 @dataclass(slots=True)
 class _StepSum:
-    """The sums of a series of means, to which points are added in ascending order of the steps."""
+    """The sums of a series of means; points are added in ascending order of their steps."""
 
     until: int
     """Number of the last kept step."""
@@ -80,7 +80,7 @@ class _StepSum:
     """Unix time of the last point, in seconds."""
 
     def add_chunk(self, row: _Chunk, step_sum: float) -> None:
-        """Add the stored sum of a chunk without the last kept step inside it."""
+        """Add the stored sum of a chunk whose last step is kept or whose first step is lost."""
         first, began, recorded = struct.unpack(
             "<3d", row.first_number + row.first_time + row.last_time
         )
