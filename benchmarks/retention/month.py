@@ -43,12 +43,12 @@ from server.core.database.schema import metadata
 from server.core.database.slot_tables import holdings
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.periodic import EACH_ROUND, PeriodicWork
-from server.jobs.attempts.claim import claim
+from server.jobs.attempts.claim import claim_all
 from server.scheduler.retention.forget_jobs import JobPruner
 from server.scheduler.rounds.dispatch import Message
 from server.scheduler.rounds.round import Placer
 from server.telemetry.goodput.holdings import SETTLED_AFTER, Settler
-from trainyard.protocol.worker_messages import WorkerIdentity
+from trainyard.protocol.worker_messages import PROTOCOL, Claim, ClaimReply, WorkerIdentity
 
 REPORTS, STEPS_A_REPORT, LINES_A_REPORT = 4, 50, 100
 JOBS_A_MONTH = 30_000
@@ -184,7 +184,9 @@ def _placed(context: Context, job_id: str) -> Running:
     )
     with context.database.read() as connection:
         attempt_id, node = connection.execute(query).one()
-    reply = claim(context, attempt_id, node=node, worker=WORKER)
+    claim = Claim(protocol=PROTOCOL, node=node, worker=WORKER)
+    (reply,) = claim_all(context, [(attempt_id, claim)])
+    assert isinstance(reply, ClaimReply), reply
     return Running(job_id, attempt_id, node, reply.attempt_token)
 
 

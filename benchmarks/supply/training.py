@@ -19,12 +19,12 @@ from server.core.context import Context
 from server.core.database.slot_tables import HOLDS_SLOTS
 from server.core.database.tables import attempt_nodes, attempts
 from server.core.errors import ConflictError, UnauthenticatedError
-from server.jobs.attempts.claim import claim
+from server.jobs.attempts.claim import claim_all
 from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest.receive import store_report
 from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
-from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report
+from trainyard.protocol.worker_messages import PROTOCOL, Claim, ClaimReply, Identity, Report
 from trainyard.run.directory import Phase
 from trainyard.run.records import ExitRecord, Heartbeat
 
@@ -174,11 +174,11 @@ class Training:
         return run
 
     def _claim(self, run: _Run, node: str) -> bool:
-        worker = self._pilots.joined[node]
-        try:
-            reply = claim(self._context, run.attempt_id, node=node, worker=worker)
-        except ConflictError:
+        claim = Claim(protocol=PROTOCOL, node=node, worker=self._pilots.joined[node])
+        (reply,) = claim_all(self._context, [(run.attempt_id, claim)])
+        if isinstance(reply, ConflictError):
             return False
+        assert isinstance(reply, ClaimReply), reply
         run.tokens[node] = reply.attempt_token
         if run.tokens.keys() == run.nodes and not run.is_placed_whole:
             run.is_placed_whole = True

@@ -21,7 +21,7 @@ from server.cluster.nodes.register import register as register_node
 from server.cluster.supply.joining import register_pilot, store_check
 from server.core.context import Context
 from server.core.errors import RefusalError
-from server.jobs.attempts.claim import SentClaim, claim_all
+from server.jobs.attempts.claim import claim_all
 from server.jobs.attempts.node_heartbeat import node_heartbeat, node_heartbeats
 from server.jobs.attempts.reports import AcceptedShares, ReportedShare, authenticate_shares
 from server.jobs.checkpoints.catalog import apply_outcome
@@ -130,11 +130,10 @@ async def claim(
 ) -> Response:
     """Return spec, attempt and token to the first claim and its repeats; another claim gets 409."""
     check_sender(principal, body.node, body.protocol)
-    sent = SentClaim(attempt_id, body)
-    return await served_together(request, _claimed, sent, key=attempt_id)
+    return await served_together(request, _claimed, (attempt_id, body), key=attempt_id)
 
 
-def _claimed(context: Context, sent: Sequence[SentClaim]) -> list[Response | Exception]:
+def _claimed(context: Context, sent: Sequence[tuple[str, Claim]]) -> list[Response | Exception]:
     """Carry out the claims of a group, and return their responses."""
     return [
         answer if isinstance(answer, RefusalError) else answer_or_error(partial(reply, answer))

@@ -25,7 +25,6 @@ from server.core.database.tables import (
     operations,
 )
 from server.core.liveness import GAP, beat
-from server.jobs.attempts.claim import claim
 from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.submission import submit
 from server.scheduler.elastic.fit_sizes import SizeFitter
@@ -39,6 +38,7 @@ from server.scheduler.rounds.spares import SpareKeeper
 from server.telemetry.ingest.receive import store_report
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
+from tests.server.claims import claim
 from tests.server.clock import FakeClock
 from tests.server.periodic import Repeated
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter

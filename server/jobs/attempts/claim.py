@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
 from server.api.auth.tokens import TokenKind, hash_token, make_token
 from server.cluster.nodes.workers import refuse_other_worker, registered_workers
 from server.core.context import Context
-from server.core.database.rows import Attempt, AttemptNode, Job
+from server.core.database.rows import Attempt, Job
 from server.core.database.tables import checkpoints, nodes
 from server.core.errors import ConflictError, NotFoundError, RefusalError
 from server.core.events.store import NewEvent
@@ -22,85 +21,41 @@ from trainyard.protocol.attempt import AttemptSpec, NodeAllocation, ResumePoint
 from trainyard.protocol.rest.event_data import Claimed
 from trainyard.protocol.resume_parts import ALL_PARTS
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
-from trainyard.protocol.worker_messages import PROTOCOL, Claim, ClaimReply, WorkerIdentity
+from trainyard.protocol.worker_messages import Claim, ClaimReply, WorkerIdentity
 from trainyard.spec.rules import fields_with_code
 
 
-@dataclass(frozen=True)
-class SentClaim:
-    """A received claim to a node's share of an attempt."""
-
-    attempt_id: str
-    claim: Claim
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """State changes from a successful claim, and the event that records them."""
-
-    moves: Sequence[Move]
-    event: NewEvent
-
-
-def claim(
-    context: Context,
-    attempt_id: str,
-    *,
-    node: str,
-    worker: WorkerIdentity,
-    secret: str | None = None,
-) -> ClaimReply:
-    """Claim a node's share of an attempt; only the first of several claims succeeds.
+def claim_all(
+    context: Context, sent: Sequence[tuple[str, Claim]]
+) -> list[ClaimReply | RefusalError]:
+    """Claim shares of different attempts in one transaction, and return each reply or error.
 
     The launch message of the worker is only a hint, because it may be old, duplicated or forged.
-    Spec and parent checkpoint come from the database, read in the transaction of the claim. A
-    repeat of the successful claim changes nothing and gets the same reply, because the first may
-    have been lost.
+    Spec and parent checkpoint come from the database, read in the transaction of the claim. Only
+    the first of several claims succeeds. A repeat with the same secret changes nothing and gets the
+    same reply, because the first reply may have been lost.
+
+    The error is a `NotFoundError` if there is no such attempt, or if the node has no share of the
+    attempt. It is a `ConflictError` if another claim came first, the share has ended, the attempt
+    is ordered to end, or another worker serves the node.
 
     Args:
         context: the server's context.
-        attempt_id: the attempt.
-        node: the node that claims its share.
-        worker: the worker that serves the node.
-        secret: secret of the token for reports, which every repeat must send again; None generates
-            one.
-
-    Raises:
-        NotFoundError: there is no such attempt, or the node has no share of the attempt.
-        ConflictError: another claim came first, the share has ended, the attempt is ordered to end,
-            or another worker serves the node.
+        sent: attempt ids, each with the claim of a node.
     """
-    sent = Claim(protocol=PROTOCOL, node=node, worker=worker, secret=secret)
-    (reply,) = claim_all(context, [SentClaim(attempt_id, sent)])
-    if isinstance(reply, RefusalError):
-        raise reply
-    return reply
-
-
-def claim_all(context: Context, sent: Sequence[SentClaim]) -> list[ClaimReply | RefusalError]:
-    """Carry out claims in one transaction, with a constant number of SQL statements.
-
-    Args:
-        context: the server's context.
-        sent: claims of different attempts.
-
-    Returns:
-        For each claim the reply, or the error that `claim` would raise.
-    """
-    ids, names = [each.attempt_id for each in sent], [each.claim.node for each in sent]
-    taken: list[_Taken] = []
+    attempt_ids = [attempt_id for attempt_id, _ in sent]
+    taken: list[tuple[list[Move], NewEvent]] = []
     replies: list[ClaimReply | RefusalError] = []
     with context.database.write() as connection:
-        lock_jobs_of(connection, ids)  # before the read, as a stop or another claim may come
-        launches = read_launches(connection, ids)
-        workers = registered_workers(connection, names)
-        for each in sent:
+        lock_jobs_of(connection, attempt_ids)  # before the read, as a stop may come meanwhile
+        launches = read_launches(connection, attempt_ids)
+        workers = registered_workers(connection, [claim.node for _, claim in sent])
+        for attempt_id, claim in sent:
             try:
-                launch = launches.get(each.attempt_id)
-                if launch is None:
-                    raise no_attempt(each.attempt_id)
+                if attempt_id not in launches:
+                    raise no_attempt(attempt_id)
                 reply, takes = _answer(
-                    context, connection, launch=launch, claim=each.claim, workers=workers
+                    context, connection, launch=launches[attempt_id], claim=claim, workers=workers
                 )
             except RefusalError as error:
                 replies.append(error)
@@ -108,8 +63,8 @@ def claim_all(context: Context, sent: Sequence[SentClaim]) -> list[ClaimReply | 
                 replies.append(reply)
                 taken += takes
         if taken:
-            moves = [each for takes in taken for each in takes.moves]
-            move_all(context, connection, moves=moves, events=[takes.event for takes in taken])
+            moves = [each for takes, _ in taken for each in takes]
+            move_all(context, connection, moves=moves, events=[event for _, event in taken])
     return replies
 
 
@@ -120,8 +75,8 @@ def _answer(
     launch: Launch,
     claim: Claim,
     workers: Mapping[str, WorkerIdentity | None],
-) -> tuple[ClaimReply, Sequence[_Taken]]:
-    """Return the reply to a claim, and the state changes to store; a repeat changes nothing."""
+) -> tuple[ClaimReply, list[tuple[list[Move], NewEvent]]]:
+    """Return the reply to a claim, and the state changes with their event; a repeat has none."""
     token = make_token(TokenKind.ATTEMPT, claim.secret)
     share = next((n for n in launch.nodes if n.node == claim.node), None)
     if share is None:
@@ -136,42 +91,23 @@ def _answer(
     reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
     if repeats:
         return reply, []
-    return reply, [
-        _take(context, launch, share=share, claim=claim, reply=reply, token_hash=token_hash)
+    moves = [
+        node_to(
+            launch.attempt.id,
+            claim.node,
+            AttemptNodeState.CLAIMED,
+            token_hash=token_hash,
+            worker=claim.worker,
+            **NODE_LEASES.claim(context.now()),
+        )
     ]
-
-
-def _take(
-    context: Context,
-    launch: Launch,
-    *,
-    share: AttemptNode,
-    claim: Claim,
-    reply: ClaimReply,
-    token_hash: str,
-) -> _Taken:
-    attempt, node = launch.attempt, share.node
-    to_claimed = node_to(
-        attempt.id,
-        node,
-        AttemptNodeState.CLAIMED,
-        token_hash=token_hash,
-        worker=claim.worker,
-        **NODE_LEASES.claim(context.now()),
-    )
-    to_claimed.check(share.state)
-    first = attempt.state == AttemptState.PLACED
-    event = NewEvent(
-        Claimed(),
-        Actor(node),
-        launch.subject.on(node),
-        f"{node} took on {len(share.slots)} slot{'s' * (len(share.slots) != 1)}",
-    )
-    starting = []
-    if first:
+    moves[0].check(share.state)
+    if launch.attempt.state == AttemptState.PLACED:  # this is the first claim
         tainted = bool(fields_with_code(reply.spec))
-        starting = [attempt_to(attempt.id, AttemptState.STARTING, tainted=tainted)]
-    return _Taken([to_claimed, *starting], event)
+        moves.append(attempt_to(launch.attempt.id, AttemptState.STARTING, tainted=tainted))
+    count = f"{len(share.slots)} slot{'s' * (len(share.slots) != 1)}"
+    words, subject = f"{claim.node} took on {count}", launch.subject.on(claim.node)
+    return reply, [(moves, NewEvent(Claimed(), Actor(claim.node), subject, words))]
 
 
 def _reply(
@@ -210,7 +146,7 @@ def _reply(
 def _addresses(connection: Connection, launch: Launch) -> tuple[str, ...]:
     names = [node.node for node in launch.nodes]
     columns = select(nodes.c.name, nodes.c.address).where(nodes.c.name.in_(names))
-    found: dict[str, str] = {row.name: row.address for row in connection.execute(columns)}
+    found = dict(connection.execute(columns).all())
     return tuple(found[name] for name in names)
 
 

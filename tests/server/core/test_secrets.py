@@ -18,7 +18,6 @@ from server.core.database.schema import metadata
 from server.core.database.tables import notices
 from server.core.errors import InvalidRequestError
 from server.core.secrets import KeyFileError, SecretsBox
-from server.jobs.attempts.claim import claim
 from server.jobs.checkpoints import service
 from server.jobs.jobs import fork
 from server.jobs.jobs.planning import plan_job
@@ -26,6 +25,7 @@ from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.service import stop
 from server.jobs.jobs.submission import submit
 from tests.actors import ADA
+from tests.server.claims import claim
 from tests.server.clock import FakeClock
 from tests.server.harness import BRINGS_CODE, WORKER, Harness
 from trainyard.protocol.rest.checkpoints import ForkRequest, SampleRequest

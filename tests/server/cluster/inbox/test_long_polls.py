@@ -13,10 +13,10 @@ from server.cluster.inbox.long_polls import NOTHING, READ_AT_ONCE, Inboxes, read
 from server.core.context import Context
 from server.core.errors import UnavailableError
 from server.core.liveness import beat
-from server.jobs.attempts.claim import claim
 from server.jobs.checkpoints import service
 from server.jobs.jobs.service import stop
 from tests.actors import ADA
+from tests.server.claims import claim
 from tests.server.harness import WORKER, Harness
 from tests.server.statements import statements
 from tests.server.yard import Yard

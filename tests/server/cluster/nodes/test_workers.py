@@ -14,11 +14,11 @@ from server.core.context import Context
 from server.core.errors import ConflictError
 from server.core.leases import ServerUptime, is_recent, lease_expired
 from server.core.liveness import beat
-from server.jobs.attempts.claim import claim
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.checkpoints.service import verify
 from server.jobs.operations.service import claim_operation
 from tests.actors import ADA
+from tests.server.claims import claim
 from tests.server.harness import Harness
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.states import AttemptNodeState, JobState

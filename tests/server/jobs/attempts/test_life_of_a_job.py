@@ -11,9 +11,9 @@ from sqlalchemy import select, text
 from server.core.context import Context
 from server.core.database.tables import events
 from server.core.errors import ConflictError, NotFoundError, UnauthenticatedError
-from server.jobs.attempts.claim import claim
 from server.jobs.jobs.service import cancel, stop
 from tests.actors import ADA
+from tests.server.claims import claim
 from tests.server.harness import BRINGS_CODE, WORKER, Harness, Supervisor
 from trainyard.protocol.states import AttemptOutcome, AttemptState, DesiredState, JobState
 from trainyard.protocol.worker_messages import ClaimReply

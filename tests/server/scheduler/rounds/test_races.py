@@ -21,7 +21,6 @@ from server.core.errors import ConflictError, RefusalError
 from server.core.events.store import NewEvent, append_event
 from server.core.liveness import beat
 from server.core.subject import Actor, Subject
-from server.jobs.attempts.claim import claim
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.checkpoints.service import export
 from server.jobs.jobs.service import cancel, stop
@@ -30,6 +29,7 @@ from server.scheduler.rounds.placements import Placement, place
 from server.scheduler.rounds.reconcile import Reconciler
 from server.scheduler.rounds.round import Placer
 from tests.actors import ADA, BOB
+from tests.server.claims import claim
 from tests.server.harness import WORKER, Harness, RecordingDispatcher, Supervisor
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.checkpoints import ExportRequest
