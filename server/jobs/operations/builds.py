@@ -21,33 +21,22 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 def queue_build(
     context: Context, connection: Connection, *, job: JobHead, spec: JobSpec, failure: Failure
 ) -> None:
-    """Queue the build that a failure names, on the storage of the node that reported it.
+    """Queue the build that a failure names, on the storage of the node that reported the failure.
 
-    Args:
-        context: the server's context.
-        connection: a transaction that holds the job's lock.
-        job: the job, which waits for the build.
-        spec: the effective spec of the job.
-        failure: the failure of the job's attempt.
+    The caller holds the lock of the job, which waits for the build. `spec` is its effective spec.
     """
     digest, program = failure.environment or "", spec.program
     if program is None or program.environment.lock is None or not DIGEST.fullmatch(digest):
         return
     root = program.environment.root or spec.checkpoint.root
     roots = connection.scalar(select(nodes.c.roots).where(nodes.c.name == failure.node))
-    task = OperationTask(
-        kind=OperationKind.BUILD,
-        job_id=job.id,
-        root=root,
-        paths=(),
-        build=BuildTask(digest=digest),
-    )
+    wanted, kind = BuildTask(digest=digest), OperationKind.BUILD
+    task = OperationTask(kind=kind, job_id=job.id, root=root, paths=(), build=wanted)
     queue_operation(
         context,
         connection,
         task,
         job=job,
-        checkpoint_id=None,
         actor=SERVER,
         reason=f"{failure.node} needs {program.environment.lock}",
         storage=(roots or {}).get(root),

@@ -11,6 +11,7 @@ from server.core.database.rows import OperationHead
 from server.core.database.tables import checkpoints, operations
 from server.core.errors import ConflictError
 from server.core.subject import Actor
+from server.jobs.operations.queries import ARE_OPEN
 from server.jobs.operations.service import end_operation, lock_operation
 from trainyard.protocol.operations import OperationKind
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
@@ -33,35 +34,26 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
             raise ConflictError(f"operation {operation_id} has already ended: {operation.state}")
         if operation.kind == OperationKind.DELETE:
             _take_back_deletion(connection, operation)
+        state, message = OperationState.CANCELLED, f"taken back by {actor.name}"
         end_operation(
-            context,
-            connection,
-            operation=operation,
-            state=OperationState.CANCELLED,
-            message=f"taken back by {actor.name}",
-            actor=actor,
+            context, connection, operation=operation, state=state, message=message, actor=actor
         )
 
 
 def prune_ended(context: Context) -> int:
     """Delete operations that ended long ago, at most `PRUNED_AT_ONCE`; return their number.
 
-    Operations of a checkpoint that is being deleted stay, because a failed deletion is evidence of
-    lost files.
+    Operations of a checkpoint that is being deleted stay as evidence, because the deletion may have
+    failed.
     """
     if not context.settings.operations_kept_days:
         return 0
     limit = context.now() - timedelta(days=context.settings.operations_kept_days)
-    ended = sorted(frozenset(OperationState) - OPEN_OPERATION_STATES)
     being_deleted = exists().where(
         checkpoints.c.id == operations.c.checkpoint_id, checkpoints.c.deleting_since.is_not(None)
     )
-    old = (
-        select(operations.c.id)
-        .where(operations.c.state.in_(ended), operations.c.ended_at < limit, ~being_deleted)
-        .order_by(operations.c.id)
-        .limit(PRUNED_AT_ONCE)
-    )
+    ended = select(operations.c.id).where(~ARE_OPEN, operations.c.ended_at < limit, ~being_deleted)
+    old = ended.order_by(operations.c.id).limit(PRUNED_AT_ONCE)
     with context.database.write() as connection:
         return connection.execute(delete(operations).where(operations.c.id.in_(old))).rowcount
 
@@ -82,8 +74,5 @@ def _take_back_deletion(connection: Connection, operation: OperationHead) -> Non
             f"a node has begun to delete {operation.checkpoint_id}: a partly deleted checkpoint is "
             "unusable"
         )
-    connection.execute(
-        update(checkpoints)
-        .where(checkpoints.c.id == operation.checkpoint_id)
-        .values(deleting_since=None)
-    )
+    mine = update(checkpoints).where(checkpoints.c.id == operation.checkpoint_id)
+    connection.execute(mine.values(deleting_since=None))

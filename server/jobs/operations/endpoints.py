@@ -77,5 +77,4 @@ def cancel(context: ServerContext, principal: Person, operation_id: OperationId)
     The response is a 409 if the operation has ended, or if files may already be deleted.
     """
     cancel_operation(context, operation_id, actor=principal.actor)
-    with context.database.read() as connection:
-        return reply(read_operation(connection, operation_id))
+    return get(context, operation_id)

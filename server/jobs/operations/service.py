@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -12,15 +13,14 @@ from sqlalchemy import ColumnElement, Connection, insert, select, update
 from server.cluster.nodes.workers import check_worker
 from server.core.context import Context
 from server.core.database.rows import JobHead, Operation, OperationHead
-from server.core.database.tables import operations
+from server.core.database.tables import jobs, operations
 from server.core.errors import ConflictError, NotFoundError
 from server.core.events.notices import notify
 from server.core.events.store import NewEvent, append_event
 from server.core.leases import OPERATION_LEASES, check_fence
-from server.core.lifecycle import lock_job, move, operation_to
-from server.core.subject import SCHEDULER, Actor, Subject
+from server.core.lifecycle import job_to, lock_job, move, operation_to
+from server.core.subject import SCHEDULER, SERVER, Actor, Subject
 from server.jobs.operations.queries import open_operations
-from server.jobs.operations.waiting_job import end_waiting_job
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.operations import (
     LOOKS,
@@ -31,23 +31,27 @@ from trainyard.protocol.operations import (
     OperationTask,
 )
 from trainyard.protocol.rest.event_data import (
+    JobEnded,
     OperationEnded,
     OperationProgressed,
     OperationQueued,
     OperationStarted,
 )
-from trainyard.protocol.states import OperationState
+from trainyard.protocol.states import JobState, OperationState
 from trainyard.protocol.worker_messages import (
     OperationClaimReply,
     OperationReport,
     OperationReportReply,
     WorkerIdentity,
 )
+from trainyard.run.failures import FailureReason
 
 REPEATS = Backoff(first=30.0, longest=21_600.0)
 """Pauses, in seconds, between the tries of an operation that is repeated after a failure."""
 REPORT_SECONDS = 1.0
-"""Shortest interval between two reports on an operation, because views need no more reports."""
+"""Shortest interval between two reports on an operation, in seconds."""
+MEND_BUILD = "Mend what the message names, then resume; a lock in a pack needs a new job."
+"""Remedy for a failed build."""
 
 
 def queue_operation(
@@ -56,24 +60,16 @@ def queue_operation(
     task: OperationTask,
     *,
     job: JobHead,
-    checkpoint_id: str | None,
     actor: Actor,
     reason: str,
+    checkpoint_id: str | None = None,
     storage: str | None = None,
 ) -> str:
-    """Store an operation and return its id, or return the id of an open operation with the task.
+    """Store an operation for a locked job, and return the operation's id.
 
-    An open operation that waits after a failure becomes due immediately.
-
-    Args:
-        context: the server's context.
-        connection: a transaction that holds the job's lock.
-        task: the task for a node.
-        job: the job.
-        checkpoint_id: the checkpoint; None if the operation concerns the whole job.
-        actor: who requests the operation.
-        reason: why the operation is requested.
-        storage: UUID of the storage root; None for the storage of the job.
+    If an operation with the same task on the checkpoint is open, the result is the id of that
+    operation, which becomes due immediately. Without `checkpoint_id`, the operation concerns the
+    whole job. Without `storage`, the UUID of a storage root, it runs on the storage of the job.
     """
     if checkpoint_id is not None:
         mine = operations.c.checkpoint_id == checkpoint_id
@@ -93,16 +89,14 @@ def queue_operation(
         fence=0,
         failing=None,
     )
-    connection.execute(
-        insert(operations).values(
-            **asdict(operation),
-            actor=actor.name,
-            reason=reason,
-            task=task,
-            storage=storage or job.storage,
-            created_at=context.now(),
-        )
-    )
+    row = asdict(operation) | {
+        "actor": actor.name,
+        "reason": reason,
+        "task": task,
+        "storage": storage or job.storage,
+        "created_at": context.now(),
+    }
+    connection.execute(insert(operations).values(row))
     message = describe(operation) + (reason and f": {reason}")
     queued = OperationQueued(**identity(operation), reason=reason)
     append_event(context, connection, NewEvent(queued, actor, Subject(job.id), message))
@@ -117,7 +111,7 @@ def describe(operation: OperationHead) -> str:
 
 
 def identity(operation: OperationHead) -> dict[str, Any]:
-    """Return the part of an event's data that identifies the operation."""
+    """Return the fields that identify the operation in an event."""
     kind, checkpoint_id = operation.kind, operation.checkpoint_id
     return {"operation_id": operation.id, "kind": kind, "checkpoint_id": checkpoint_id}
 
@@ -126,15 +120,10 @@ def cancel_looks(
     context: Context, connection: Connection, where: ColumnElement[bool], *, actor: Actor
 ) -> None:
     """Before a deletion, cancel the open verifications of a checkpoint or of a whole job."""
-    message = "the checkpoint is to be deleted"
+    state, message = OperationState.CANCELLED, "the checkpoint is to be deleted"
     for found in open_operations(connection, LOOKS, where):
         end_operation(
-            context,
-            connection,
-            operation=found,
-            state=OperationState.CANCELLED,
-            message=message,
-            actor=actor,
+            context, connection, operation=found, state=state, message=message, actor=actor
         )
 
 
@@ -151,26 +140,33 @@ def end_operation(
 ) -> None:
     """Move an operation to a final state, with its event; `ok` is the result of a verification.
 
-    If a build does not succeed, the job that waits for it fails.
+    A job that waits for a build fails if the build does not succeed.
 
     Raises:
         IllegalMoveError: the operation has ended already.
     """
-    event = NewEvent(
-        OperationEnded(**identity(operation), state=state, ok=ok),
-        actor,
-        Subject(operation.job_id, node=operation.node),
-        f"{describe(operation)} {state}: {message}",
-    )
+    words = f"{describe(operation)} {state}: {message}"
+    data = OperationEnded(**identity(operation), state=state, ok=ok)
+    event = NewEvent(data, actor, Subject(operation.job_id, node=operation.node), words)
     ended = operation_to(operation.id, state, ended_at=context.now(), **values)
     move(context, connection, event, ended)
     if operation.kind == OperationKind.BUILD and state != OperationState.SUCCEEDED:
-        end_waiting_job(
-            context,
-            connection,
-            build=operation,
-            message=f"{describe(operation)} {state}: {message}",
-        )
+        _end_waiting_job(context, connection, build=operation, message=words)
+
+
+def _end_waiting_job(
+    context: Context, connection: Connection, *, build: OperationHead, message: str
+) -> None:
+    """Fail the job of a failed build unless the job has left the queue (docs/lifecycle.md, 56)."""
+    if connection.scalar(select(jobs.c.state).where(jobs.c.id == build.job_id)) != JobState.QUEUED:
+        return
+    state, reason = JobState.FAILED, f"{FailureReason.LAUNCH_ERROR}: {message}. {MEND_BUILD}"
+    words = f"{build.job_name} {state}: {reason}"
+    event = NewEvent(JobEnded(state=state, reason=reason), SERVER, Subject(build.job_id), words)
+    ended = job_to(
+        build.job_id, state, ended_at=context.now(), pending=None, not_before=None, reason=reason
+    )
+    move(context, connection, event, ended)
 
 
 def repeat_later(
@@ -182,48 +178,32 @@ def repeat_later(
         IllegalMoveError: the operation is not running.
     """
     now, before = context.now(), operation.failing
-    count = 1 if before is None else before.count + 1
+    count, since = (1, now) if before is None else (before.count + 1, before.since)
     not_before = now + timedelta(seconds=REPEATS.pause_after(count))
-    failing = FailedTries(
-        count=count,
-        since=now if before is None else before.since,
-        reason=reason,
-        next_at=not_before,
-    )
+    words = f"failed, and is tried again at {not_before:%H:%M:%S} UTC"
     event = NewEvent(
         OperationQueued(**identity(operation), reason=reason),
         SCHEDULER,
         Subject(operation.job_id, node=operation.node),
-        f"{describe(operation)} failed, and is tried again at {not_before:%H:%M:%S} UTC: {reason}",
+        f"{describe(operation)} {words}: {reason}",
     )
-    free = dict.fromkeys(("node", "sent_at", "given_at", "progress"))
-    queued = operation_to(
-        operation.id,
-        OperationState.QUEUED,
-        failing=failing,
-        not_before=not_before,
-        waiting=f"failed, and is tried again at {not_before:%H:%M:%S} UTC",
-        **free,
-    )
-    move(context, connection, event, queued)
+    values = dict.fromkeys(("node", "sent_at", "given_at", "progress")) | {
+        "failing": FailedTries(count=count, since=since, reason=reason, next_at=not_before),
+        "not_before": not_before,
+        "waiting": words,
+    }
+    move(context, connection, event, operation_to(operation.id, OperationState.QUEUED, **values))
 
 
 ApplyOutcome = Callable[
     [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
 ]
-"""Function that applies an outcome to the catalog; returns the outcome to store, and the result of
-a verification.
-
-The catalog belongs to a layer above, so the endpoint passes the function.
-"""
+"""Function that applies an outcome to the catalog, which belongs to a layer above. It returns the
+outcome to store, and the result of a verification."""
 
 
 def claim_operation(
-    context: Context,
-    operation_id: str,
-    *,
-    node: str,
-    worker: WorkerIdentity,
+    context: Context, operation_id: str, *, node: str, worker: WorkerIdentity
 ) -> OperationClaimReply:
     """Claim an operation that was assigned to a node; only the first of several claims succeeds.
 
@@ -246,15 +226,9 @@ def claim_operation(
             Subject(operation.job_id, node=node),
             f"{node} begins to {describe(operation)}",
         )
-        claimed = OPERATION_LEASES.claim(context.now())
-        running = operation_to(
-            operation_id,
-            OperationState.RUNNING,
-            fence=fence,
-            progress=None,
-            not_before=None,
-            **claimed,
-        )
+        values = {"fence": fence, "progress": None, "not_before": None}
+        values |= OPERATION_LEASES.claim(context.now())
+        running = operation_to(operation_id, OperationState.RUNNING, **values)
         move(context, connection, event, running)
     return OperationClaimReply(
         task=operation.task,
@@ -269,11 +243,7 @@ def report_operation(
 ) -> OperationReportReply:
     """Renew the lease of an operation, and store its progress or its outcome.
 
-    Args:
-        context: the server's context.
-        operation_id: the operation.
-        report: the report from the node.
-        apply: applies an outcome to the catalog in the same transaction.
+    `apply` applies the outcome to the catalog in the same transaction.
 
     Raises:
         NotFoundError: there is no such operation.
@@ -306,13 +276,12 @@ def report_operation(
             )
             return OperationReportReply(ended=True)
         progress = report.progress or operation.progress
-        mine = operations.c.id == operation_id
-        connection.execute(update(operations).where(mine).values(**renewal, progress=progress))
+        mine = update(operations).where(operations.c.id == operation_id)
+        connection.execute(mine.values(**renewal, progress=progress))
         if progress is not None and progress != operation.progress:
+            subject = Subject(operation.job_id, node=report.node)
             event = OperationProgressed(**identity(operation), progress=progress)
-            notify(
-                context, connection, subject=Subject(operation.job_id, node=report.node), data=event
-            )
+            notify(context, connection, subject=subject, data=event)
     return OperationReportReply(ended=False)
 
 
@@ -332,7 +301,5 @@ def lock_operation(connection: Connection, operation_id: str) -> Operation:
 
 def lock_job_if_there(connection: Connection, job_id: str) -> None:
     """Lock the job of an operation if the job still exists."""
-    try:
+    with suppress(NotFoundError):
         lock_job(connection, job_id)
-    except NotFoundError:
-        return
