@@ -20,7 +20,7 @@ from server.jobs.attempts.launch import effective_spec
 from server.jobs.checkpoints.deletion import Measure, apply_retention
 from trainyard.base.whole_numbers import LAST_STEP
 from trainyard.protocol.manifest import Manifest, SaveSettled, parse_manifest
-from trainyard.protocol.operations import OperationKind, OperationOutcome, Verification
+from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.rest.event_data import CheckpointCommitted
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_id, checkpoint_path
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
@@ -45,15 +45,9 @@ def record_commits(
 ) -> None:
     """Store an attempt's commits with their events, and apply retention if any commit is new.
 
-    Args:
-        context: the server's context.
-        connection: a transaction that holds the job's lock, so that no concurrent commit decides on
-            the same checkpoints.
-        attempt_id: the attempt that saved the checkpoints.
-        manifests: the manifests of the checkpoints, sorted by step.
-        actor: who reports the commits.
-        measure: function that returns the values of the metric for `keep_best_k`.
-        found_by: the node that found the commits on storage; None if the attempt reported them.
+    The caller holds the job's lock, so no concurrent commit decides on the same checkpoints. The
+    manifests are sorted by step. `found_by` is the node that found the commits on storage; None if
+    the attempt reported them.
     """
     section = effective_spec(connection, attempt_id).checkpoint
     # A report is repeated until it is acknowledged, so a repeated commit changes nothing.
@@ -62,18 +56,18 @@ def record_commits(
         for manifest in manifests
         if insert_absent(connection, checkpoints, [_row(attempt_id, manifest, section.root)])
     ]
-    if reached := [m.step for m in new if isinstance(m, ProgramManifest)]:
-        # A program may report its steps only through its commits.
+    if reached := [m.step for m in new if found_by or isinstance(m, ProgramManifest)]:
+        # A lost attempt or a program may not have reported these steps before.
         behind = (attempts.c.id == attempt_id) & (attempts.c.last_step < max(reached))
         connection.execute(update(attempts).where(behind).values(last_step=max(reached)))
     found = f", found on storage by {found_by}" if found_by else ""
     for manifest in new:
-        step = manifest.step
+        step, size, kind = manifest.step, manifest.size, manifest.kind
         committed = CheckpointCommitted(
-            checkpoint_id=manifest.checkpoint_id, step=step, size=manifest.size, kind=manifest.kind
+            checkpoint_id=manifest.checkpoint_id, step=step, size=size, kind=kind
         )
         subject = Subject(manifest.job_id, attempt=manifest.attempt, node=found_by)
-        message = f"step {step} saved ({manifest.kind}){found}"
+        message = f"step {step} saved ({kind}){found}"
         append_event(context, connection, NewEvent(committed, actor, subject, message))
     if new:
         saved = update(attempts).where(attempts.c.id == attempt_id)
@@ -82,7 +76,6 @@ def record_commits(
 
 
 def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> dict[str, Any]:
-    step = manifest.step
     of_trainer: dict[str, Any]
     if isinstance(manifest, Manifest):
         of_trainer = {
@@ -98,10 +91,10 @@ def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> di
         "job_id": manifest.job_id,
         "attempt_id": attempt_id,
         "attempt": manifest.attempt,
-        "step": step,
+        "step": manifest.step,
         "kind": manifest.kind,
         "root": root,
-        "path": checkpoint_path(manifest.job_id, manifest.attempt, step),
+        "path": checkpoint_path(manifest.job_id, manifest.attempt, manifest.step),
         "size": manifest.size,
         "files": len(manifest.files),
         "save_seconds": duration(manifest.save_seconds) or 0.0,
@@ -115,13 +108,10 @@ def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> di
 
 def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) -> bool:
     """Store the seconds that training waited for a save; return whether the checkpoint exists."""
-    table = checkpoints.c
-    entered = connection.execute(
-        update(checkpoints)
-        .where(table.id == settled.checkpoint_id, table.attempt_id == attempt_id)
-        .values(stall_seconds=duration(settled.stall_seconds))
-    )
-    return entered.rowcount > 0
+    of_attempt = checkpoints.c.attempt_id == attempt_id
+    saved = update(checkpoints).where(checkpoints.c.id == settled.checkpoint_id, of_attempt)
+    stall_seconds = duration(settled.stall_seconds)
+    return connection.execute(saved.values(stall_seconds=stall_seconds)).rowcount > 0
 
 
 def check_manifest(manifest: Manifest | ProgramManifest, *, job_id: str, attempt: int) -> None:
@@ -130,12 +120,11 @@ def check_manifest(manifest: Manifest | ProgramManifest, *, job_id: str, attempt
     Raises:
         ValueError: a value is out of range; the message names the value.
     """
-    step = manifest.step
-    mine = checkpoint_id(job_id, attempt, step)
+    mine = checkpoint_id(job_id, attempt, manifest.step)
     if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
         raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
     for seconds in (manifest.save_seconds, manifest.write_seconds or 0.0):
-        check_moment(step, seconds)
+        check_moment(manifest.step, seconds)
     if isinstance(manifest, ProgramManifest) and manifest.disagreement is not None:
         raise ValueError(manifest.disagreement)
     if not CHECKPOINT_KIND.fullmatch(manifest.kind):
@@ -172,16 +161,8 @@ def apply_outcome(
 ) -> tuple[OperationOutcome, bool | None]:
     """Apply an operation's outcome to the catalog; the job, if it still exists, is locked.
 
-    Args:
-        context: the server's context.
-        connection: a transaction.
-        operation: the operation.
-        outcome: the reported outcome of the operation.
-        measure: function that returns the values of the metric for `keep_best_k`.
-
-    Returns:
-        The outcome to store, and the result of a verification. The stored outcome omits commits
-        that the catalog now has.
+    The result is the outcome to store, and the result of a verification. The outcome to store omits
+    commits, because the catalog now has them.
     """
     if outcome.outcome != "succeeded":
         return outcome, None
@@ -192,17 +173,21 @@ def apply_outcome(
         return outcome.model_copy(update={"commits": ()}), None
     if operation.checkpoint_id is None:
         return outcome, None
+    mine, found = checkpoints.c.id == operation.checkpoint_id, outcome.verification
     if operation.kind == OperationKind.DELETE:
         marked = checkpoints.c.deleting_since.is_not(None)
-        mine = checkpoints.c.id == operation.checkpoint_id
         connection.execute(delete(checkpoints).where(mine, marked))
         return outcome, None
-    if outcome.verification is None:
+    if found is None:
         return outcome, None
-    _note_verification(
-        context, connection, checkpoint_id=operation.checkpoint_id, found=outcome.verification
-    )
-    return outcome, outcome.verification.ok
+    before = connection.scalar(select(checkpoints.c.verification).where(mine))
+    if found.ok and found.loaded_at is None and before is not None and before.ok:
+        # A successful scrub keeps the record of the last full load.
+        loads = ("loaded_at", "loaded_on", "tensors")
+        found = found.model_copy(update={name: getattr(before, name) for name in loads})
+    values = {"verified": found.ok, "verification": found, "checked_at": context.now()}
+    connection.execute(update(checkpoints).where(mine).values(values))
+    return outcome, found.ok
 
 
 def _enter_recovered(
@@ -228,35 +213,12 @@ def _enter_recovered(
             found.append(manifest)
     if not found:
         return
-    found.sort(key=lambda manifest: manifest.step)
-    last = found[-1].step
-    further = (attempts.c.id == attempt_id) & (attempts.c.last_step < last)
-    # This precedes the commits, because retention reads the lineage, which ends with the attempt's
-    # last step.
-    connection.execute(update(attempts).where(further).values(last_step=last))
     record_commits(
         context,
         connection,
         attempt_id=attempt_id,
-        manifests=found,
+        manifests=sorted(found, key=lambda manifest: manifest.step),
         actor=RECOVERY,
         measure=measure,
         found_by=operation.node,
-    )
-
-
-def _note_verification(
-    context: Context, connection: Connection, *, checkpoint_id: str, found: Verification
-) -> None:
-    """Store a verification; a successful scrub does not erase the record of the last full load."""
-    before = connection.scalar(
-        select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
-    )
-    if found.ok and found.loaded_at is None and before is not None and before.ok:
-        loads = ("loaded_at", "loaded_on", "tensors")
-        found = found.model_copy(update={name: getattr(before, name) for name in loads})
-    connection.execute(
-        update(checkpoints)
-        .where(checkpoints.c.id == checkpoint_id)
-        .values(verified=found.ok, verification=found, checked_at=context.now())
     )

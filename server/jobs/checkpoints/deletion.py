@@ -39,9 +39,8 @@ class Measured:
 
 
 Measure = Callable[[Connection, Lineage, str, Collection[int]], Measured]
-"""Function that returns the values of a metric at some steps of a lineage. The metrics belong to a
-layer above, so the caller that stores a commit passes the function.
-"""
+"""Function that returns the values of a metric at some steps of a lineage. Callers pass it, because
+the metrics belong to a layer above."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,9 @@ def deletable(section: CheckpointSection, candidates: Iterable[Candidate]) -> li
     """Return the checkpoints that may be deleted now, oldest first.
 
     The function keeps the checkpoints of the newest `keep_latest_k` steps, of multiples of
-    `keep_every_steps`, of the `keep_best_k` lowest values, and of steps with an awaited value. It
-    also keeps protected checkpoints, the newest undamaged checkpoint, and at least one verified
-    checkpoint. If a step has several checkpoints, only the newest counts. Damaged checkpoints do
-    not count.
+    `keep_every_steps`, of the `keep_best_k` lowest values, and of steps with an awaited value. For
+    these rules, only the newest undamaged checkpoint of a step counts. The function also keeps
+    protected checkpoints, the newest undamaged checkpoint, and at least one verified checkpoint.
     """
     if section.keep_latest_k == 0:
         return []
@@ -116,13 +114,6 @@ def apply_retention(
     """Queue the deletion of the checkpoints that a job's retention settings no longer keep.
 
     The caller holds the job's lock and has stored its newest commit.
-
-    Args:
-        context: the server's context.
-        connection: a writing transaction.
-        job_id: the job.
-        section: checkpoint settings of the job.
-        measure: returns the values of `keep_best_metric`.
     """
     if section.keep_latest_k == 0:
         return
@@ -135,21 +126,19 @@ def apply_retention(
     metric = section.keep_best_metric if section.keep_best_k else None
     steps = {row.step for row in held.values()}
     measured = measure(connection, lineage, metric, steps) if metric else Measured()
-    going = deletable(
-        section,
-        [
-            Candidate(
-                id=row.id,
-                attempt=row.attempt,
-                step=row.step,
-                verified=row.verified,
-                protected=row.pinned_at is not None or row.id in needed,
-                value=measured.values.get(row.step),
-                awaited=row.step in measured.awaited,
-            )
-            for row in held.values()
-        ],
-    )
+    candidates = [
+        Candidate(
+            id=row.id,
+            attempt=row.attempt,
+            step=row.step,
+            verified=row.verified,
+            protected=row.pinned_at is not None or row.id in needed,
+            value=measured.values.get(row.step),
+            awaited=row.step in measured.awaited,
+        )
+        for row in held.values()
+    ]
+    going = deletable(section, candidates)
     if not going:
         return
     job = JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id))
@@ -198,24 +187,14 @@ def remove_with_job(
     for operation in operations_on(connection, [row.id for row in rows]).values():
         raise ConflictError(in_use(operation))
     cancel_looks(context, connection, operations.c.job_id == job.id, actor=actor)
-    return [
-        queue_operation(
-            context,
-            connection,
-            OperationTask(
-                kind=OperationKind.DELETE,
-                job_id=job.id,
-                root=root,
-                paths=tuple(sorted(row.path for row in rows if row.root == root)),
-                whole_job=True,
-            ),
-            job=job,
-            checkpoint_id=None,
-            actor=actor,
-            reason=f"{job.name} was deleted",
+    kind, reason, queued = OperationKind.DELETE, f"{job.name} was deleted", []
+    for root in sorted({row.root for row in rows}):
+        paths = tuple(sorted(row.path for row in rows if row.root == root))
+        task = OperationTask(kind=kind, job_id=job.id, root=root, paths=paths, whole_job=True)
+        queued.append(
+            queue_operation(context, connection, task, job=job, actor=actor, reason=reason)
         )
-        for root in sorted({row.root for row in rows})
-    ]
+    return queued
 
 
 def _remove(
@@ -229,21 +208,11 @@ def _remove(
 ) -> str:
     # One transaction writes mark and operation, so a mark without an operation cannot exist. From
     # here on no placement, fork, export or sample takes the checkpoint.
-    connection.execute(
-        update(checkpoints)
-        .where(checkpoints.c.id == checkpoint.id, checkpoints.c.deleting_since.is_(None))
-        .values(deleting_since=context.now())
-    )
-    cancel_looks(context, connection, operations.c.checkpoint_id == checkpoint.id, actor=actor)
-    task = OperationTask(
-        kind=OperationKind.DELETE, job_id=job.id, root=checkpoint.root, paths=(checkpoint.path,)
-    )
+    identifier, root, paths = checkpoint.id, checkpoint.root, (checkpoint.path,)
+    unmarked = (checkpoints.c.id == identifier) & checkpoints.c.deleting_since.is_(None)
+    connection.execute(update(checkpoints).where(unmarked).values(deleting_since=context.now()))
+    cancel_looks(context, connection, operations.c.checkpoint_id == identifier, actor=actor)
+    task = OperationTask(kind=OperationKind.DELETE, job_id=job.id, root=root, paths=paths)
     return queue_operation(
-        context,
-        connection,
-        task,
-        job=job,
-        checkpoint_id=checkpoint.id,
-        actor=actor,
-        reason=reason,
+        context, connection, task, job=job, actor=actor, reason=reason, checkpoint_id=identifier
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import ClassVar
 
 import orjson
-from sqlalchemy import Connection, Table, Text, and_, exists, func, or_, select, type_coerce
+from sqlalchemy import Connection, Text, exists, func, or_, select, type_coerce
 
-from server.core.database.rows import Checkpoint, CheckpointHead, JobHead, Operation, TypedRow
+from server.core.database.rows import Checkpoint, CheckpointHead, JobHead, Operation
 from server.core.database.tables import attempts, checkpoints, jobs, operations
 from server.core.errors import ConflictError, NotFoundError
 from server.core.lifecycle import lock_job
@@ -17,15 +15,6 @@ from server.jobs.operations.queries import open_operations
 from trainyard.protocol.operations import USES
 from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
-
-
-@dataclass(frozen=True, slots=True)
-class ForkedJob(TypedRow):
-    """A job that was forked from a checkpoint of another job."""
-
-    table: ClassVar[Table] = jobs
-    name: str
-    forked_from: str | None
 
 
 def lock_checkpoint(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
@@ -61,9 +50,8 @@ def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead,
 def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointHead) -> str | None:
     """Return the reason why a person may not delete a checkpoint; None if no guard forbids it.
 
-    The call runs in the transaction that marks the checkpoint as being deleted, under the job's
-    lock. Placement takes that lock too, so no attempt can start to load the checkpoint between
-    check and mark.
+    The caller holds the job's lock until it has marked the checkpoint. Placement takes that lock
+    too, so no attempt can start to load the checkpoint between check and mark.
     """
     identifier = checkpoint.id
     if checkpoint.pinned_at is not None:
@@ -72,19 +60,18 @@ def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointH
         return f"{identifier} is being loaded by an attempt; wait for its first step"
     if use := operations_on(connection, {identifier}).get(identifier):
         return in_use(use)
-    if other := _dependent_job(connection, {identifier}):
-        return f"{other.name} was forked from {identifier} and has saved no checkpoint yet"
+    if fork := _needed_by(connection, {identifier}):
+        return fork
     if job.state == JobState.SUCCEEDED or checkpoint.verified is False:
         return None
-    others = and_(
-        checkpoints.c.job_id == job.id,
-        checkpoints.c.id != identifier,
-        checkpoints.c.deleting_since.is_(None),
-        or_(checkpoints.c.verified.is_(None), checkpoints.c.verified.is_(True)),
+    table = checkpoints.c
+    others = select(func.count(), func.count().filter(table.verified)).where(
+        table.job_id == job.id,
+        table.id != identifier,
+        table.deleting_since.is_(None),
+        table.verified.is_not(False),
     )
-    total, verified = connection.execute(
-        select(func.count(), func.count().filter(checkpoints.c.verified)).where(others)
-    ).one()
+    total, verified = connection.execute(others).one()
     if total == 0:
         return (
             f"{identifier} is the last checkpoint of {job.name}, which is {job.state}; "
@@ -104,11 +91,8 @@ def protected(connection: Connection, ids: Collection[str]) -> set[str]:
 
 def operations_on(connection: Connection, ids: Collection[str]) -> dict[str, Operation]:
     """Return an open export or sample by checkpoint id; checkpoints without either are omitted."""
-    return {
-        row.checkpoint_id: row
-        for row in open_operations(connection, USES, operations.c.checkpoint_id.in_(ids))
-        if row.checkpoint_id is not None
-    }
+    found = open_operations(connection, USES, operations.c.checkpoint_id.in_(ids))
+    return {row.checkpoint_id: row for row in found if row.checkpoint_id is not None}
 
 
 def in_use(operation: Operation) -> str:
@@ -126,10 +110,8 @@ def refuse_while_needed(connection: Connection, job_id: str) -> None:
         ConflictError: a fork of the job has saved no checkpoint so far.
     """
     ids = connection.scalars(select(checkpoints.c.id).where(checkpoints.c.job_id == job_id)).all()
-    if other := _dependent_job(connection, ids):
-        raise ConflictError(
-            f"{other.name} was forked from {other.forked_from} and has saved no checkpoint yet"
-        )
+    if fork := _needed_by(connection, ids):
+        raise ConflictError(fork)
 
 
 def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
@@ -137,18 +119,15 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
 
     An attempt that has taken a step has finished the load of its checkpoint.
     """
-    loading = connection.scalars(
-        select(attempts.c.parent_checkpoint_id).where(
-            attempts.c.parent_checkpoint_id.in_(ids),
-            attempts.c.state.in_(sorted(LIVE_ATTEMPT_STATES)),
-            attempts.c.last_step <= attempts.c.start_step,
-        )
+    loading = select(attempts.c.parent_checkpoint_id).where(
+        attempts.c.parent_checkpoint_id.in_(ids),
+        attempts.c.state.in_(sorted(LIVE_ATTEMPT_STATES)),
+        attempts.c.last_step <= attempts.c.start_step,
     )
-    found = {str(identifier) for identifier in loading}
+    found = set(map(str, connection.scalars(loading)))
     # A launch names a checkpoint of its own job, or the origin of its fork.
     owners = {split_checkpoint_id(identifier)[0] for identifier in ids}
-    # Only one field of the JSON text is read, because an unreadable launch must not block commits
-    # of other jobs.
+    # Only one field is read, because an unreadable launch must not block commits of other jobs.
     launches = select(type_coerce(jobs.c.pending, Text)).where(
         jobs.c.pending.is_not(None), or_(jobs.c.id.in_(owners), jobs.c.forked_from.in_(ids))
     )
@@ -156,10 +135,12 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
     return found | {identifier for identifier in named if identifier in ids}
 
 
-def _dependent_job(connection: Connection, ids: Collection[str]) -> ForkedJob | None:
-    """Return a job that was forked from one of the checkpoints and has not saved yet."""
+def _needed_by(connection: Connection, ids: Collection[str]) -> str | None:
+    """Return the reason why a fork still needs one of the checkpoints; None without such a fork."""
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
-    query = ForkedJob.select().where(
+    query = select(jobs.c.name, jobs.c.forked_from).where(
         jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved
     )
-    return ForkedJob.one_or_none(connection, query.limit(1))
+    for name, origin in connection.execute(query.limit(1)):
+        return f"{name} was forked from {origin} and has saved no checkpoint yet"
+    return None

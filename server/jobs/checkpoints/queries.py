@@ -63,7 +63,7 @@ class DetailedCheckpoint(ListedCheckpoint):
 def list_checkpoints(
     context: Context, job_id: str, *, after: str | None = None, limit: int = 50
 ) -> list[CheckpointView]:
-    """Return at most `limit` checkpoints of a job, newest first, from behind the id `after`.
+    """Return at most `limit` checkpoints of a job, newest first, that follow the id `after`.
 
     Raises:
         NotFoundError: there is no such job.
@@ -104,14 +104,11 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
 
 def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
     """Return the jobs that were forked from a checkpoint, oldest first."""
-    rows = connection.execute(
-        select(jobs.c.id, jobs.c.name, jobs.c.fork_parts)
-        .where(jobs.c.forked_from == checkpoint_id)
-        .order_by(jobs.c.id)
-        .limit(MAX_DESCENDANTS)
-    )
+    columns = (jobs.c.id, jobs.c.name, jobs.c.fork_parts)
+    query = select(*columns).where(jobs.c.forked_from == checkpoint_id).order_by(jobs.c.id)
     return tuple(
-        DescendantView(job_id=row.id, name=row.name, parts=tuple(row.fork_parts)) for row in rows
+        DescendantView(job_id=job_id, name=name, parts=tuple(parts))
+        for job_id, name, parts in connection.execute(query.limit(MAX_DESCENDANTS))
     )
 
 
@@ -122,8 +119,8 @@ def _failed_deletions(
     marked = [row.id for row in rows if row.deleting_since is not None]
     if not marked:
         return {}
-    of_these = operations.c.checkpoint_id.in_(marked)
-    found = open_operations(connection, {OperationKind.DELETE}, of_these)
+    mine = operations.c.checkpoint_id.in_(marked)
+    found = open_operations(connection, {OperationKind.DELETE}, mine)
     return {row.checkpoint_id: row.failing for row in found}
 
 

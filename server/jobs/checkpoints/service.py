@@ -31,14 +31,8 @@ def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
-        return queue_on(
-            context,
-            connection,
-            job=job,
-            checkpoint=checkpoint,
-            kind=OperationKind.VERIFY,
-            actor=actor,
-        )
+        kind = OperationKind.VERIFY
+        return queue_on(context, connection, job=job, checkpoint=checkpoint, kind=kind, actor=actor)
 
 
 def queue_on(
@@ -53,29 +47,16 @@ def queue_on(
     **wanted: ExportTask | SampleTask,
 ) -> str:
     """Queue an operation on a checkpoint, and return the operation's id; the job is locked."""
-    task = OperationTask.model_validate(
-        {
-            "kind": kind,
-            "job_id": job.id,
-            "root": checkpoint.root,
-            "paths": (checkpoint.path,),
-            "checkpoint": ResumePoint(
-                checkpoint_id=checkpoint.id,
-                path=checkpoint.path,
-                step=checkpoint.step,
-                metadata_digest=checkpoint.metadata_digest,
-            ),
-            **wanted,
-        }
-    )
-    return queue_operation(
-        context,
-        connection,
-        task,
-        job=job,
+    point = ResumePoint(
         checkpoint_id=checkpoint.id,
-        actor=actor,
-        reason=reason,
+        path=checkpoint.path,
+        step=checkpoint.step,
+        metadata_digest=checkpoint.metadata_digest,
+    )
+    given = {"kind": kind, "job_id": job.id, "root": checkpoint.root, "paths": (checkpoint.path,)}
+    task = OperationTask.model_validate({**given, "checkpoint": point, **wanted})
+    return queue_operation(
+        context, connection, task, job=job, actor=actor, reason=reason, checkpoint_id=checkpoint.id
     )
 
 
@@ -90,20 +71,12 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor)
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         if (checkpoint.pinned_at is not None) == pinned:
             return
-        values = {
-            "pinned_at": context.now() if pinned else None,
-            "pinned_by": actor.name if pinned else None,
-        }
-        connection.execute(
-            update(checkpoints).where(checkpoints.c.id == checkpoint_id).values(values)
-        )
-        event = NewEvent(
-            CheckpointPinned(checkpoint_id=checkpoint_id, pinned=pinned),
-            actor,
-            Subject(job.id),
-            f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}",
-        )
-        append_event(context, connection, event)
+        at, by = (context.now(), actor.name) if pinned else (None, None)
+        mine = update(checkpoints).where(checkpoints.c.id == checkpoint_id)
+        connection.execute(mine.values(pinned_at=at, pinned_by=by))
+        data = CheckpointPinned(checkpoint_id=checkpoint_id, pinned=pinned)
+        message = f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}"
+        append_event(context, connection, NewEvent(data, actor, Subject(job.id), message))
 
 
 def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: Actor) -> str:
@@ -118,11 +91,9 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
-        wanted = _export_task(
-            context, submitted_spec(connection, job.id), checkpoint=checkpoint, request=request
-        )
-        # Two jobs may export to one folder, and the locks of the two jobs would not exclude each
-        # other.
+        spec = submitted_spec(connection, job.id)
+        wanted = _export_task(context, spec, checkpoint=checkpoint, request=request)
+        # Another job may export to the same folder, so the lock of this job is not enough.
         context.database.lock_events(connection)
         for other in open_operations(connection, {OperationKind.EXPORT}):
             export, same = other.task.export, other.checkpoint_id == checkpoint_id
@@ -131,15 +102,14 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
                     f"operation {other.id} writes another export to {wanted.place} and is "
                     f"{other.state}; name another folder"
                 )
-        kind, reason = OperationKind.EXPORT, f"as {wanted.dtype} to {wanted.place}"
         return queue_on(
             context,
             connection,
             job=job,
             checkpoint=checkpoint,
-            kind=kind,
+            kind=OperationKind.EXPORT,
             actor=actor,
-            reason=reason,
+            reason=f"as {wanted.dtype} to {wanted.place}",
             export=wanted,
         )
 
@@ -162,17 +132,15 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
                 f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
                 "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
             )
-        wanted = SampleTask(spec=spec, **request.model_dump())
-        kind, reason = OperationKind.SAMPLE, f"{request.max_tokens} tokens"
         return queue_on(
             context,
             connection,
             job=job,
             checkpoint=checkpoint,
-            kind=kind,
+            kind=OperationKind.SAMPLE,
             actor=actor,
-            reason=reason,
-            sample=wanted,
+            reason=f"{request.max_tokens} tokens",
+            sample=SampleTask(spec=spec, **request.model_dump()),
         )
 
 
@@ -204,7 +172,6 @@ def _export_task(
 
 
 def _refuse_program(checkpoint: Checkpoint, spec: JobSpec) -> None:
-    """Reject a checkpoint of a program, because only the program knows the model."""
     if spec.program is not None:
         raise ConflictError(
             f"{checkpoint.id} was saved by a program (program.command): only the program knows "
@@ -213,8 +180,6 @@ def _refuse_program(checkpoint: Checkpoint, spec: JobSpec) -> None:
 
 
 def _check_whole(checkpoint: Checkpoint) -> None:
-    """Reject a checkpoint that failed its verification."""
     if checkpoint.verified is False:
-        found = checkpoint.verification
-        fault = found.fault if found is not None else "unknown"
+        fault = checkpoint.verification.fault if checkpoint.verification else "unknown"
         raise ConflictError(f"{checkpoint.id} is damaged ({fault}): choose another one")
