@@ -30,28 +30,15 @@ def find_fallback(
 ) -> Fallback | None:
     """Mark the parent checkpoint if its damage is proved, and return a replacement.
 
-    Returns:
-        The replacement; None if the attempt did not fail while it loaded its parent checkpoint.
+    The result is None if the attempt did not fail while it loaded its parent checkpoint. The damage
+    is stored like the result of a verification, unless the catalog has recorded it already.
     """
     attempt, load = launch.attempt, failure.load if failure is not None else None
     if failure is None or load is None or load.checkpoint_id != attempt.parent_checkpoint_id:
         return None
     if load.fault is None:
         return Fallback(damaged=None, named=attempt.parent_named, replacement=load.checkpoint_id)
-    _mark(context, connection, launch=launch, failure=failure)
-    parent = parent_checkpoint(connection, launch.job.id)  # without the checkpoint just marked
-    return Fallback(
-        damaged=load.checkpoint_id,
-        named=attempt.parent_named,
-        replacement=parent.id if parent.usable else None,
-    )
-
-
-def _mark(context: Context, connection: Connection, *, launch: Launch, failure: Failure) -> None:
-    """Store the damage as a verification would, unless the catalog has recorded it already."""
-    load, now = failure.load, context.now()
-    assert load is not None
-    assert load.fault is not None
+    now = context.now()
     found = Verification(ok=False, at=now, fault=load.fault, message=failure.message[:2000])
     marked = connection.execute(
         update(checkpoints)
@@ -66,6 +53,9 @@ def _mark(context: Context, connection: Connection, *, launch: Launch, failure: 
             f"{load.checkpoint_id} cannot be loaded: {load.fault}: {failure.message}",
         )
         append_event(context, connection, event)
+    parent = parent_checkpoint(connection, launch.job.id)  # without the checkpoint just marked
+    replacement = parent.id if parent.usable else None
+    return Fallback(damaged=load.checkpoint_id, named=attempt.parent_named, replacement=replacement)
 
 
 def find_rollback(
@@ -85,36 +75,21 @@ def find_rollback(
     )
 
 
-def append_rollback(
-    context: Context,
-    connection: Connection,
-    *,
-    launch: Launch,
-    rollback: Rollback,
-    failure: Failure,
-) -> None:
-    """Append the event of a queued rollback."""
+def rolled_back(launch: Launch, rollback: Rollback, failure: Failure) -> NewEvent:
+    """Return the event of a queued rollback."""
     start, end = rollback.window
     if launch.job.spec.program is None:
         then = f"{end - start} sequences, [{start}, {end}), are left out from now on"
     else:  # a program has no data positions, so its windows are steps
         then = f"the same in steps {start + 1} to {end} ends the job"
-    event = NewEvent(
-        RolledBack(
-            checkpoint_id=rollback.checkpoint_id,
-            step=rollback.step,
-            window=rollback.window,
-            reason=failure.reason,
-        ),
-        SERVER,
-        launch.subject,
-        f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: {then}",
-    )
-    append_event(context, connection, event)
+    origin, step, reason = rollback.checkpoint_id, rollback.step, failure.reason
+    data = RolledBack(checkpoint_id=origin, step=step, window=rollback.window, reason=reason)
+    message = f"Back to step {step} ({origin}) after {reason}: {then}"
+    return NewEvent(data, SERVER, launch.subject, message)
 
 
 def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Windows]:
-    """Return the windows that each job's newest attempt skips; unstarted jobs are omitted."""
+    """Return the windows that the newest attempt of each job skips, except for unstarted jobs."""
     newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
     query = select(jobs.c.id, attempts.c.skip).join(attempts, newest)
     return dict(connection.execute(query.where(jobs.c.id.in_(job_ids))).all())
@@ -125,9 +100,9 @@ def windows_left_out(
 ) -> Windows:
     """Return all windows of the data stream that a new attempt skips.
 
-    The result has all windows of the attempt's checkpoint. Windows of the previous attempt and of
-    the launch are included only if they start at or after the checkpoint's position, because
-    earlier data has been trained on.
+    The result has all windows of the attempt's checkpoint. A window of the previous attempt or of
+    the launch is left out if it starts before the checkpoint's position, because the job has
+    trained on that data.
     """
     wanted = [*previous, *pending.skip]
     if not wanted:

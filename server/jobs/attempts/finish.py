@@ -13,18 +13,18 @@ from server.core.context import Context
 from server.core.database.rows import AttemptNode
 from server.core.database.tables import attempt_nodes, attempts, requests
 from server.core.errors import UnreadableError
-from server.core.events.store import NewEvent
+from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.core.subject import SERVER, Actor
-from server.jobs.attempts.earlier_checkpoint import append_rollback, find_fallback, find_rollback
+from server.jobs.attempts.earlier_checkpoint import find_fallback, find_rollback, rolled_back
 from server.jobs.attempts.launch import (
     Launch,
     effective_spec,
     failures_in_a_row,
-    gets_further,
     newest_saved_step,
     read_launch,
     release_spares,
+    runs_program,
     settle,
 )
 from server.jobs.attempts.recovery import queue_recovery
@@ -72,8 +72,8 @@ def end_nodes(
     """End shares of an attempt; the end of the last share ends the attempt.
 
     The caller holds the job's lock. The first failure of a share fails the attempt, and the server
-    then orders the other nodes to end. The end of a lost share only frees its slots, because the
-    attempt may have ended before.
+    then orders the other nodes to end. If the attempt has ended before a lost share, the end of the
+    share only frees its slots.
 
     Raises:
         IllegalMoveError: a share has ended already.
@@ -104,10 +104,10 @@ def end_nodes(
 def lose_node(
     context: Context, connection: Connection, *, attempt_id: str, failure: Failure, actor: Actor
 ) -> None:
-    """Mark a silent share as lost, so that its attempt ends without it.
+    """Mark a silent share as lost, so that its attempt can end before the share.
 
-    The caller holds the job's lock. The failure is `node_lost`, and the share keeps its slots until
-    its end is proved (docs/lifecycle-sizes.md, 51).
+    The caller holds the job's lock. The failure is `node_lost`. The share keeps its slots until its
+    end is proved (docs/lifecycle-sizes.md, 51).
     """
     lost = update(attempt_nodes).where(
         attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node == failure.node
@@ -134,11 +134,11 @@ def order(
     """Order an attempt's nodes to end their shares, and end unclaimed shares immediately.
 
     While a share is unclaimed, no rank trains and there is nothing to save. So even a stop then
-    cancels the claimed shares.
+    cancels the claimed shares. The caller holds the job's lock.
 
     Args:
         context: the server's context.
-        connection: a transaction that holds the job's lock.
+        connection: a writing transaction.
         launch: the attempt, which has not ended.
         desired: `stop` or `cancel`.
         actor: who gives the order.
@@ -147,16 +147,14 @@ def order(
         goes_on: whether the job continues on other nodes after a stop.
         lost: the steps that a cancel loses, as text.
     """
-    unclaimed = launch.unclaimed
-    cancelled = launch.attempt.desired == DesiredState.CANCEL  # a cancel never becomes a stop
-    effective = DesiredState.CANCEL if unclaimed or cancelled else desired
     attempt = launch.attempt
-    connection.execute(
-        update(attempts)
-        .where(attempts.c.id == attempt.id)
-        .values(desired=effective.value, ordered_at=context.now())
-    )
-    stopping = [] if attempt.state == AttemptState.STOPPING else [AttemptState.STOPPING]
+    unclaimed = [node for node in launch.nodes if node.state == AttemptNodeState.PLACED]
+    cancelled = attempt.desired == DesiredState.CANCEL  # a cancel never becomes a stop
+    effective = DesiredState.CANCEL if unclaimed or cancelled else desired
+    ordered = {"desired": effective.value, "ordered_at": context.now()}
+    connection.execute(update(attempts).where(attempts.c.id == attempt.id).values(ordered))
+    if attempt.state != AttemptState.STOPPING:
+        moves = [*moves, attempt_to(attempt.id, AttemptState.STOPPING)]
     stop = desired == DesiredState.STOP
     event = NewEvent(
         StopRequested(reason=reason, goes_on=goes_on)
@@ -166,7 +164,7 @@ def order(
         launch.subject,
         f"{'Save and leave' if stop else 'Leave now'}{': ' if reason else ''}{reason}",
     )
-    move(context, connection, event, *moves, *(attempt_to(attempt.id, state) for state in stopping))
+    move(context, connection, event, *moves)
     if unclaimed:
         outcome = AttemptOutcome.STOPPED if stop else AttemptOutcome.CANCELLED
         ends = [NodeEnd(node.node, outcome, None) for node in unclaimed]
@@ -183,9 +181,8 @@ def preempt(
     launch = read_launch(connection, attempt_id)
     if launch.attempt.desired != DesiredState.RUN or not launch.live:
         return
-    connection.execute(
-        update(attempts).where(attempts.c.id == attempt_id).values(preempted=because)
-    )
+    preempted = update(attempts).where(attempts.c.id == attempt_id)
+    connection.execute(preempted.values(preempted=because))
     order(
         context,
         connection,
@@ -221,25 +218,15 @@ def _end_node(
         launch.subject.on(end.node),
         f"the share of {end.node} {end.outcome}{detail}",
     )
-    move(
-        context,
-        connection,
-        event,
-        node_to(
-            launch.attempt.id,
-            end.node,
-            AttemptNodeState.ENDED,
-            **ending,
-        ),
-    )
+    ended = node_to(launch.attempt.id, end.node, AttemptNodeState.ENDED, **ending)
+    move(context, connection, event, ended)
     settle(context, connection, launch=launch, share=share)
 
 
 def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:
     job, attempt = launch.job, launch.attempt
-    ends = [NodeEnd(n.node, _outcome(n), n.failure) for n in launch.nodes]
     outcome, failure = verdict(
-        ends,
+        [NodeEnd(n.node, _outcome(n), n.failure) for n in launch.nodes],
         first_failure=attempt.failure,
         desired=job.desired,
         preempted=attempt.preempted,
@@ -248,27 +235,21 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     )
     if failure is not None:
         failure = explained(connection, failure, launch.nodes)
-    now = context.now()
+    step = attempt.last_step
+    words = f" at step {step}" if step or not runs_program(job) else ""
+    words += f": {failure.reason}" if failure else ""  # the job's event has the whole text
     event = NewEvent(
         AttemptEnded(outcome=outcome, failure=_brief(failure)),
         SERVER,
         launch.subject,
-        f"Attempt {attempt.number} {outcome}{launch.step_words}"
-        + (f": {failure.reason}" if failure else ""),  # the job's event has the whole text
+        f"Attempt {attempt.number} {outcome}{words}",
     )
-    move(
-        context,
-        connection,
-        event,
-        attempt_to(
-            attempt.id,
-            AttemptState.ENDED,
-            outcome=outcome.value,
-            failure=failure,
-            ended_at=now,
-        ),
-    )
-    _answer_what_is_left(connection, attempt.id, attempt.last_step)
+    values = {"outcome": outcome.value, "failure": failure, "ended_at": context.now()}
+    move(context, connection, event, attempt_to(attempt.id, AttemptState.ENDED, **values))
+    message = "the attempt ended before it was done"
+    open_requests = (requests.c.attempt_id == attempt.id) & requests.c.answer.is_(None)
+    answer = RequestAnswer(ok=False, message=message, step=step)
+    connection.execute(update(requests).where(open_requests).values(answer=answer))
     rollback = find_rollback(connection, launch, failure)
     try:
         spec = effective_spec(connection, attempt.id)
@@ -280,11 +261,13 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     except UnreadableError as error:  # no launch can follow, but the attempt must still end
         cause = f"{failure.reason}: {failure.message}; " if failure is not None else ""
         follow = FollowUp(JobState(outcome.value), reason=f"{cause}{error}")
-    if not _is_replaced(follow, failure):
+    retried = follow.pending is not None and follow.pending.cause == AttemptCause.RETRY
+    # A spare node does not replace a lost node after a pause, because it would idle for minutes.
+    if not (retried and _is_lost(failure) and follow.delay_seconds == 0):
         release_spares(context, connection, launch)
     _move_job(context, connection, launch, follow)
     if failure is not None and rollback is not None and follow.rolls_back:
-        append_rollback(context, connection, launch=launch, rollback=rollback, failure=failure)
+        append_event(context, connection, rolled_back(launch, rollback, failure))
 
 
 def _follow_up(
@@ -298,6 +281,8 @@ def _follow_up(
 ) -> FollowUp:
     job, attempt = launch.job, launch.attempt
     saved = newest_saved_step(connection, attempt.id)
+    begins_again = spec.program is not None and spec.program.resume == "never"
+    saved_later = saved is not None and saved > attempt.start_step and not begins_again
     return follow_up(
         outcome,
         failure,
@@ -317,20 +302,11 @@ def _follow_up(
         retry=spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=failures_in_a_row(connection, launch, failure),
-        gets_further=not attempt.is_over_time or gets_further(spec, attempt, saved),
+        gets_further=not attempt.is_over_time or saved_later,
         at_once=attempt.preempted is not None
         or any(node.lost_at for node in launch.nodes)
         or (_is_lost(failure) and bool(launch.spares) and attempt.last_step > attempt.start_step),
     )
-
-
-def _is_replaced(follow: FollowUp, failure: Failure | None) -> bool:
-    """Return whether the next attempt replaces a lost node with a spare node.
-
-    The node is not replaced after a pause, because spare nodes would then idle for minutes.
-    """
-    again = follow.pending is not None and follow.pending.cause == AttemptCause.RETRY
-    return again and _is_lost(failure) and follow.delay_seconds == 0
 
 
 def _is_lost(failure: Failure | None) -> bool:
@@ -344,12 +320,11 @@ def _outcome(share: AttemptNode) -> AttemptOutcome:
 
 def _move_job(context: Context, connection: Connection, launch: Launch, follow: FollowUp) -> None:
     job, now = launch.job, context.now()
-    progress = job.progress.model_copy(update={"phase": None, "seconds_left": None})
     common: dict[str, Any] = {
         "reason": follow.shown,
         "pending": follow.pending,
         "desired": DesiredState.RUN.value if follow.pending else job.desired,
-        "progress": progress,
+        "progress": job.progress.model_copy(update={"phase": None, "seconds_left": None}),
     }
     if follow.pending is None:
         event = NewEvent(
@@ -363,7 +338,6 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
     not_before = now + timedelta(seconds=follow.delay_seconds) if follow.delay_seconds else None
     layout = follow.pending.layout
     resources = follow.pending.overrides.apply(job.spec).resources
-    used = job.retries_used + 1 if follow.uses_retry else job.retries_used
     event = NewEvent(
         Queued(cause=follow.pending.cause, not_before=not_before, reason=follow.reason),
         SERVER,
@@ -375,7 +349,7 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
         JobState.QUEUED,
         queued_at=now,
         not_before=not_before,
-        retries_used=used,
+        retries_used=job.retries_used + follow.uses_retry,
         priority=resources.priority,
         world_size=layout.world_size,
         min_world_size=resources.min_world_size,
@@ -384,15 +358,6 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
         **common,
     )
     move(context, connection, event, queued)
-
-
-def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> None:
-    answer = RequestAnswer(ok=False, message="the attempt ended before it was done", step=step)
-    connection.execute(
-        update(requests)
-        .where(requests.c.attempt_id == attempt_id, requests.c.answer.is_(None))
-        .values(answer=answer)
-    )
 
 
 def _brief(failure: Failure | None) -> Failure | None:

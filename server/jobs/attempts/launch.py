@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import (
-    BindParameter,
-    Connection,
-    bindparam,
-    delete,
-    exists,
-    func,
-    select,
-    type_coerce,
-    update,
-)
+from sqlalchemy import Connection, bindparam, delete, exists, func, select, type_coerce, update
 
 from server.cluster.projects.usage import EndedShare, settle_share
 from server.core.context import Context
@@ -42,25 +32,14 @@ class Launch:
     job: Job
     attempt: Attempt
     nodes: Sequence[AttemptNode]
-    """The attempt's shares with ranks."""
+    """Shares with ranks."""
     spares: Sequence[AttemptNode]
-    """The attempt's shares on spare nodes."""
+    """Shares on spare nodes."""
 
     @property
     def subject(self) -> Subject:
         """The subject of the attempt's events."""
         return Subject(self.job.id, attempt=self.attempt.number)
-
-    @property
-    def step_words(self) -> str:
-        """The last step as text; empty if a program has reported no step."""
-        step = self.attempt.last_step
-        return f" at step {step}" if step or not runs_program(self.job) else ""
-
-    @property
-    def unclaimed(self) -> list[AttemptNode]:
-        """Shares without a claim."""
-        return [node for node in self.nodes if node.state == AttemptNodeState.PLACED]
 
     @property
     def live(self) -> list[AttemptNode]:
@@ -69,17 +48,15 @@ class Launch:
         return [node for node in self.nodes if node.state != ended and node.lost_at is None]
 
 
-# Queries for each claim and each end. They are built once, because building a query takes longer
-# than running it.
-_OF_ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
+# Statements are built once, because building a statement takes longer than running it.
 _ATTEMPTS_AND_JOBS = (
     select(*Attempt.columns(), *Job.columns())
     .join_from(attempts, jobs, jobs.c.id == attempts.c.job_id)
-    .where(attempts.c.id.in_(_OF_ATTEMPTS))
+    .where(attempts.c.id.in_(bindparam("attempt_ids", expanding=True)))
 )
 _SHARES = (
     AttemptNode.select()
-    .where(attempt_nodes.c.attempt_id.in_(_OF_ATTEMPTS))
+    .where(attempt_nodes.c.attempt_id.in_(bindparam("attempt_ids", expanding=True)))
     .order_by(attempt_nodes.c.node_rank)
 )
 
@@ -91,21 +68,17 @@ def read_launch(connection: Connection, attempt_id: str) -> Launch:
 
 def read_launches(connection: Connection, attempt_ids: Sequence[str]) -> Mapping[str, Launch]:
     """Read attempts by id, in two queries; unknown attempts are omitted."""
-    given = {"attempt_ids": attempt_ids}
-    of_job = len(Attempt.columns())
-    rows = [
-        (Attempt(*row[:of_job]), Job(*row[of_job:]))
-        for row in connection.execute(_ATTEMPTS_AND_JOBS, given).all()
-    ]
-    ranks: defaultdict[str, list[AttemptNode]] = defaultdict(list)
-    spares: defaultdict[str, list[AttemptNode]] = defaultdict(list)
+    given, of_job = {"attempt_ids": attempt_ids}, len(Attempt.columns())
+    rows = connection.execute(_ATTEMPTS_AND_JOBS, given).all()
+    shares: defaultdict[tuple[str, bool], list[AttemptNode]] = defaultdict(list)
     for share in AttemptNode.all(connection, _SHARES, given):
-        of_kind = spares if share.state == AttemptNodeState.SPARE else ranks
-        of_kind[share.attempt_id].append(share)
-    return {
-        attempt.id: Launch(job, attempt, ranks[attempt.id], spares[attempt.id])
-        for attempt, job in rows
-    }
+        shares[share.attempt_id, share.state == AttemptNodeState.SPARE].append(share)
+    launches = {}
+    for row in rows:
+        attempt, job = Attempt(*row[:of_job]), Job(*row[of_job:])
+        nodes, spares = shares[attempt.id, False], shares[attempt.id, True]
+        launches[attempt.id] = Launch(job, attempt, nodes, spares)
+    return launches
 
 
 def settle(context: Context, connection: Connection, *, launch: Launch, share: AttemptNode) -> None:
@@ -136,10 +109,9 @@ def release_spares(
     *,
     nodes: Collection[str] | None = None,
 ) -> None:
-    """Release the named spare nodes of an attempt, or all of its spare nodes.
+    """Release spare nodes of an attempt (default: all of them); the caller holds the job's lock.
 
-    The caller holds the job's lock. The shares of the spare nodes are deleted, because the attempt
-    may reserve the same nodes again.
+    The shares of these nodes are deleted, because the attempt may reserve the same nodes again.
     """
     released = [spare for spare in launch.spares if nodes is None or spare.node in nodes]
     if not released:
@@ -155,13 +127,13 @@ def release_spares(
 
 
 def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> None:
-    """Release the spare nodes that a queued, locked job keeps to replace a lost node."""
+    """Release the spare nodes that a queued job keeps to replace a lost node; the job is locked."""
     if job.spare_slots:
         release_spares(context, connection, newest_launch(connection, job.id))
 
 
 def locked_share(connection: Connection, attempt_id: str, node: str) -> AttemptNode | None:
-    """Lock the job of an attempt, and return a node's share; None if job or share is gone."""
+    """Lock the job of an attempt, and return a node's share; None if either is gone."""
     try:
         lock_job_of(connection, attempt_id)
     except NotFoundError:
@@ -188,23 +160,16 @@ def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
         UnreadableError: another version stored the spec or the overrides.
     """
     columns = (jobs.c.id, jobs.c.spec, attempts.c.overrides, attempts.c.device, attempts.c.layout)
-    row = connection.execute(
-        select(*columns)
-        .join(attempts, attempts.c.job_id == jobs.c.id)
-        .where(attempts.c.id == attempt_id)
-    ).one()
+    query = select(*columns).join(attempts, attempts.c.job_id == jobs.c.id)
+    row = connection.execute(query.where(attempts.c.id == attempt_id)).one()
     overrides = row.overrides.read(f"overrides of attempt {attempt_id}")
     return resolved(overrides.apply(row.spec.read(f"spec of job {row.id}")), row.device, row.layout)
 
 
 def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
     """Return the id of a job's newest attempt; None before the first attempt."""
-    return connection.scalar(
-        select(attempts.c.id)
-        .where(attempts.c.job_id == job_id)
-        .order_by(attempts.c.number.desc())
-        .limit(1)
-    )
+    mine = select(attempts.c.id).where(attempts.c.job_id == job_id)
+    return connection.scalar(mine.order_by(attempts.c.number.desc()).limit(1))
 
 
 def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
@@ -213,19 +178,16 @@ def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure |
     The count starts at the newest attempt that a person started. After a launch that was put back,
     only consecutive put-backs count, because the pause depends only on them.
     """
-    job, newest = launch.job.id, launch.attempt.number
+    mine, newest = attempts.c.job_id == launch.job.id, launch.attempt.number
     of_a_person = (attempts.c.cause != AttemptCause.RETRY, attempts.c.actor != SCHEDULER.name)
-    started = connection.scalar(
-        select(func.max(attempts.c.number)).where(attempts.c.job_id == job, *of_a_person)
-    )
-    first = started or newest
+    started = select(func.max(attempts.c.number)).where(mine, *of_a_person)
+    first = connection.scalar(started) or newest
     if failure is None or not failure.free_retry:
         return newest - first + 1
-    # The failure is not validated, because a failure that another version wrote must not end the
-    # job.
+    # The failures are not validated, because another version may have stored an unreadable one.
     before = connection.scalars(
         select(type_coerce(attempts.c.failure, Json))
-        .where(attempts.c.job_id == job, attempts.c.number.between(first, newest - 1))
+        .where(mine, attempts.c.number.between(first, newest - 1))
         .order_by(attempts.c.number.desc())
         .limit(MAX_PUT_BACKS)
     )
@@ -247,8 +209,7 @@ def runs_program(job: Job) -> bool:
 def begun_before(connection: Connection, attempt: Attempt) -> bool:
     """Return whether ranks of an earlier attempt of the job have started.
 
-    Ranks that ended before a report showed them as running appear only in the exit record of their
-    share.
+    Ranks that ended before the first report on them appear only in the exit record of their share.
     """
     ranks = text_of(connection, attempt_nodes.c.exit, "ranks")
     ended = exists().where(attempt_nodes.c.attempt_id == attempts.c.id, ranks != "[]")
@@ -289,15 +250,3 @@ def newest_saved_step(connection: Connection, attempt_id: str) -> int | None:
     newest = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt_id)
     saved: int | None = connection.scalar(newest)
     return saved
-
-
-def gets_further(spec: JobSpec, attempt: Attempt, saved: int | None) -> bool:
-    """Return whether the next attempt starts at a later step than this attempt.
-
-    Args:
-        spec: the effective spec.
-        attempt: the attempt.
-        saved: step of the attempt's newest committed checkpoint.
-    """
-    begins_again = spec.program is not None and spec.program.resume == "never"
-    return saved is not None and saved > attempt.start_step and not begins_again

@@ -26,15 +26,8 @@ class AttemptKey(TypedRow):
     id: str
     number: int
     parent_checkpoint_id: str | None
-    """Parent checkpoint of the attempt. A checkpoint of another job is not part of the lineage."""
+    """Parent checkpoint of the attempt; None if the checkpoint belongs to another job."""
     start_step: int
-
-    def within(self, job_id: str) -> AttemptKey:
-        """Return the key, without its parent checkpoint if that belongs to another job."""
-        parent = self.parent_checkpoint_id
-        if parent is None or split_checkpoint_id(parent)[0] == job_id:
-            return self
-        return replace(self, parent_checkpoint_id=None)
 
 
 @dataclass(frozen=True)
@@ -48,9 +41,7 @@ class Segment:
 
     def between(self, first: int, last: int) -> Segment:
         """Return the part of the segment that lies within `first..last`."""
-        return Segment(
-            self.attempt_id, self.number, max(self.after, first - 1), min(self.until, last)
-        )
+        return replace(self, after=max(self.after, first - 1), until=min(self.until, last))
 
 
 @dataclass(frozen=True)
@@ -63,8 +54,7 @@ class Lineage:
     def holds(self, *, number: int, step: int) -> bool:
         """Return whether attempt `number` at `step` belongs to this lineage.
 
-        The start state of an attempt counts as its own, because the attempt may have saved it
-        again.
+        An attempt's start state counts, because the attempt may have saved that state again.
         """
         return any(
             segment.number == number and max(segment.after, 0) <= step <= segment.until
@@ -98,7 +88,10 @@ def attempts_of_jobs(
     query = AttemptKey.select().add_columns(attempts.c.job_id)
     found: dict[str, dict[int, AttemptKey]] = {job_id: {} for job_id in job_ids}
     for *values, job_id in connection.execute(query.where(attempts.c.job_id.in_(job_ids))):
-        key = AttemptKey(*values).within(job_id)
+        key = AttemptKey(*values)
+        parent = key.parent_checkpoint_id
+        if parent is not None and split_checkpoint_id(parent)[0] != job_id:
+            key = replace(key, parent_checkpoint_id=None)
         found[job_id][key.number] = key
     return found
 
@@ -106,9 +99,8 @@ def attempts_of_jobs(
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:
     """Return the lineage that ends in attempt `number` (default: the newest).
 
-    Each attempt started from a checkpoint of an earlier attempt. Only the steps of the earlier
-    attempt up to this checkpoint belong to the lineage. A job without attempts has an empty
-    lineage.
+    The steps of an earlier attempt belong to the lineage up to the checkpoint that the next attempt
+    loaded. A job without attempts has an empty lineage.
     """
     current = keys.get(max(keys, default=0) if number is None else number)
     until = NEVER

@@ -27,9 +27,9 @@ def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -
     """Return the action that helps after the newest attempt failed; None if it did not fail.
 
     A failure caused by settings and data repeats at the same step of a resume. The action is then a
-    fork with another setting from the newest usable checkpoint before that step, or a new job if
-    there is no such checkpoint. A failure of packed code needs a new job. After all other failures
-    the job is resumed.
+    fork with another setting from the newest usable checkpoint before that step. Without such a
+    checkpoint, and after a failure of packed code, the action is a new job. Otherwise it is a
+    resume.
     """
     if job.state != JobState.FAILED or attempt is None or attempt.failure is None:
         return None
@@ -46,21 +46,17 @@ def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -
     if origin.id is None or (origin.step == 0 and job.forked_from is None):
         text = f"{why} No checkpoint lies between step 0 and the failure: submit a new job."
         return NextAction(verb="submit", text=text, field=field, setting=setting)
+    text, step = f"{why} Fork step {origin.step:,} with another {field}.", origin.step
     return NextAction(
-        verb="fork",
-        text=f"{why} Fork step {origin.step:,} with another {field}.",
-        field=field,
-        setting=setting,
-        checkpoint_id=origin.id,
-        step=origin.step,
+        verb="fork", text=text, field=field, setting=setting, checkpoint_id=origin.id, step=step
     )
 
 
 def _latest(spec: JobSpec, failure: Failure) -> int:
     """Return the step before which a fork must start to avoid the failure.
 
-    The loss of a step depends on the weights before it, so the new setting must apply earlier. The
-    guard against spikes needs some losses first, and a rollback needs an earlier checkpoint.
+    The new setting must apply before the failed step, because the weights before a step determine
+    its loss. The guard against spikes also needs `WARM_UP` logged losses.
     """
     before = failure.step or 0
     if failure.reason != FailureReason.LOSS_SPIKE:

@@ -9,16 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    BindParameter,
-    Connection,
-    Select,
-    Table,
-    bindparam,
-    literal,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Select, Table, bindparam, literal, select, update
 
 from server.cluster.nodes.drain import cordon_by_server
 from server.cluster.nodes.health import clock_is_wrong, device_faults
@@ -66,10 +57,9 @@ class _Before(TypedRow):
 
 
 # Statements are built once, as in `server.jobs.attempts.reports`.
-_OF_NODES: BindParameter[Sequence[str]] = bindparam("of_nodes", expanding=True)
 _BEFORE = (
     _Before.select()
-    .where(nodes.c.name.in_(_OF_NODES))
+    .where(nodes.c.name.in_(bindparam("of_nodes", expanding=True)))
     .order_by(nodes.c.name)  # all code locks several nodes in this order
     .with_for_update(key_share=True)
 )
@@ -78,11 +68,11 @@ _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
 
 @cache
 def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
-    """Return the query for the database's time and the nodes' held shares; at least one row."""
+    """Return the query for the time and the held shares of nodes; it has at least one row."""
     one = select(literal(1).label("one")).subquery()
     query = select(time_of(dialect), attempt_nodes.c.node, attempt_nodes.c.attempt_id)
-    held = attempt_nodes.c.node.in_(_OF_NODES) & NODE_LEASES.are_held
-    return query.select_from(one).outerjoin(attempt_nodes, held)
+    of_nodes = attempt_nodes.c.node.in_(bindparam("of_nodes", expanding=True))
+    return query.select_from(one).outerjoin(attempt_nodes, of_nodes & NODE_LEASES.are_held)
 
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
@@ -106,14 +96,10 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
 def node_heartbeats(
     context: Context, heartbeats: Sequence[NodeHeartbeat]
 ) -> list[NodeHeartbeatReply | RefusalError]:
-    """Store heartbeats in one transaction, with a constant number of SQL statements.
+    """Store heartbeats of different nodes in one transaction, and return each reply or error.
 
-    Args:
-        context: the server's context.
-        heartbeats: heartbeats of different nodes; only `node_heartbeat` handles their `gone`.
-
-    Returns:
-        For each heartbeat the reply, or the error that `node_heartbeat` would raise.
+    The number of SQL statements is constant. The errors are those of `node_heartbeat`, which alone
+    handles `gone`.
     """
     with context.database.write() as connection:
         refused = _note_nodes(context, connection, heartbeats)
@@ -126,21 +112,16 @@ def _replies(
     connection: Connection, heartbeats: Sequence[NodeHeartbeat]
 ) -> dict[str, NodeHeartbeatReply]:
     """Return the replies to heartbeats, by node."""
-    query = _time_and_held(connection.dialect.name)
-    names = [each.node for each in heartbeats]
-    rows = connection.execute(query, {"of_nodes": names}).all()
+    of = {"of_nodes": [each.node for each in heartbeats]}
+    rows = connection.execute(_time_and_held(connection.dialect.name), of).all()
     held: defaultdict[str | None, list[str]] = defaultdict(list)
     for _, node, attempt_id in rows:
         if attempt_id is not None:
             held[node].append(attempt_id)
-    # The time comes from the database, because each heartbeat may reach another server process with
-    # another clock.
+    # The time is that of the database, because the clocks of server processes differ.
     time = rows[0][0].timestamp()
     return {
-        each.node: NodeHeartbeatReply(
-            expected=tuple(held[each.node]),
-            time=time,
-        )
+        each.node: NodeHeartbeatReply(expected=tuple(held[each.node]), time=time)
         for each in heartbeats
     }
 
@@ -154,10 +135,9 @@ def _note_nodes(
     refusals = {each.node: _refusal(rows.get(each.node), each) for each in heartbeats}
     accepted = [(rows[each.node], each) for each in heartbeats if refusals[each.node] is None]
     now = context.now()
-    if accepted:
-        connection.execute(
-            _NOTE, [_noted(context, row, heartbeat=each, now=now) for row, each in accepted]
-        )
+    noted = [_noted(context, row, heartbeat=each, now=now) for row, each in accepted]
+    if noted:
+        connection.execute(_NOTE, noted)
     samples = {each.node: each.sample for _, each in accepted if each.sample is not None}
     if samples:
         store_samples(connection, samples, now=now)
@@ -187,7 +167,7 @@ def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError |
 def _noted(
     context: Context, before: _Before, *, heartbeat: NodeHeartbeat, now: datetime
 ) -> dict[str, Any]:
-    """Return the columns that every heartbeat sets; some of them may keep their old value."""
+    """Return the columns that a heartbeat sets."""
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
     wrong = clock_is_wrong(reading, before=before.clock_is_wrong, limit=limit)
     withheld = withheld_slots(
@@ -197,19 +177,17 @@ def _noted(
         was_full=DATA_DIR_FULL in before.withheld.values(),
         clock_is_wrong=wrong,
     )
-    given_end = heartbeat.ends_at
+    skew = before.clock_skew_seconds if reading is None else reading.skew_seconds
     return {
         "of_node": heartbeat.node,
         "heartbeat_at": now,
         "offline_since": None,
         "notice": heartbeat.notice,
         "sample": heartbeat.sample,
-        "clock_skew_seconds": (
-            before.clock_skew_seconds if reading is None else reading.skew_seconds
-        ),
+        "clock_skew_seconds": skew,
         "clock_is_wrong": wrong,
         "withheld": withheld,
-        "ends_at": before.ends_at if given_end is None else _end(given_end),
+        "ends_at": before.ends_at if heartbeat.ends_at is None else _end(heartbeat.ends_at),
     }
 
 
@@ -234,21 +212,16 @@ def _end(seconds: float) -> datetime | None:
 
 
 def _end_gone(context: Context, attempt_id: str, *, node: str, worker: WorkerIdentity) -> None:
-    """End a share if its worker proves that its processes have ended, else change nothing.
+    """End a share if its worker proves that the share's processes have ended.
 
-    The reason of the failure is `launch_error` if the machine has not rebooted since the claim,
-    else `node_lost`.
+    The failure is a `node_lost` if the machine has rebooted since the claim, else a `launch_error`.
     """
     with context.database.write() as connection:
         share = locked_share(connection, attempt_id, node)
         if share is None or share.state not in NODE_LEASES.held:
             return
-        if not proves_gone(
-            share.worker,
-            worker,
-            reported=share.last_report_at is not None,
-            lease_expired=share.unreachable_since is not None,
-        ):
+        reported, expired = share.last_report_at is not None, share.unreachable_since is not None
+        if not proves_gone(share.worker, worker, reported=reported, lease_expired=expired):
             return
         same_boot = share.worker is not None and share.worker.boot_id == worker.boot_id
         failure = Failure(

@@ -1,8 +1,7 @@
 """The parent checkpoint, from which the next attempt of a job resumes.
 
-The checkpoint is chosen at placement. Previews call the same function: the preview and the options
-of a resume, the preview of the steps that a cancel loses, and the message of a fallback. Only a
-rollback chooses earlier, when the failed attempt ends (docs/lifecycle.md, 24-29).
+The checkpoint is chosen at placement, and previews make the same choice. Only a rollback chooses
+earlier, when the failed attempt ends (docs/lifecycle.md, 24-29).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from server.jobs.attempts.lineage import Lineage, attempts_of_jobs, lineage_of
 from trainyard.protocol.rest.jobs import PendingLaunch
 
 SEGMENTS_AT_ONCE = 100
-"""Maximum number of attempts of a lineage in one query; each attempt adds a condition."""
+"""Maximum number of attempts of a lineage in one query, because each attempt adds a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +49,15 @@ def parent_checkpoint(
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a job would resume now.
 
-    The result is the named checkpoint, or else the newest usable checkpoint in the lineage of the
-    newest attempt, never a checkpoint of another branch. A fork without checkpoints of its own
-    starts again from its origin.
-
-    Args:
-        connection: a transaction.
-        job_id: a job that exists.
-        named: id of the chosen checkpoint of the job, usable or not.
-        before_step: consider only checkpoints before this step, and never the origin of a fork.
+    The result is the checkpoint `named`, usable or not, or else the newest usable checkpoint in the
+    lineage of the newest attempt. A fork without checkpoints of its own starts again from its
+    origin. With `before_step`, the result is a checkpoint of the job before this step, if any.
 
     Raises:
-        NotFoundError: the job has no checkpoint with this id.
+        NotFoundError: the job has no checkpoint with the id `named`.
     """
     newest = newest_of_jobs(connection, [job_id], before_step=before_step)[job_id]
-    if named is not None:
-        return _named(connection, job_id, named=named, newest=newest)
-    if newest is not None:
-        return newest
-    return ParentCheckpoint() if before_step is not None else _fork(connection, job_id)
+    return _chosen(connection, job_id, named=named, newest=newest, uses_origin=before_step is None)
 
 
 def parent_of_launch(
@@ -82,43 +71,37 @@ def parent_of_launch(
     """Return the checkpoint from which a queued launch would resume now.
 
     A fork's launch names another job's checkpoint, which is used only until the fork has saved.
-
-    Args:
-        connection: a transaction.
-        job_id: a job that exists.
-        pending: the job's queued launch.
-        forked_from: for a fork, the checkpoint of the other job.
-        newest: the job's checkpoint from `newest_of_jobs`.
+    `newest` is the checkpoint of the job from `newest_of_jobs`.
 
     Raises:
         NotFoundError: the launch names a checkpoint that the job does not have.
     """
-    if pending.checkpoint_id not in {None, forked_from}:
-        return _named(connection, job_id, named=pending.checkpoint_id, newest=newest)
-    if newest is not None:
-        return newest
-    return ParentCheckpoint() if forked_from is None else _fork(connection, job_id)
+    named = None if pending.checkpoint_id == forked_from else pending.checkpoint_id
+    uses_origin = forked_from is not None
+    return _chosen(connection, job_id, named=named, newest=newest, uses_origin=uses_origin)
 
 
-def _named(
-    connection: Connection, job_id: str, *, named: str, newest: ParentCheckpoint | None
+def _chosen(
+    connection: Connection,
+    job_id: str,
+    *,
+    named: str | None,
+    newest: ParentCheckpoint | None,
+    uses_origin: bool,
 ) -> ParentCheckpoint:
-    row = connection.execute(
-        select(checkpoints.c.step, and_(*_usable()).label("usable")).where(
-            checkpoints.c.id == named, checkpoints.c.job_id == job_id
-        )
-    ).one_or_none()
-    if row is None:
-        raise NotFoundError(f"this job has no checkpoint {named!r}")
-    branch = newest is not None and newest.id != named
-    return ParentCheckpoint(named, row.step, own=True, usable=row.usable, branch=branch)
-
-
-def _fork(connection: Connection, job_id: str) -> ParentCheckpoint:
-    """Return the origin of a fork, or a start from scratch for other jobs."""
-    row = connection.execute(
-        select(jobs.c.forked_from, jobs.c.fork_step).where(jobs.c.id == job_id)
-    ).one()
+    """Return the named checkpoint, else the newest one, else the origin if it may be used."""
+    if named is not None:
+        query = select(checkpoints.c.step, and_(*_usable()).label("usable"))
+        mine = (checkpoints.c.id == named) & (checkpoints.c.job_id == job_id)
+        row = connection.execute(query.where(mine)).one_or_none()
+        if row is None:
+            raise NotFoundError(f"this job has no checkpoint {named!r}")
+        branch = newest is not None and newest.id != named
+        return ParentCheckpoint(named, row.step, own=True, usable=row.usable, branch=branch)
+    if newest is not None or not uses_origin:
+        return newest or ParentCheckpoint()
+    origin = select(jobs.c.forked_from, jobs.c.fork_step).where(jobs.c.id == job_id)
+    row = connection.execute(origin).one()
     if row.forked_from is None:
         return ParentCheckpoint()
     found = select(checkpoints.c.id).where(checkpoints.c.id == row.forked_from, *_usable())
@@ -131,10 +114,7 @@ def newest_of_jobs(
 ) -> Mapping[str, ParentCheckpoint | None]:
     """Return the newest usable checkpoint in each job's lineage; None for a job without any.
 
-    Args:
-        connection: a transaction.
-        job_ids: ids of jobs, at most as many as one query may list.
-        before_step: consider only checkpoints before this step.
+    With `before_step`, only checkpoints before this step count. The ids must fit into one query.
     """
     if not job_ids:
         return {}
@@ -159,28 +139,22 @@ def newest_of_jobs(
 
 
 def _newest_along(
-    connection: Connection,
-    job_id: str,
-    *,
-    lineage: Lineage,
-    usable: Collection[ColumnElement[bool]],
+    connection: Connection, job_id: str, *, lineage: Lineage, usable: list[ColumnElement[bool]]
 ) -> ParentCheckpoint | None:
     table = checkpoints.c
     query = select(table.id, table.step).where(table.job_id == job_id, *usable)
     newest_first = reversed(lineage.segments)
     while segments := list(islice(newest_first, SEGMENTS_AT_ONCE)):
         held = or_(*(and_(table.attempt == s.number, table.step <= s.until) for s in segments))
-        row = connection.execute(
-            query.where(held).order_by(table.attempt.desc(), table.step.desc()).limit(1)
-        ).one_or_none()
+        ordered = query.where(held).order_by(table.attempt.desc(), table.step.desc())
+        row = connection.execute(ordered.limit(1)).one_or_none()
         if row is not None:
             return ParentCheckpoint(row.id, row.step, own=True)
     return None
 
 
 def _resumes(connection: Connection, dtype: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the SQL condition that a job resumes from its checkpoints; some programs start
-    over."""
+    """Return the SQL condition that a job resumes from checkpoints; some programs start over."""
     resume = text_of(connection, jobs.c.spec, "program", "resume")
     # Only checkpoints of programs have no `dtype`, so the specs of other jobs are not parsed.
     return or_(dtype.is_not(None), func.coalesce(resume, "") != "never")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from server.core.context import Context
-from server.core.database.rows import AttemptNode
-from server.core.database.tables import attempt_nodes, checkpoints
+from server.core.database.tables import attempt_nodes
 from server.core.subject import RECOVERY
-from server.jobs.attempts.launch import Launch
+from server.jobs.attempts.launch import Launch, newest_saved_step
+from server.jobs.attempts.lineage import BEFORE_ALL
 from server.jobs.operations.service import queue_operation
 from trainyard.protocol.operations import OperationKind, OperationTask, RecoverTask
-
-NOTHING = -1
-"""The step before the first step that can be saved."""
 
 
 def queue_recovery(context: Context, connection: Connection, launch: Launch, *, root: str) -> None:
     """Queue the search if the first node is lost or its rank 0 ended during a save.
 
-    The caller holds the job's lock. Commits are reported in order, so only commits after the newest
-    reported commit can be missing.
+    The caller holds the job's lock. The search starts after the newest reported commit, because
+    commits are reported in order.
     """
     job, attempt = launch.job, launch.attempt
     first = launch.nodes[0]
@@ -28,28 +25,16 @@ def queue_recovery(context: Context, connection: Connection, launch: Launch, *, 
         return
     reason = f"attempt {attempt.number} was lost on {first.node}"
     if first.reported_exit:
-        if not _may_lack_a_commit(connection, first):
+        share = attempt_nodes.c
+        of_first = (share.attempt_id == attempt.id) & (share.node == first.node)
+        record = connection.scalar(select(share.exit).where(of_first))
+        if record is None or not record.unreported_commit:
             return
         reason = f"attempt {attempt.number} ended during a save"
-    known = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt.id)
-    step = connection.scalar(known)
+    step = newest_saved_step(connection, attempt.id)
+    after_step = BEFORE_ALL if step is None else step
+    wanted = RecoverTask(attempt=attempt.number, fence=attempt.number + 1, after_step=after_step)
     task = OperationTask(
-        kind=OperationKind.RECOVER,
-        job_id=job.id,
-        root=root,
-        paths=(),
-        recover=RecoverTask(
-            attempt=attempt.number,
-            fence=attempt.number + 1,
-            after_step=NOTHING if step is None else step,
-        ),
+        kind=OperationKind.RECOVER, job_id=job.id, root=root, paths=(), recover=wanted
     )
-    queue_operation(
-        context, connection, task, job=job, checkpoint_id=None, actor=RECOVERY, reason=reason
-    )
-
-
-def _may_lack_a_commit(connection: Connection, share: AttemptNode) -> bool:
-    of_share = (attempt_nodes.c.attempt_id == share.attempt_id, attempt_nodes.c.node == share.node)
-    record = connection.scalar(select(attempt_nodes.c.exit).where(*of_share))
-    return record is not None and record.unreported_commit
+    queue_operation(context, connection, task, job=job, actor=RECOVERY, reason=reason)

@@ -33,14 +33,13 @@ from trainyard.spec.layout import Layout
 
 OUTPUT_TAKEN = timedelta(minutes=10)
 """Time after an attempt's end during which its token may still report output of its ranks."""
-
+WRONG_TOKEN = "the token is not of this attempt on this node"
+"""Reason for the refusal of a report with a token of another share."""
 MAX_ACCEPTED = 2048
-"""Maximum number of shares that a server process caches between reports, each of a few
-kilobytes."""
+"""Maximum number of cached shares in a server process, each of a few kilobytes."""
 
 _lower = attempt_nodes.alias("lower_shares")
-# Counts the commas in the JSON list of slots, because SQLite and PostgreSQL have different JSON
-# functions.
+# This counts commas in the JSON text, because the databases have different JSON functions.
 _COMMAS = func.length(_lower.c.slots, type_=Integer) - func.length(
     func.replace(_lower.c.slots, ",", ""), type_=Integer
 )
@@ -71,7 +70,7 @@ _HAS_REQUESTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReportedShare(TypedRow):
-    """The fields of a share that the handling of its supervisor's report needs."""
+    """A share with the columns that are needed to store a report on the share."""
 
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
@@ -84,15 +83,13 @@ class ReportedShare(TypedRow):
     node_rank: int
     slots: list[int]
     first_rank: Annotated[int, _FIRST_RANK]
-    """First global rank of the share, equal to the number of slots of all shares with lower node
-    ranks."""
+    """First global rank, equal to the number of slots of the shares with lower node ranks."""
     node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
     attempt_state: Annotated[AttemptState, attempts.c.state]
     desired: Annotated[DesiredState, attempts.c.desired]
     layout: Annotated[Layout, attempts.c.layout]
     progress: Annotated[Progress, jobs.c.progress]
-    """Progress of the job. Until the share has ended, this attempt is the newest attempt of the
-    job."""
+    """Progress of the job. Until the share has ended, the attempt is the newest of the job."""
     start_step: Annotated[int, attempts.c.start_step]
     last_step: Annotated[int, attempts.c.last_step]
     parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
@@ -103,7 +100,7 @@ class ReportedShare(TypedRow):
     unreachable_since: datetime | None
     lost_at: datetime | None
     has_shells: Annotated[bool, _HAS_SHELLS]
-    """Whether a person's command waits to be started by the supervisor."""
+    """Whether the supervisor has to start a person's command."""
     has_requests: Annotated[bool, _HAS_REQUESTS]
     """Whether a request waits for the trainer of the attempt."""
 
@@ -144,7 +141,9 @@ _REPORTED_SHARES = (
 )
 
 
-def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> ReportedShare:
+def authenticate_share(
+    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
+) -> ReportedShare:
     """Return the share that a token belongs to, before the body of the report is read.
 
     Raises:
@@ -159,13 +158,7 @@ def authenticate_share(context: Context, attempt_id: str, token_hash: str) -> Re
     return found
 
 
-def _share_of_request(
-    context: ServerContext, attempt_id: AttemptId, token_hash: AttemptTokenHash
-) -> ReportedShare:
-    return authenticate_share(context, attempt_id, token_hash)
-
-
-AuthenticatedShare = Annotated[ReportedShare, Depends(_share_of_request)]
+AuthenticatedShare = Annotated[ReportedShare, Depends(authenticate_share)]
 """The share that belongs to the token of the request; the path has `attempt_id`."""
 
 
@@ -183,7 +176,7 @@ def accepted_or_refused(
 ) -> ReportedShare | RefusalError:
     """Return the share if its token is still valid, else the error."""
     if share is None:
-        return UnauthenticatedError("this is no token of this attempt")
+        return UnauthenticatedError(WRONG_TOKEN)
     ended_at = share.attempt_ended_at if share.node_state == AttemptNodeState.ENDED else None
     if ended_at is not None and context.now() - ended_at >= OUTPUT_TAKEN:
         return ConflictError("the attempt has ended, and its token is revoked")
@@ -203,9 +196,8 @@ def read_reported_shares(
 class AcceptedShares:
     """A cache of shares, each as of the last report that this server process stored.
 
-    For a cached share, the token of the next report is not checked before the body is read, because
-    the transaction that stores the report reads the share again and refuses a revoked token. All
-    methods run in the event loop.
+    For a cached share, the next report's token is checked only after the body is read, by the
+    transaction that stores the report. All methods run in the event loop.
     """
 
     def __init__(self) -> None:
@@ -216,12 +208,7 @@ class AcceptedShares:
         return self._shares.pop(key, None)
 
     def keep(self, share: ReportedShare, acknowledged: Mapping[str, int]) -> None:
-        """Cache a share after a report.
-
-        Args:
-            share: the share that the report's token was accepted for.
-            acknowledged: number of stored bytes by file, as in the reply.
-        """
+        """Cache a share after a report; `acknowledged` has the stored bytes by file."""
         if len(self._shares) >= MAX_ACCEPTED:
             del self._shares[next(iter(self._shares))]  # the share with the oldest report
         # The database has no offset for a file without stored bytes.
@@ -257,14 +244,15 @@ def record_heartbeats(
 ) -> None:
     """Renew the leases of shares, and move attempts to `running` when their trainers start.
 
-    Args:
-        context: the server's context.
-        connection: a transaction that holds the locks of the jobs.
-        heard: reports of processes that own their shares (`check_identity`).
+    The caller holds the locks of the jobs, and has checked the identities (`check_identity`).
     """
-    renewed = [each for each in heard if each.share.node_state != AttemptNodeState.CLAIMED]
+    renewed = [
+        {"of_attempt": each.share.attempt_id, "on_node": each.share.node} | _lease(context, each)
+        for each in heard
+        if each.share.node_state != AttemptNodeState.CLAIMED
+    ]
     if renewed:
-        connection.execute(_RENEW_LEASE, [_renewal(context, each) for each in renewed])
+        connection.execute(_RENEW_LEASE, renewed)
     for each in heard:
         _note_changes(context, connection, each)
 
@@ -275,14 +263,8 @@ _RENEW_LEASE = update(attempt_nodes).where(
 )
 
 
-def _renewal(context: Context, heard: HeardShare) -> dict[str, Any]:
-    share = heard.share
-    return {"of_attempt": share.attempt_id, "on_node": share.node} | _lease(context, heard)
-
-
 def _lease(context: Context, heard: HeardShare) -> dict[str, Any]:
-    lease = NODE_LEASES.renewal(context.now())
-    return lease | {
+    return NODE_LEASES.renewal(context.now()) | {
         "identity": heard.identity,
         "unreachable_since": None,
         "acknowledged": heard.acknowledged,
@@ -293,9 +275,8 @@ def _note_changes(context: Context, connection: Connection, heard: HeardShare) -
     """Carry out the state changes that a report causes, and append their events."""
     share = heard.share
     if share.node_state == AttemptNodeState.CLAIMED:
-        lease = _lease(context, heard)
-        running = node_to(share.attempt_id, share.node, AttemptNodeState.RUNNING, **lease)
-        move(context, connection, None, running)
+        to, lease = AttemptNodeState.RUNNING, _lease(context, heard)
+        move(context, connection, None, node_to(share.attempt_id, share.node, to, **lease))
         if share.lost_at is None:
             phase = PhaseEntered(phase=Phase.STARTING)
             notify(context, connection, subject=share.subject.on(share.node), data=phase)
@@ -304,15 +285,10 @@ def _note_changes(context: Context, connection: Connection, heard: HeardShare) -
         event = NewEvent(Reachable(), Actor(share.node), share.subject.on(share.node), words)
         append_event(context, connection, event)
     if share.starts_training(heard.heartbeat):
-        # Only the spec of a program may lack a number of steps, because a program need not count
-        # steps.
+        # A program need not count steps, and then its spec has no number of steps.
         counts = share.start_step or share.progress.last_legal_step is not None
         words = f"trains from step {share.start_step}" if counts else "runs"
         event = NewEvent(Running(), TRAINER, share.subject, f"{share.job_name} {words}")
-        move(
-            context,
-            connection,
-            event,
-            attempt_to(share.attempt_id, AttemptState.RUNNING, started_at=context.now()),
-            job_to(share.job_id, JobState.RUNNING, reason=None),
-        )
+        started = attempt_to(share.attempt_id, AttemptState.RUNNING, started_at=context.now())
+        running = job_to(share.job_id, JobState.RUNNING, reason=None)
+        move(context, connection, event, started, running)

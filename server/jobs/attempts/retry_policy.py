@@ -9,33 +9,23 @@ from dataclasses import dataclass
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
-from trainyard.run.failures import (
-    NEVER_RETRIED,
-    REMEDIES,
-    Failure,
-    FailureReason,
-    Remedy,
-)
+from trainyard.run.failures import NEVER_RETRIED, REMEDIES, Failure, FailureReason, Remedy
 from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
-"""Maximum of the doubling pause, so that a repaired cause is noticed within ten minutes."""
-
+"""Maximum of the doubling pause, in seconds, so that a retry follows soon after a repair."""
 PUT_BACK_SECONDS = 1.0
-"""Pause after a put-back; it is short because the next launch avoids the cause, such as a taken
-port."""
+"""Pause after a put-back, in seconds. The next launch avoids the cause, such as a taken port."""
 QUICK_PUT_BACKS = 5
-"""Number of consecutive put-backs with this pause. The pause doubles after each further put-back,
-because the cause persists."""
+"""Number of consecutive put-backs with this pause; the pause doubles after each further one."""
 MAX_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
-"""Number of consecutive put-backs after which the pause stops growing; further put-backs need no
-count."""
+"""Number of consecutive put-backs after which the pause stops growing."""
 OVER_TIME = Remedy(
     text="Resume with a longer resources.max_runtime_seconds, or without one.",
     field="resources.max_runtime_seconds",
 )
-"""Remedy for a job with attempts that reach their bound before they save a later step."""
+"""Remedy for a job whose attempts reach their bound without progress."""
 _NO_FURTHER = "It saved no step more than it began with, so another attempt would get no further."
 
 
@@ -86,9 +76,8 @@ class Fallback:
         if self.damaged is None:
             return None
         if self.named:
-            return (
-                f"{self.damaged} was named, so no other one replaces it: resume from another one."
-            )
+            named = f"{self.damaged} was named, so no other one replaces it"
+            return f"{named}: resume from another one."
         if self.replacement is None:
             return "The lineage has no older checkpoint that is usable."
         return None
@@ -100,7 +89,7 @@ class FollowUp:
 
     state: JobState
     reason: str | None = None
-    """Reason why the job waits or ended, with the text of the failure."""
+    """Reason why the job waits or ended, with the failure's message."""
     pending: PendingLaunch | None = None
     """The next launch; None unless the next state is `queued`."""
     delay_seconds: float = 0.0
@@ -110,7 +99,7 @@ class FollowUp:
     rolls_back: bool = False
     """Whether the launch resumes from before a bad window of data and skips the window."""
     brief: str | None = None
-    """After a failure, the reason without the failure's message, which the attempt's row has."""
+    """After a failure, the reason without the failure's message, which the attempt has."""
 
     @property
     def shown(self) -> str | None:
@@ -127,10 +116,10 @@ def verdict(
     over_time: bool = False,
     gave_way: bool = False,
 ) -> tuple[AttemptOutcome, Failure | None]:
-    """Return the outcome of an attempt after the end of all its shares.
+    """Return the outcome of an attempt after the end of all its shares, and the failure.
 
-    The outcomes of the shares decide, not the orders, so training that finished before a stop is a
-    success. A lost node is the cause of the failures that its peers report.
+    Training that finished before a stop is a success. A lost node is the cause of the failures that
+    its peers report.
 
     Args:
         ends: the end of each share.
@@ -141,7 +130,7 @@ def verdict(
         gave_way: whether the attempt was backfilled on an estimate. If so, its order to leave never
             ends the job, regardless of `retry.on`.
     """
-    failures = [end.failure for end in ends if end.failure is not None]
+    failures = (end.failure for end in ends if end.failure is not None)
     lost = next((f for f in failures if f.reason == FailureReason.NODE_LOST), None)
     failure = lost or first_failure
     if failure is not None:
@@ -151,10 +140,9 @@ def verdict(
         return AttemptOutcome.SUCCEEDED, None
     if desired == DesiredState.RUN:  # a drain, or an announced shutdown of the machine
         nodes = ", ".join(e.node for e in ends if e.outcome != AttemptOutcome.SUCCEEDED)
-        unordered = f"{nodes} ended the training without an order"
         failure = Failure(
             reason=FailureReason.PREEMPTED,
-            message=preempted or unordered,
+            message=preempted or f"{nodes} ended the training without an order",
             remedy=OVER_TIME if over_time else REMEDIES[FailureReason.PREEMPTED],
             free_retry=gave_way and preempted is not None and not over_time,
         )
@@ -179,23 +167,21 @@ def follow_up(
     at_once: bool = False,
     gets_further: bool = True,
 ) -> FollowUp:
-    """Return the next state of the job.
+    """Return the next state of the job after an attempt with this outcome and failure.
 
     Args:
         outcome: outcome of the attempt.
         failure: failure of the attempt; None after other outcomes.
         desired: state to which a person ordered the job.
-        resize: pending launch that was requested while the attempt ran; None without a request.
+        resize: launch that a person requested while the attempt ran.
         again: a launch that repeats the ended attempt.
         rollback: the rollback that a guard requires.
         fallback: replacement for a checkpoint that could not be loaded.
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
-        failures_in_a_row: consecutive failures since a person last started the job, including this
-            failure; after a launch that was put back, only the consecutive put-backs.
+        failures_in_a_row: the count from `server.jobs.attempts.launch.failures_in_a_row`.
         at_once: whether the launch follows without a pause, because the cause of the end is gone.
-        gets_further: False if the attempt reached its bound before it saved a step later than its
-            first step.
+        gets_further: False if the attempt reached its bound before it saved a later step.
     """
     if outcome == AttemptOutcome.STOPPED and resize is not None:
         return FollowUp(JobState.QUEUED, reason="waits for its new size", pending=resize)
@@ -211,10 +197,11 @@ def follow_up(
     if failure.reason == FailureReason.PREEMPTED and not gets_further and resize is None:
         why = f"{_sentence(what)} {_NO_FURTHER} {failure.remedy.text}"
         return FollowUp(JobState.FAILED, reason=why)
-    passing = fallback is not None or failure.free_retry
-    hopeless = _why_hopeless(
-        failure, rollback, retry=retry, retries_used=retries_used, passing=passing
-    )
+    if rollback is not None:
+        hopeless = _why_not_back(rollback, retry, retries_used)
+    else:
+        passing = fallback is not None or failure.free_retry
+        hopeless = _why_hopeless(failure, retry, retries_used=retries_used, passing=passing)
     if hopeless is not None:
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
     following = resize or again
@@ -236,7 +223,7 @@ def follow_up(
 def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -> FollowUp:
     """Resume from an older checkpoint immediately.
 
-    A fallback uses no retry budget, because each fallback leaves one checkpoint fewer to try.
+    A fallback uses up no retry, because each fallback marks one more checkpoint as damaged.
     """
     is_named = following.checkpoint_id is not None  # named by a resize during the load
     if fallback.hopeless is not None and not is_named:
@@ -250,19 +237,12 @@ def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -
 
 
 def _why_hopeless(
-    failure: Failure,
-    rollback: Rollback | None,
-    *,
-    retry: RetrySection,
-    retries_used: int,
-    passing: bool,
+    failure: Failure, retry: RetrySection, *, retries_used: int, passing: bool
 ) -> str | None:
-    """Return the reason why no attempt follows, with a remedy; None if an attempt follows.
+    """Return the remedy if no attempt follows a failure, else None.
 
     A `passing` (temporary) failure is retried regardless of `retry.on`.
     """
-    if rollback is not None:
-        return _why_not_back(rollback, retry, retries_used)
     reason = failure.reason
     named = reason in retry.on or (
         reason == FailureReason.PROGRAM_ERROR and FailureReason.TRAINER_ERROR in retry.on
@@ -288,7 +268,7 @@ def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) ->
 
 
 def _pause(failure: Failure, retry: RetrySection, failures_in_a_row: int) -> float:
-    """Return the seconds before the next attempt."""
+    """Return the pause before the next attempt, in seconds."""
     if failure.free_retry:
         first, tries = PUT_BACK_SECONDS, max(failures_in_a_row - QUICK_PUT_BACKS, 0) + 1
     elif failures_in_a_row == 1 and _is_of_signal(failure):
@@ -299,12 +279,9 @@ def _pause(failure: Failure, retry: RetrySection, failures_in_a_row: int) -> flo
 
 
 def _is_of_signal(failure: Failure) -> bool:
-    """Return whether a signal ended a rank. The sender has acted, so a pause would not help."""
-    return (
-        failure.reason in (FailureReason.TRAINER_ERROR, FailureReason.PROGRAM_ERROR)
-        and failure.rank is not None
-        and failure.signal is not None
-    )
+    """Return whether a signal ended a rank; the cause is then gone, and a pause would not help."""
+    of_rank = failure.reason in (FailureReason.TRAINER_ERROR, FailureReason.PROGRAM_ERROR)
+    return of_rank and failure.rank is not None and failure.signal is not None
 
 
 def _sentence(text: str) -> str:

@@ -18,6 +18,7 @@ from server.core.lifecycle import lock_jobs_of
 from server.core.subject import Actor
 from server.jobs.attempts.finish import end_nodes
 from server.jobs.attempts.reports import (
+    WRONG_TOKEN,
     HeardShare,
     ReportedShare,
     ShareKey,
@@ -188,7 +189,7 @@ class _Parsed:
         """Unpack and parse a report."""
         check_protocol(sent.report.protocol)
         if sent.report.node != sent.share.node:
-            raise UnauthenticatedError("the token is not of this attempt on this node")
+            raise UnauthenticatedError(WRONG_TOKEN)
         chunks = unpack(sent.report.chunks)
         return cls(sent, chunks, parse_chunks(chunks, sent.share))
 
