@@ -15,8 +15,7 @@ from server.core.subject import Actor
 from trainyard.protocol.rest.jobs import PackView
 
 BLOCK_BYTES = 2**20
-"""Size of the content in a row, in bytes. Each row is written in its own short transaction, so
-other writers wait less."""
+"""Size of the content in a row, in bytes. Each row has its own short transaction."""
 KEPT = timedelta(days=1)
 """Time after which a pack that no job names is deleted."""
 UPLOAD = timedelta(hours=1)
@@ -24,8 +23,9 @@ UPLOAD = timedelta(hours=1)
 MAX_PACKS, MAX_BYTES = 500, 4 * 2**30
 """Maximum number of packs per person, and maximum total size of these packs, in bytes."""
 MAX_UPLOADS = 8
-"""Maximum number of concurrent uploads per person, which limits by how much `MAX_BYTES` can be
-exceeded."""
+"""Maximum number of concurrent uploads per person, which together may exceed `MAX_BYTES`."""
+
+TOO_LONG = "the upload took too long and was given up; send it again"
 
 
 class PackUpload:
@@ -71,7 +71,7 @@ class PackUpload:
         with self._context.database.write() as connection:
             grown = update(packs).where(packs.c.id == self._id).values(size=self._size)
             if not connection.execute(grown).rowcount:
-                raise ConflictError("the upload took too long and was given up; send it again")
+                raise ConflictError(TOO_LONG)
             connection.execute(insert(pack_blocks).values(row))
         self._blocks += 1
 
@@ -98,7 +98,7 @@ class PackUpload:
             else:
                 own = update(packs).where(packs.c.id == self._id)
                 if not connection.execute(own.values(digest=digest, named_at=now)).rowcount:
-                    raise ConflictError("the upload took too long and was given up; send it again")
+                    raise ConflictError(TOO_LONG)
         return PackView(digest=digest, size=self._size)
 
     def give_up(self) -> None:
@@ -109,7 +109,7 @@ class PackUpload:
 
 
 def lock_digest(context: Context, connection: Connection, digest: str) -> None:
-    """Block other uploads of this content until the transaction ends; a no-op on SQLite."""
+    """Block other uploads of this content until the transaction ends; SQLite needs no lock."""
     if not context.database.is_sqlite:
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(digest))))
 
@@ -121,10 +121,10 @@ def read_pack(context: Context, digest: str) -> PackView:
         NotFoundError: no pack has this digest.
     """
     with context.database.write() as connection:
-        size = _touched(context, connection, digest)
-    if size is None:
+        found = _touched(context, connection, digest)
+    if found is None:
         raise NotFoundError(f"no pack has the digest {digest}")
-    return PackView(digest=digest, size=size[1])
+    return PackView(digest=digest, size=found[1])
 
 
 def check_pack(connection: Connection, digest: str) -> None:
@@ -155,8 +155,8 @@ def content_of(context: Context, job_id: str) -> Iterator[bytes]:
     Raises:
         NotFoundError: the job names no pack.
     """
+    named = select(job_packs.c.pack_id).where(job_packs.c.job_id == job_id)
     with context.database.read() as connection:
-        named = select(job_packs.c.pack_id).where(job_packs.c.job_id == job_id)
         pack_id = connection.scalar(named)
     if pack_id is None:
         raise NotFoundError("the job names no pack")
@@ -167,10 +167,8 @@ def delete_unnamed(context: Context) -> None:
     """Delete packs that no job has named for a day, and incomplete uploads."""
     now = context.now()
     unnamed = ~exists().where(job_packs.c.pack_id == packs.c.id)
-    old = or_(
-        packs.c.named_at < now - KEPT,
-        packs.c.digest.is_(None) & (packs.c.named_at < now - UPLOAD),
-    )
+    unfinished = packs.c.digest.is_(None) & (packs.c.named_at < now - UPLOAD)
+    old = or_(packs.c.named_at < now - KEPT, unfinished)
     with context.database.write() as connection:
         # The rows are locked and checked again, so a concurrent job either keeps its pack or finds
         # the pack deleted.

@@ -38,12 +38,11 @@ router = APIRouter(tags=["shells"], dependencies=[person])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.03, 0.25
-"""Shortest and longest pause, in seconds, between the polls of a waiting request. A waiting request
-holds no thread and no database connection."""
+"""Shortest and longest pause between the polls of a waiting request, in seconds. During a pause the
+request holds no thread and no database connection."""
 
 WAITS = Waits(16)
-"""Limits the waiting requests per person, or per attempt, in one process to 16, because each
-waiting request polls the database."""
+"""Limits a process to 16 waiting requests per person or attempt, because they poll the database."""
 
 ShellId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command.")]
 Answer = TypeVar("Answer")
@@ -62,8 +61,7 @@ def open_shell(
     body: Annotated[ShellRequest, Depends(JsonBody(ShellRequest))],
 ) -> Response:
     """Start a command on a node of the attempt, with environment and slots of its ranks."""
-    view = service.open_shell(context, job_id, body, actor=principal.actor)
-    return reply(view, status=201)
+    return reply(service.open_shell(context, job_id, body, actor=principal.actor), status=201)
 
 
 @router.get(
@@ -168,8 +166,7 @@ async def _first(
 ) -> Answer:
     """Poll until there is a new result or the wait is over, and return the last result.
 
-    A shutdown of the server cancels the wait and returns the last result. The next request reaches
-    another server, or this server after a restart.
+    A shutdown of the server ends the wait.
     """
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_SECONDS
     while True:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Select, Table, select
+from sqlalchemy import Connection, Table, select
 
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import TypedRow
@@ -17,8 +17,7 @@ from trainyard.protocol.shell_sessions.views import ShellView
 from trainyard.protocol.states import AttemptNodeState
 
 START = timedelta(seconds=60)
-"""Time within which a node must start a command. A supervisor that reports receives the command
-within seconds."""
+"""Time within which a node must start a command; usually it takes seconds."""
 AWAY = timedelta(seconds=60)
 """Time without a request from the person after which a command is ended."""
 
@@ -56,20 +55,18 @@ class Shell(TypedRow):
 
     def over(self, now: datetime) -> str | None:
         """Return the first reason why the command is over; None while the command waits or runs."""
+        age = now - self.created_at
         reasons = (
             (self.ended_at is not None, "the command has ended"),
             (self.closed, "the command was closed"),
             (self.share_ended, f"the attempt has ended on {self.node}"),
             (
-                self.started_at is None and now - self.created_at > START,
+                self.started_at is None and age > START,
                 f"{self.node} did not start the command within {START.seconds} s; workers of "
                 "earlier versions cannot run commands",
             ),
             (now - self.client_at > AWAY, f"its output was not read for {AWAY.seconds} s"),
-            (
-                now - self.created_at > timedelta(seconds=self.seconds),
-                f"its time of {self.seconds:g} s is over",
-            ),
+            (age.total_seconds() > self.seconds, f"its time of {self.seconds:g} s is over"),
         )
         return next((reason for holds, reason in reasons if holds), None)
 
@@ -84,20 +81,8 @@ class Shell(TypedRow):
         unstarted = self.started_at is None and over is not None
         if ended_at is None and (self.share_ended or unstarted):
             ended_at, failure = now, over
-        return ShellView(
-            id=self.id,
-            job_id=self.job_id,
-            attempt=self.attempt,
-            node=self.node,
-            rank=self.rank,
-            argv=tuple(self.argv),
-            created_by=self.created_by,
-            created_at=self.created_at,
-            started_at=self.started_at,
-            ended_at=ended_at,
-            exit_code=self.exit_code,
-            failure=failure,
-        )
+        shown = {"argv": tuple(self.argv), "ended_at": ended_at, "failure": failure}
+        return ShellView(**self.values_for(ShellView) | shown)
 
 
 def read_shell(connection: Connection, shell_id: str) -> Shell:
@@ -106,7 +91,11 @@ def read_shell(connection: Connection, shell_id: str) -> Shell:
     Raises:
         NotFoundError: no command has this id.
     """
-    found = Shell.one_or_none(connection, _query().where(shells.c.id == shell_id))
+    share = attempt_nodes.c
+    of_share = (share.attempt_id == shells.c.attempt_id) & (share.node == shells.c.node)
+    query = Shell.select().join(attempts, attempts.c.id == shells.c.attempt_id)
+    query = query.join(attempt_nodes, of_share).where(shells.c.id == shell_id)
+    found = Shell.one_or_none(connection, query)
     if found is None:
         raise NotFoundError(f"no command has the id {shell_id!r}")
     return found
@@ -120,15 +109,3 @@ def locked_shell(connection: Connection, shell_id: str) -> Shell:
     """
     connection.execute(select(shells.c.id).where(shells.c.id == shell_id).with_for_update())
     return read_shell(connection, shell_id)
-
-
-def _query() -> Select[*tuple[Any, ...]]:
-    share = attempt_nodes.c
-    return (
-        Shell.select()
-        .join(attempts, attempts.c.id == shells.c.attempt_id)
-        .join(
-            attempt_nodes,
-            (share.attempt_id == shells.c.attempt_id) & (share.node == shells.c.node),
-        )
-    )

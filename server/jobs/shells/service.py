@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from server.api.auth.service import hold_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
-from server.core.database.rows import AttemptNode, Job
+from server.core.database.rows import AttemptNode
 from server.core.database.tables import attempts
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.core.events.store import NewEvent, append_event
@@ -33,11 +33,9 @@ from trainyard.protocol.shell_sessions.views import (
 from trainyard.protocol.states import AttemptNodeState, JobState
 
 MAX_OPEN, MAX_OPEN_OF_TOKEN = 4, 16
-"""Maximum number of concurrent commands per attempt, and per person; each command costs two long
-polls."""
+"""Maximum number of concurrent commands per attempt and per person; each costs two long polls."""
 KEPT = timedelta(days=2)
-"""Time after which the row of a command is deleted, twice the longest time of a command. The
-command's events stay."""
+"""Time after which the row of a command is deleted. A command takes at most half this time."""
 FORGOTTEN_AT_ONCE = 500
 CONTACT = timedelta(seconds=5)
 """Shortest interval between two stored times of a person's requests."""
@@ -50,8 +48,8 @@ NO_CODE = (
 def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: Actor) -> ShellView:
     """Store a command for a node of the current attempt.
 
-    The command can read the job's secrets. It could also change data that later attempts would use,
-    such as caches, so the attempt becomes tainted and none of its data is kept.
+    The command could change data of later attempts, such as caches. So the attempt becomes tainted,
+    and none of its data is kept.
 
     Raises:
         NotFoundError: there is no such job.
@@ -68,14 +66,19 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         if not context.settings.allow_code:
             raise InvalidRequestError.at("/argv", NO_CODE)
         launch = newest_launch(connection, job_id)
-        _refuse_others(launch.job, actor)
+        if not actor.may_act_for(launch.job.token_id):
+            raise ForbiddenError(
+                "a command sees the secrets of its job: only the token with which "
+                f"{launch.job.created_by} submitted {launch.job.name}, and the admin token, may "
+                "run one in it"
+            )
         if launch.job.state != JobState.RUNNING:
             raise ConflictError(f"{launch.job.name} is {launch.job.state}, not running")
         node = _node(request, launch.nodes)
         _refuse_another(context, connection, attempt_id=launch.attempt.id, actor=actor)
-        taint = update(attempts).where(attempts.c.id == launch.attempt.id).values(tainted=True)
-        connection.execute(taint)
-        row: dict[str, Any] = {
+        attempt = update(attempts).where(attempts.c.id == launch.attempt.id)
+        connection.execute(attempt.values(tainted=True))
+        row = {
             "id": shell_id,
             "attempt_id": launch.attempt.id,
             "node": node,
@@ -90,7 +93,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         }
         connection.execute(insert(shells).values(row))
         argv = tuple(map(hide_credentials, request.argv))
-        words = shlex.join(argv) if argv else "a shell"
+        words = shlex.join(argv) or "a shell"
         own = actor.made(launch.job.token_id)
         why = "who submitted the job" if own else f"an admin, in the job of {launch.job.created_by}"
         event = NewEvent(
@@ -111,35 +114,22 @@ def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:
             another node.
         ConflictError: the node's share has ended.
     """
-    ends, most = {}, 0
-    for share in shares:
-        most += len(share.slots)
-        ends[share.node] = most
-    name = request.node
-    if request.rank is not None:
-        rank = request.rank
-        if rank >= most:
-            raise InvalidRequestError.at("/rank", f"rank={rank} of ranks 0 to {most - 1}")
-        own = next(node for node, end in ends.items() if rank < end)
-        if name not in (None, own):
-            raise InvalidRequestError.at("/node", f"rank {rank} runs on {own}, not on {name}")
-        name = own
-    if name is None:
-        name = shares[0].node
-    if name not in ends:
-        raise InvalidRequestError.at("/node", f"node={name!r} is none of {', '.join(ends)}")
-    share = next(share for share in shares if share.node == name)
+    of_ranks = [share.node for share in shares for _ in share.slots]
+    by_name = {share.node: share for share in shares}
+    name, rank = request.node or shares[0].node, request.rank
+    if rank is not None:
+        if rank >= len(of_ranks):
+            raise InvalidRequestError.at("/rank", f"rank={rank} of ranks 0 to {len(of_ranks) - 1}")
+        if request.node not in (None, of_ranks[rank]):
+            words = f"rank {rank} runs on {of_ranks[rank]}, not on {request.node}"
+            raise InvalidRequestError.at("/node", words)
+        name = of_ranks[rank]
+    if name not in by_name:
+        raise InvalidRequestError.at("/node", f"node={name!r} is none of {', '.join(by_name)}")
+    share = by_name[name]
     if share.state == AttemptNodeState.ENDED or share.lost_at is not None:
         raise ConflictError(f"the attempt has ended on {name}")
     return name
-
-
-def _refuse_others(job: Job, actor: Actor) -> None:
-    if not actor.may_act_for(job.token_id):
-        raise ForbiddenError(
-            f"a command sees the secrets of its job: only the token with which {job.created_by} "
-            f"submitted {job.name}, and the admin token, may run one in it"
-        )
 
 
 def _refuse_another(
@@ -171,19 +161,13 @@ def read_output(
         with context.database.write() as connection:
             shell = locked_shell(connection, shell_id)
             read = min(max(start - shell.output_start, 0), len(shell.output))
-            values = {
-                "client_at": now,
-                "output": shell.output[read:],
-                "output_start": shell.output_start + read,
-            }
+            kept, first = shell.output[read:], shell.output_start + read
+            values = {"client_at": now, "output": kept, "output_start": first}
             connection.execute(update(shells).where(shells.c.id == shell_id).values(**values))
             shell = read_shell(connection, shell_id)
     skipped = max(start - shell.output_start, 0)
-    return ShellOutput(
-        start=shell.output_start + skipped,
-        content=shell.output[skipped:],
-        shell=shell.view(now),
-    )
+    first, content = shell.output_start + skipped, shell.output[skipped:]
+    return ShellOutput(start=first, content=content, shell=shell.view(now))
 
 
 def store_input(

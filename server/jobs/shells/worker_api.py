@@ -19,6 +19,7 @@ from server.jobs.shells.rows import START, Shell, locked_shell, read_shell
 from trainyard.base.redaction import hide_credentials
 from trainyard.protocol.shell_sessions.messages import (
     WINDOW_BYTES,
+    ShellExit,
     ShellInputReply,
     ShellInputRequest,
     ShellOrder,
@@ -34,8 +35,7 @@ def shell_orders(
     """Return the commands that the supervisor of a share must start."""
     if not share.has_shells:
         return ()
-    columns = (shells.c.id, shells.c.argv, shells.c.terminal, shells.c.rank)
-    query = select(*columns).where(
+    query = select(shells.c.id, shells.c.argv, shells.c.terminal, shells.c.rank).where(
         shells.c.attempt_id == share.attempt_id,
         shells.c.node == share.node,
         shells.c.started_at.is_(None),
@@ -66,47 +66,31 @@ def store_output(
         if shell.ended_at is not None:
             return ShellOutputReply(stored=message.start + len(message.content), wanted=False)
         stored = shell.output_start + len(shell.output)
-        values: dict[str, Any] = {}
-        if shell.started_at is None:
-            values["started_at"] = now
+        values: dict[str, Any] = {} if shell.started_at else {"started_at": now}
         if message.start <= stored and message.content:
             new = message.content[stored - message.start :][: WINDOW_BYTES - len(shell.output)]
             values["output"] = shell.output + new
             stored += len(new)
         if message.exit is not None:
-            values["ended_at"] = now
-            values |= message.exit.model_dump()
+            values |= {"ended_at": now} | message.exit.model_dump()
         if values:
             connection.execute(update(shells).where(shells.c.id == shell_id).values(**values))
         if message.exit is not None:
-            _append_end(context, connection, share=share, shell=shell, message=message)
+            append_event(context, connection, _end_of(shell, share, message.exit))
     wanted = message.exit is None and shell.over(now) is None
     return ShellOutputReply(stored=stored, wanted=wanted)
 
 
-def _append_end(
-    context: Context,
-    connection: Connection,
-    *,
-    share: ReportedShare,
-    shell: Shell,
-    message: ShellOutputMessage,
-) -> None:
-    ended = message.exit
-    assert ended is not None
+def _end_of(shell: Shell, share: ReportedShare, ended: ShellExit) -> NewEvent:
     how = f"with exit code {ended.exit_code}"
     if ended.exit_code is None:
         how = f"unstarted: {ended.failure}"
     elif ended.exit_code < 0:
         how = f"by signal {-ended.exit_code}"
-    words = shlex.join(map(hide_credentials, shell.argv)) if shell.argv else "a shell"
-    event = NewEvent(
-        ShellClosed(shell_id=shell.id, exit_code=ended.exit_code, failure=ended.failure),
-        Actor(share.node),
-        share.subject.on(share.node),
-        f"{words} of {shell.created_by} ended on {share.node} {how}",
-    )
-    append_event(context, connection, event)
+    words = shlex.join(map(hide_credentials, shell.argv)) or "a shell"
+    data = ShellClosed(shell_id=shell.id, exit_code=ended.exit_code, failure=ended.failure)
+    message = f"{words} of {shell.created_by} ended on {share.node} {how}"
+    return NewEvent(data, Actor(share.node), share.subject.on(share.node), message)
 
 
 def read_input(
@@ -138,9 +122,8 @@ def read_input(
 
 def is_news(reply: ShellInputReply, request: ShellInputRequest) -> bool:
     """Return whether a reply has anything new for the supervisor."""
-    return bool(
-        reply.content or reply.end or not reply.wanted or reply.terminal != request.terminal
-    )
+    resized = reply.terminal != request.terminal
+    return bool(reply.content or reply.end or not reply.wanted or resized)
 
 
 def _of_share(shell: Shell, share: ReportedShare) -> Shell:
