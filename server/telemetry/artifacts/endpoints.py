@@ -75,13 +75,7 @@ def get_artifacts(
 ) -> Response:
     """List artifacts, histograms included, the newest first."""
     views = list_artifacts(
-        context,
-        job_id,
-        kind=kind,
-        without=without,
-        name=name,
-        after=page.after,
-        limit=page.limit,
+        context, job_id, kind=kind, without=without, name=name, after=page.after, limit=page.limit
     )
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[ArtifactView](items=tuple(shown), next_page_token=next_page_token))

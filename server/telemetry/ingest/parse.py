@@ -26,30 +26,15 @@ from server.jobs.checkpoints.catalog import check_manifest, check_moment
 from server.telemetry.ingest.metric_lines import NAMES, event_file_line, metric_line
 from trainyard.base.ids import is_id
 from trainyard.base.problems import UNKNOWN_FIELD
-from trainyard.protocol.manifest import (
-    Manifest,
-    SaveFailed,
-    SaveSettled,
-    manifest_of_event,
-)
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, manifest_of_event
 from trainyard.protocol.record_parser import check_record, parse_record
 from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from trainyard.protocol.rest.metrics_and_logs import RankTimes, StragglerFound, StragglerGone
-from trainyard.protocol.worker_messages import (
-    ARTIFACTS,
-    EVENT_FILES,
-    MAX_CHUNK_BYTES,
-    Chunk,
-)
+from trainyard.protocol.worker_messages import ARTIFACTS, EVENT_FILES, MAX_CHUNK_BYTES, Chunk
 from trainyard.run.artifacts.artifact_records import ArtifactLine
 from trainyard.run.artifacts.artifact_records import check_record as check_artifact
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
-from trainyard.run.records import (
-    EventRecord,
-    MetricRecord,
-    RequestAnswer,
-    RunEventKind,
-)
+from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
 

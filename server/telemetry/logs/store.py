@@ -22,12 +22,7 @@ from sqlalchemy import (
 
 from server.core.database.metric_and_log_tables import log_blocks, logs
 from server.core.database.rows import TypedRow
-from server.telemetry.logs.blocks import (
-    BLOCK_BYTES,
-    blocks_of,
-    first_error,
-    unpack_lines,
-)
+from server.telemetry.logs.blocks import BLOCK_BYTES, blocks_of, first_error, unpack_lines
 from trainyard.outside.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512

@@ -123,12 +123,7 @@ def pack(points: Points) -> dict[str, Any]:
 
 
 def unpack(
-    first_step: int,
-    last_step: int,
-    count: int,
-    steps: bytes | None,
-    times: bytes,
-    numbers: bytes,
+    first_step: int, last_step: int, count: int, steps: bytes | None, times: bytes, numbers: bytes
 ) -> Points:
     """Return the points of a chunk from the columns in `PACKED`."""
     if steps is not None:

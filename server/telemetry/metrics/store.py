@@ -22,11 +22,7 @@ from sqlalchemy import (
     update,
 )
 
-from server.core.database.metric_and_log_tables import (
-    metric_chunks,
-    metric_series,
-    metric_tails,
-)
+from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
 from server.telemetry.metrics.points import CHUNK_POINTS, Points, chunked, pack_tail, unpack_tail
 from trainyard.run.records import MetricRecord
 
