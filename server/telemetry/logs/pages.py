@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import ColumnElement, Connection, Row, func, select
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import log_blocks, logs
-from server.core.database.rows import TypedRow
 from server.core.database.tables import attempts
 from server.core.errors import InvalidRequestError, NotFoundError
 from server.core.lifecycle import check_job
@@ -24,20 +21,10 @@ MAX_LINES = 5000
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Maximum size of the text in one page, in bytes; a page of long lines has fewer lines."""
 PAGE_BLOCKS = 64
-"""Maximum number of blocks that one page unpacks, which is 4 MiB of text."""
+"""Maximum number of blocks that one page unpacks, at least 4 MiB of text."""
 SEARCHED_BLOCKS = 128
 """Maximum number of blocks that one search unpacks, at least 8 MiB of text. The response gives the
 line to continue at."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogBlock(TypedRow):
-    """A compressed block of lines of a log."""
-
-    table: ClassVar[Table] = log_blocks
-    first_line: int
-    lines: int
-    content: bytes
 
 
 def page(
@@ -49,16 +36,10 @@ def page(
     from_line: int | None = None,
     limit: int = 500,
 ) -> LogPage:
-    """Return up to `limit` lines of one rank's log.
+    """Return up to `limit` lines of a rank's log of an attempt, by default the newest one.
 
-    Args:
-        context: the server's context.
-        job_id: id of the job.
-        attempt: number of the attempt; by default the newest attempt.
-        rank: global rank.
-        from_line: number of the first line; a negative number counts from the end. By default, the
-          page has the last `limit` lines.
-        limit: maximum number of lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
+    The page starts at line `from_line`, and a negative number counts from the end. By default, the
+    page has the last lines. It has fewer than `limit` lines if they exceed `MAX_PAGE_BYTES`.
 
     Raises:
         NotFoundError: no such job or attempt exists.
@@ -68,22 +49,20 @@ def page(
         attempt_id, number = _attempt(connection, job_id, attempt)
         query = RankLog.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
         known = {row.rank: row for row in RankLog.all(connection, query)}
-        row = _known(known, rank)
+        if known and rank not in known:
+            listed = ", ".join(map(str, list(known)[:20]))
+            detail = f"rank {rank} has no log; these have: {listed}"
+            raise InvalidRequestError.at("query/rank", detail)
+        row = known.get(rank)
         total = row.lines if row else 0
-        first = _first_stored(connection, attempt_id, rank=rank, total=total)
-        backwards = from_line is None or from_line < 0
-        start = (
-            max(total + (-limit if from_line is None else from_line), 0) if backwards else from_line
-        )
-        assert start is not None
-        lines = _lines(
-            connection,
-            attempt_id,
-            rank=rank,
-            start=max(start, first),
-            limit=limit,
-            backwards=backwards,
-        )
+        mine = (log_blocks.c.attempt_id == attempt_id) & (log_blocks.c.rank == rank)
+        stored = connection.scalar(select(func.min(log_blocks.c.first_line)).where(mine))
+        first = total if stored is None else stored
+        start = -limit if from_line is None else from_line
+        backwards = start < 0
+        start = max(start + total if backwards else start, first)
+        lines = _lines(connection, mine, start=start, end=start + limit, backwards=backwards)
+    open_lines = last_rows((row and row.partial) or b"")
     return LogPage(
         attempt=number,
         rank=rank,
@@ -93,7 +72,7 @@ def page(
         total_lines=total,
         first_error_line=row.first_error_line if row else None,
         dropped_bytes=row.dropped_bytes if row else 0,
-        open_line=_open_line(row),
+        open_line=open_lines[-1] if open_lines else None,
     )
 
 
@@ -117,22 +96,17 @@ def search(
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
         columns = log_blocks.c
-        query = LogBlock.select().where(
+        query = select(columns.first_line, columns.lines, columns.content).where(
             columns.attempt_id == attempt_id,
             columns.rank == rank,
             columns.first_line + columns.lines > from_line,
         )
-        rows = LogBlock.all(connection, query.order_by(columns.first_line).limit(SEARCHED_BLOCKS))
+        blocks = query.order_by(columns.first_line).limit(SEARCHED_BLOCKS)
+        rows = connection.execute(blocks).all()
     found, next_line = _matches(rows, text.lower(), from_line=from_line, limit=limit)
     if next_line is None and len(rows) == SEARCHED_BLOCKS:
         next_line = rows[-1].first_line + rows[-1].lines
     return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
-
-
-def _open_line(row: RankLog | None) -> str | None:
-    """Return the current text of the last line if the line may still change."""
-    rows = last_rows((row and row.partial) or b"")
-    return rows[-1] if rows else None
 
 
 def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[str, int]:
@@ -146,59 +120,32 @@ def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[s
     raise NotFoundError(f"job {job_id} has no attempt {number or 'yet'}")
 
 
-def _known(known: dict[int, RankLog], rank: int) -> RankLog | None:
-    if rank in known or not known:
-        return known.get(rank)
-    listed = ", ".join(map(str, list(known)[:20]))
-    raise InvalidRequestError.at("query/rank", f"rank {rank} has no log; these have: {listed}")
-
-
-def _first_stored(connection: Connection, attempt_id: str, *, rank: int, total: int) -> int:
-    columns = log_blocks.c
-    query = select(func.min(columns.first_line)).where(
-        columns.attempt_id == attempt_id, columns.rank == rank
-    )
-    first = connection.scalar(query)
-    return total if first is None else int(first)
-
-
 def _lines(
-    connection: Connection, attempt_id: str, *, rank: int, start: int, limit: int, backwards: bool
+    connection: Connection, mine: ColumnElement[bool], *, start: int, end: int, backwards: bool
 ) -> list[LogLine]:
-    """Return up to `limit` lines from `start` on; a cut drops the first ones if `backwards`."""
+    """Return the first lines of `start..end - 1` that fit in a page; the last if `backwards`."""
     columns = log_blocks.c
     order = columns.first_line.desc() if backwards else columns.first_line
-    rows = connection.execute(
-        select(columns.first_line, columns.content)
-        .where(
-            columns.attempt_id == attempt_id,
-            columns.rank == rank,
-            columns.first_line < start + limit,
-            columns.first_line + columns.lines > start,
-        )
-        .order_by(order)
-        .limit(PAGE_BLOCKS)
-    ).all()
+    overlap = mine & (columns.first_line < end) & (columns.first_line + columns.lines > start)
+    query = select(columns.first_line, columns.content).where(overlap).order_by(order)
     found: list[LogLine] = []
     room = MAX_PAGE_BYTES
-    for row in rows:
+    for first_line, content in connection.execute(query.limit(PAGE_BLOCKS)).all():
         lines = [
-            LogLine(number=row.first_line + index, text=text)
-            for index, text in enumerate(unpack_lines(row.content))
-            if start <= row.first_line + index < start + limit
+            LogLine(number=number, text=text)
+            for number, text in enumerate(unpack_lines(content), start=first_line)
+            if start <= number < end
         ]
         for line in reversed(lines) if backwards else lines:
             room -= len(line.text)
             if room < 0 and found:
-                break
+                return found[::-1] if backwards else found
             found.append(line)
-        if room < 0:
-            break
     return found[::-1] if backwards else found
 
 
 def _matches(
-    rows: Sequence[LogBlock], text: str, *, from_line: int, limit: int
+    rows: Sequence[Row[int, int, bytes]], text: str, *, from_line: int, limit: int
 ) -> tuple[list[LogLine], int | None]:
     found: list[LogLine] = []
     room = MAX_PAGE_BYTES
