@@ -6,7 +6,6 @@ quota. Deleting a job releases its contents through the foreign key.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, or_, select, update
@@ -18,8 +17,8 @@ from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES
 from trainyard.protocol.states import AttemptNodeState
 
 UPLOAD = timedelta(hours=1)
-"""Time without a new block after which an incomplete upload is released. It is also the time after
-the end of an attempt from which no report of the attempt can name a stored content."""
+"""Time without a new block after which an incomplete upload is released. From this time after the
+end of an attempt on, no report of the attempt can name a stored content."""
 KEPT = timedelta(days=1)
 """Time after which stored content is released if no artifact uses it."""
 BLOCKS_AT_ONCE = 8
@@ -47,14 +46,13 @@ class ContentCleaner:
 
     def _release_unnamed(self) -> None:
         contents = artifact_contents.c
-        turn = select(contents.id).where(contents.id > self._last, contents.job_id.is_not(None))
         over = is_over(self._context.now())
-        looked_at = turn.order_by(contents.id).limit(MAX_CONSIDERED).subquery()
-        query = select(contents.id).where(contents.id.in_(select(looked_at.c.id)), over)
+        query = select(contents.id, over).where(contents.id > self._last)
+        turn = query.where(contents.job_id.is_not(None)).order_by(contents.id)
         with self._context.database.read() as connection:
-            ids = connection.scalars(query).all()
-            last = turn.order_by(contents.id).offset(MAX_CONSIDERED - 1).limit(1)
-            self._last = connection.scalar(last) or ""  # start over at the end
+            rows = connection.execute(turn.limit(MAX_CONSIDERED)).all()
+        self._last = rows[-1].id if len(rows) == MAX_CONSIDERED else ""  # start over at the end
+        ids = [content_id for content_id, may_go in rows if may_go]
         if not ids:
             return
         with self._context.database.write() as connection:
@@ -98,14 +96,10 @@ def delete_released(context: Context) -> bool:
                 break
             whole.append(row.id)
         if whole:
-            _delete_whole(connection, whole)
+            connection.execute(delete(artifact_contents).where(contents.id.in_(whole)))
         elif rows:
             _shorten(connection, rows[0].id, rows[0].stored)
     return bool(rows)
-
-
-def _delete_whole(connection: Connection, ids: Collection[str]) -> None:
-    connection.execute(delete(artifact_contents).where(artifact_contents.c.id.in_(ids)))
 
 
 def _shorten(connection: Connection, content_id: str, stored: int) -> None:

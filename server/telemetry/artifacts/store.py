@@ -18,13 +18,7 @@ from server.core.lifecycle import check_job
 from server.jobs.attempts.reports import ReportedShare
 from trainyard.protocol.job_artifacts.events import ArtifactGroup, ArtifactsStored, OutputDropped
 from trainyard.protocol.job_artifacts.views import ArtifactView, HistogramView
-from trainyard.run.artifacts.artifact_records import (
-    FILE,
-    HISTOGRAM,
-    IMAGE,
-    ArtifactLine,
-    DropReason,
-)
+from trainyard.run.artifacts.artifact_records import FILE, HISTOGRAM, IMAGE, ArtifactLine
 from trainyard.run.record_base import to_plain
 
 MAX_ARTIFACTS = 20_000
@@ -82,44 +76,40 @@ _LISTED = ListedArtifact.select().outerjoin(
 def store_artifacts(
     context: Context, connection: Connection, *, share: ReportedShare, lines: Sequence[ArtifactLine]
 ) -> StoredArtifacts:
-    """Store a supervisor's artifacts if the server has the artifacts' content.
+    """Store artifacts with a histogram or a content that the server has.
 
     An image becomes a file if its content is no image.
     """
-    mine = artifacts.c.job_id == share.job_id
-    number = connection.scalar(select(func.count()).select_from(artifacts).where(mine)) or 0
+    stored = select(func.count()).where(artifacts.c.job_id == share.job_id)
+    number = connection.scalar(stored) or 0
     contents = _contents(connection, share.job_id, lines)
     rows: list[dict[str, Any]] = []
     dropped: list[OutputDropped] = []
     for line in lines:
-        record = line.record
+        record, reason = line.record, line.dropped
         if record is None:
-            lost_by = line.dropped or "disk_full"
-            dropped.append(OutputDropped(what="logs", reason=lost_by, first=None))
+            dropped.append(OutputDropped(what="logs", reason=reason or "disk_full", first=None))
             continue
-        reason: DropReason | None = line.dropped
-        found = contents.get(line.digest or "")
-        if reason is None and found is None and record.histogram is None:
+        content_id, media_type = contents.get(line.digest or "", (None, None))
+        if reason is None and content_id is None and record.histogram is None:
             reason = "unreadable"
         if reason is None and number + len(rows) >= MAX_ARTIFACTS:
             reason = "too_many"
         if reason is not None:
             dropped.append(OutputDropped(what="artifacts", reason=reason, first=record.name))
             continue
-        is_other = record.kind == IMAGE and (found is None or found[1] is None)
-        histogram = None if record.histogram is None else to_plain(record.histogram)
         rows.append(
             {
                 "job_id": share.job_id,
                 "attempt": share.number,
                 "process": None if line.process < 0 else line.process,
-                "kind": FILE if is_other else record.kind,
+                "kind": FILE if record.kind == IMAGE and media_type is None else record.kind,
                 "name": record.name,
                 "step": record.step,
                 "caption": record.caption,
                 "time": record.time,
-                "content_id": None if found is None else found[0],
-                "histogram": histogram,
+                "content_id": content_id,
+                "histogram": to_plain(record.histogram),
             }
         )
     if rows:
@@ -137,21 +127,14 @@ def list_artifacts(
     job_id: str,
     *,
     kind: str | None,
-    without: Sequence[str] = (),
+    without: Sequence[str],
     name: str | None,
     after: str | None,
     limit: int,
 ) -> list[ArtifactView]:
-    """Return artifacts of a job, the newest first.
+    """Return artifacts of a job, the newest first, after the last id of the previous page.
 
-    Args:
-        context: the server's context.
-        job_id: id of the job.
-        kind: only artifacts of this kind.
-        without: kinds to leave out.
-        name: only this name, and names below it as a folder.
-        after: last id of the previous page.
-        limit: maximum number of artifacts.
+    A `name` selects itself and the names below it as a folder; `without` has kinds to leave out.
 
     Raises:
         NotFoundError: no job has this id.
@@ -192,7 +175,7 @@ def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArti
 def _contents(
     connection: Connection, job_id: str, lines: Sequence[ArtifactLine]
 ) -> dict[str, tuple[str, str | None]]:
-    """Return content id and image type by digest; contents missing on the server are omitted."""
+    """Return content id and image type by digest; unknown and incomplete contents are omitted."""
     digests = sorted({line.digest for line in lines if line.digest is not None})
     found: dict[str, tuple[str, str | None]] = {}
     for some in batches(digests, 500):  # SQLite limits the number of parameters

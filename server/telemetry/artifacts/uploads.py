@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, func, insert, select, update
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import artifact_blocks, artifact_contents
 from server.core.database.rows import TypedRow
-from server.core.database.upsert import insert_absent
+from server.core.database.upsert import inserted
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.lifecycle import lock_job
 from server.jobs.attempts.reports import ReportedShare
@@ -41,17 +41,10 @@ def store_block(
 ) -> UploadReply:
     """Store a block of an artifact's content unless it is stored; return where to continue.
 
-    Each job has its own contents, so it cannot get another job's content by a digest. If all blocks
-    are stored, repeating any block completes the content, because the server may have stopped
-    before.
-
-    Args:
-        context: the server's context.
-        share: the share that the request's token authenticates.
-        digest: SHA-256 of the whole content.
-        offset: offset of the block in the content.
-        size: size of the whole content, in bytes.
-        block: `BLOCK_BYTES` bytes, or the rest of the content.
+    Each job has its own contents, so it cannot get another job's content by a digest. The digest is
+    the SHA-256 of the whole content, which has `size` bytes; a block has `BLOCK_BYTES` bytes or the
+    rest. If all blocks are stored, repeating any block completes the content, because the server
+    may have stopped before.
 
     Raises:
         ConflictError: the share has ended or is lost, so no report can name its artifacts.
@@ -61,23 +54,21 @@ def store_block(
     if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
         raise ConflictError("the share is over: its artifacts are dropped")
     if offset % BLOCK_BYTES or len(block) != min(BLOCK_BYTES, max(size - offset, 0)):
-        raise InvalidRequestError.at(
-            "",
-            f"{len(block):,} bytes at offset={offset} of size={size}: legal are blocks of "
-            f"{BLOCK_BYTES:,} bytes, and a last one with the rest",
-        )
+        detail = f"{len(block):,} bytes at offset={offset} of size={size}: legal are blocks of "
+        detail += f"{BLOCK_BYTES:,} bytes, and a last one with the rest"
+        raise InvalidRequestError.at("", detail)
     with context.database.write() as connection:
-        found = _find(connection, share.job_id, digest)
+        found: Content | DropReason | None = _find(connection, share.job_id, digest)
         if found is None:
-            refused = _begin(context, connection, job_id=share.job_id, digest=digest, size=size)
-            if refused is not None:
-                return UploadReply(stored=0, refused=refused)
-            found = _find(connection, share.job_id, digest)
-        assert found is not None
+            found = _begin(context, connection, job_id=share.job_id, digest=digest, size=size)
+        if isinstance(found, str):
+            return UploadReply(stored=0, refused=found)
         if found.size != size:
             raise InvalidRequestError.at("query/size", f"size={size} is not {found.size} as before")
         if found.complete:
-            _touch(context, connection, found.id)  # keep it until a report names it
+            touched = update(artifact_contents).where(artifact_contents.c.id == found.id)
+            # Keep the content until a report names it.
+            connection.execute(touched.values(touched_at=context.now()))
             return UploadReply(stored=size)
         stored = _grow(context, connection, found=found, offset=offset, block=block)
         if stored < size:
@@ -86,23 +77,18 @@ def store_block(
 
 
 def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
-    query = Content.select().where(
-        artifact_contents.c.job_id == job_id, artifact_contents.c.digest == digest
-    )
+    contents = artifact_contents.c
+    query = Content.select().where(contents.job_id == job_id, contents.digest == digest)
     return Content.one_or_none(connection, query)
 
 
 def _begin(
     context: Context, connection: Connection, *, job_id: str, digest: str, size: int
-) -> DropReason | None:
-    """Insert an empty content unless it exists; return the reason if a limit forbids it.
-
-    Raises:
-        NotFoundError: the job has been deleted.
-    """
+) -> Content | DropReason:
+    """Insert an empty content unless it exists; return it, or the reason if a limit forbids it."""
     lock_job(connection, job_id)  # so that the quota counts concurrent uploads
-    if _find(connection, job_id, digest) is not None:
-        return None
+    if (found := _find(connection, job_id, digest)) is not None:
+        return found
     now = context.now()
     mine = artifact_contents.c.job_id == job_id
     cut_off = ~artifact_contents.c.complete & (artifact_contents.c.touched_at < now - UPLOAD)
@@ -115,22 +101,9 @@ def _begin(
         return "too_many"
     if total + size > context.settings.artifact_quota_bytes:
         return "quota"
-    row = {
-        "id": context.new_id(),
-        "job_id": job_id,
-        "digest": digest,
-        "size": size,
-        "stored": 0,
-        "complete": False,
-        "touched_at": now,
-    }
-    insert_absent(connection, artifact_contents, [row])
-    return None
-
-
-def _touch(context: Context, connection: Connection, content_id: str) -> None:
-    touched = update(artifact_contents).where(artifact_contents.c.id == content_id)
-    connection.execute(touched.values(touched_at=context.now()))
+    row = {"id": context.new_id(), "job_id": job_id, "digest": digest, "size": size}
+    connection.execute(insert(artifact_contents).values(**row, touched_at=now))
+    return inserted(Content, row)
 
 
 def _grow(
