@@ -19,7 +19,6 @@ from server.core.lifecycle import check_job
 from server.jobs.attempts.lineage import (
     NEVER,
     AttemptKey,
-    Lineage,
     Segment,
     attempts_of,
     branches_of,
@@ -32,6 +31,7 @@ from server.telemetry.metrics.series import (
     Series,
     Spans,
     decode_in_turn,
+    find_series,
     must_be_decoded,
     read_series,
 )
@@ -44,8 +44,8 @@ MAX_NAMES = 50
 MAX_BUCKETS = 20_000
 """Maximum number of buckets of all curves together; with many curves, each one gets fewer."""
 JOINED_AT_ONCE = 50
-"""Decoded chunks that are added to buckets in one call, with 4 MB of spans; this is cheaper than
-one call per chunk."""
+"""Number of decoded chunks that one call adds to buckets (4 MB of spans); a call for each chunk
+would take more time."""
 MAX_BRANCHES = 20
 """Maximum number of abandoned branches in a chart, the newest ones; `attempt` selects any other."""
 
@@ -97,17 +97,9 @@ def chart(
     """Return the curves of the series `names`, each in at most `max_points` buckets.
 
     The first curve of a name follows the job's current lineage. Each abandoned branch is a separate
-    curve. With `attempt`, the only curve has that attempt's own steps. Minimum, maximum, last
-    value, count, and the number of NaN and infinite points are exact for the steps of a bucket.
-
-    Args:
-        context: the server's context.
-        job_id: id of the job.
-        names: names of the series; unknown names have no curve.
-        max_points: buckets per curve, up to `MAX_POINTS`; fewer if there are many curves.
-        from_step: first step; by default the first recorded step.
-        to_step: last step; by default the last recorded step.
-        attempt: number of an attempt; by default the current lineage and its branches.
+    curve. With the number of an `attempt`, the only curve has that attempt's own steps. Unknown
+    names have no curve. Minimum, maximum, last value, count, and the number of NaN and infinite
+    points are exact for the steps of a bucket. If there are many curves, each has fewer buckets.
 
     Raises:
         NotFoundError: no such job or attempt exists.
@@ -118,9 +110,7 @@ def chart(
     first = 0 if from_step is None else from_step
     last = NEVER if to_step is None else to_step
     with context.database.read() as connection:
-        keys = attempt_keys(connection, job_id, attempt)
-        lineage = lineage_of(keys)
-        drawn = _curves(wanted, keys, lineage=lineage, attempt=attempt)
+        drawn = _curves(wanted, attempt_keys(connection, job_id, attempt), attempt)
         limit = max(min(max_points, MAX_BUCKETS // max(len(drawn), 1)), 1)
         curves = draw(connection, drawn, first=first, last=last, limit=limit)
         return MetricsView(
@@ -145,24 +135,18 @@ def attempt_keys(connection: Connection, job_id: str, attempt: int | None) -> di
     return keys
 
 
-def _curves(
-    names: Iterable[str], keys: dict[int, AttemptKey], *, lineage: Lineage, attempt: int | None
-) -> list[Curve]:
+def _curves(names: Iterable[str], keys: dict[int, AttemptKey], attempt: int | None) -> list[Curve]:
     if attempt is not None:
         segments = (own_steps(keys[attempt]),)
         return [Curve(name, f"attempt-{attempt}", segments) for name in names]
+    lineage = lineage_of(keys)
     left = branches_of(keys, lineage)[:MAX_BRANCHES]
-    branches = [("lineage", lineage.segments)]
-    branches += [(f"attempt-{segment.number}", (segment,)) for segment in left]
+    branches = [("lineage", lineage.segments), *((f"attempt-{s.number}", (s,)) for s in left)]
     return [Curve(name, branch, segments) for name in names for branch, segments in branches]
 
 
 def check_size(names: Sequence[str], max_points: int) -> None:
-    """Raise an error if a request has too many series or buckets.
-
-    Raises:
-        InvalidRequestError: too many names, or an invalid number of buckets.
-    """
+    """Raise InvalidRequestError for too many names, or for an invalid number of buckets."""
     if len(names) > MAX_NAMES:
         raise InvalidRequestError.at("query/names", f"{len(names)} names; at most {MAX_NAMES}")
     if not 1 <= max_points <= MAX_POINTS:
@@ -186,13 +170,8 @@ def series_names(connection: Connection, job_ids: Sequence[str]) -> dict[str, li
 
 def last_step_of(connection: Connection, job_id: str) -> int:
     """Return the last step of the newest attempt; 0 if the job has no attempt or step."""
-    query = (
-        select(attempts.c.last_step, attempts.c.start_step)
-        .where(attempts.c.job_id == job_id)
-        .order_by(attempts.c.number.desc())
-        .limit(1)
-    )
-    row = connection.execute(query).one_or_none()
+    query = select(attempts.c.last_step, attempts.c.start_step).where(attempts.c.job_id == job_id)
+    row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
     return max(row) if row else 0
 
 
@@ -220,7 +199,8 @@ def _stored_curves(
     connection: Connection, drawn: Sequence[Curve], *, first: int, last: int
 ) -> list[_StoredCurve]:
     """Return the curves that have points in these steps."""
-    ids = series_ids(connection, drawn)
+    attempt_ids = {segment.attempt_id for curve in drawn for segment in curve.segments}
+    ids = find_series(connection, attempt_ids, {curve.name for curve in drawn})
     series = read_series(connection, list(ids.values()), first=first, last=last)
     stored_curves = []
     for curve in drawn:
@@ -238,18 +218,8 @@ def _stored_curves(
     return stored_curves
 
 
-def series_ids(connection: Connection, drawn: Sequence[Curve]) -> dict[tuple[str, str], int]:
-    """Return the series ids of some curves by attempt id and series name."""
-    attempt_ids = {segment.attempt_id for curve in drawn for segment in curve.segments}
-    columns = metric_series.c
-    query = select(columns.attempt_id, columns.name, columns.id).where(
-        columns.attempt_id.in_(attempt_ids), columns.name.in_({curve.name for curve in drawn})
-    )
-    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
-
-
 def _to_decode(stored: _StoredCurve, limit: int) -> list[NDArray[np.bool_]]:
-    """Return the mask of chunks to decode, per part: cut by a segment's end, or too wide."""
+    """Return a mask per part of the chunks that are too wide or cut by the end of a segment."""
     low, high = stored.extent
     return [
         (series.chunks.first <= segment.after)
@@ -268,11 +238,8 @@ def _spans(
 ) -> Spans:
     """Return a curve in up to `limit` buckets.
 
-    Args:
-        stored: the curve with its series.
-        split: mask of the chunks to decode, per part.
-        decoded: the points of the chunks to decode, in the order of the chunks.
-        limit: maximum number of buckets.
+    `split` has a mask per part of the chunks to decode, and `decoded` has the points of these
+    chunks in order.
     """
     first, last = stored.extent
     buckets = Buckets(first=first, last=last, limit=limit)
@@ -283,16 +250,15 @@ def _spans(
             buckets.add(series.chunks[begin:first_split])
             for start in range(first_split, end, JOINED_AT_ONCE):
                 some = islice(decoded, min(JOINED_AT_ONCE, end - start))
-                buckets.add(_of_segment(Points.joined(some), segment))
+                buckets.add(_spans_of(Points.joined(some), segment))
             begin = end
         buckets.add(series.chunks[begin:])
-        buckets.add(_of_segment(series.tail, segment))
+        buckets.add(_spans_of(series.tail, segment))
     return buckets.spans()
 
 
-def _of_segment(points: Points, segment: Segment) -> Spans:
-    inside = points.between(segment.after + 1, segment.until)
-    return Spans.of_points(inside.steps, inside.values)
+def _spans_of(points: Points, segment: Segment) -> Spans:
+    return Spans.of_points(points.between(segment.after + 1, segment.until))
 
 
 def _view(curve: Curve, buckets: Spans) -> CurveView:

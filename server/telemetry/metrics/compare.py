@@ -63,17 +63,10 @@ def compare(
 ) -> ComparisonView:
     """Return the series `names` of several jobs along their current lineages.
 
-    Each curve has at most `max_points` buckets, as in the charts of one job, and each bucket has
-    the time and the tokens of its last step. The number of queries per job is fixed.
-
-    Args:
-        context: the server's context.
-        job_ids: ids of the jobs, at most `MAX_COMPARED`.
-        names: names of the series; if empty, the result only lists the existing series.
-        max_points: buckets per curve, up to `MAX_POINTS`; fewer if there are many curves.
-        axis: axis that `low` and `high` refer to.
-        low: start of the range to draw.
-        high: end of the range. On other axes than steps, the range extends to the next known steps.
+    Each curve has at most `max_points` buckets, as in `chart`, and each bucket has the time and the
+    tokens of its last step. Without names, the result only lists the existing series. The curves
+    are limited to the range `low..high` on `axis`. On other axes than steps, the range extends to
+    the next known steps. The number of queries per job is fixed.
 
     Raises:
         NotFoundError: some jobs do not exist; the error lists all of them.
@@ -109,9 +102,8 @@ def compare(
 
 
 def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJob]:
-    columns = jobs.c
-    found = ComparedJob.all(connection, ComparedJob.select().where(columns.id.in_(job_ids)))
-    rows = {row.id: row for row in found}
+    query = ComparedJob.select().where(jobs.c.id.in_(job_ids))
+    rows = {row.id: row for row in ComparedJob.all(connection, query)}
     if unknown := [job_id for job_id in job_ids if job_id not in rows]:
         raise NotFoundError.of_jobs(unknown)
     return rows
@@ -119,15 +111,14 @@ def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJ
 
 def _check_names(names: Iterable[str], known: Collection[str]) -> None:
     """Reject series that no job has, unless no job has points yet."""
-    if known and (unknown := [name for name in names if name not in known]):
-        raise InvalidRequestError.of(
-            Problem(pointer="query/names", detail=_unknown(name, known)) for name in unknown
-        )
-
-
-def _unknown(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, sorted(known), n=3) or sorted(known)[:5]
-    return f"no compared job has the series {name!r}; some that exist: {', '.join(near)}"
+    problems = []
+    for name in names:
+        if known and name not in known:
+            near = ", ".join(get_close_matches(name, sorted(known), n=3) or sorted(known)[:5])
+            detail = f"no compared job has the series {name!r}; some that exist: {near}"
+            problems.append(Problem(pointer="query/names", detail=detail))
+    if problems:
+        raise InvalidRequestError.of(problems)
 
 
 def _curves(
@@ -142,8 +133,8 @@ def _curves(
         return []
     first, last = stretch
     curves = draw(connection, drawn, first=first, last=last, limit=limit)
-    ends = {step for curve in curves for step in curve.steps}
-    exact = step_times.refined(connection, np.array(sorted(ends), dtype=np.int64))
+    ends = sorted({step for curve in curves for step in curve.steps})
+    exact = step_times.refined(connection, ends)
     return [_timed(curve, exact) for curve in curves]
 
 

@@ -23,18 +23,12 @@ DIGESTS_AT_ONCE = 20_000
 def csv_rows(
     context: Context, job_id: str, names: Sequence[str] = (), *, attempt: int | None = None
 ) -> Iterator[str]:
-    """Yield the header and all rows, many rows per piece of text.
+    """Yield the header and the rows of some series, or of all series if `names` is empty.
 
     The rows follow the current lineage or, with `attempt`, that attempt's own steps. The rows of an
     attempt are ordered by name and step. Rows with the name `data_digest` have the digest of a
     step's sequences and no time. No transaction is open between two pieces of text, so a slow
     reader blocks nothing.
-
-    Args:
-        context: the server's context.
-        job_id: id of the job.
-        names: names of the series, which may include `data_digest`; if empty, all series.
-        attempt: number of an attempt; by default the current lineage.
 
     Raises:
         NotFoundError: no such job or attempt exists; the call itself raises it, not the iterator.
@@ -95,14 +89,14 @@ def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Poin
     after, more = segment.after, True
     while more:
         with context.database.read() as connection:
-            # Read the tail first: points compacted meanwhile are read twice, and are cut below.
+            # Tail first, so that a point that is compacted meanwhile is read twice, not never.
             tails = read_tails(connection, [series_id], first=after + 1, last=segment.until)
             rows = connection.execute(query.where(columns.last_step > after)).all()
         more = len(rows) == CHUNKS_AT_ONCE
         parts = [unpack(*row) for row in rows]
         if not more:
             parts += tails.values()
-        found = Points.joined(parts).rising_after(after).between(0, min(segment.until, NEVER - 1))
+        found = Points.merged(parts).between(after + 1, min(segment.until, NEVER - 1))
         if len(found):
             yield found
             after = int(found.steps[-1])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
 
 from server.api.auth.dependencies import person
 from server.api.http.dependencies import ServerContext
@@ -22,29 +22,22 @@ from trainyard.protocol.rest.metrics_and_logs import ComparisonView, MetricsView
 
 CSV = "text/csv"
 MAX_STEP = 10**12
-
 NAMES = r"^[^,\x00-\x20][^,\x00-\x1f]*(,[^,\x00-\x20][^,\x00-\x1f]*)*$"
+series_query = partial(Query, max_length=5000, pattern=NAMES, examples=["train/loss,train/lr"])
+"""Declares a parameter with series, separated by commas; the caller adds the description."""
 
 router = APIRouter(dependencies=[person])
 
 Names = Annotated[
     str | None,
-    Query(
-        max_length=5000,
-        pattern=NAMES,
-        description=f"Series, separated by commas; by default the first {MAX_NAMES} by name.",
-        examples=["train/loss,train/lr"],
+    series_query(
+        description=f"Series, separated by commas; by default the first {MAX_NAMES} by name."
     ),
 ]
 Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of one curve.")]
 Place = Annotated[float, Query(ge=0, le=END, description="An end of the range to draw.")]
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
-
-
-def _shown(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Return the examples of a response in FastAPI's form."""
-    examples = {name: {"value": value} for name, value in ANSWERS[model].items()}
-    return {200: {"content": {JSON: {"examples": examples}}}}
+EXAMPLES = {name: {"value": value} for name, value in ANSWERS[ComparisonView].items()}
 
 
 @router.get(
@@ -90,7 +83,7 @@ def metrics(
 @router.get(
     "/metrics/compare",
     response_model=ComparisonView,
-    responses=_shown(ComparisonView),
+    responses={200: {"content": {JSON: {"examples": EXAMPLES}}}},
     tags=["metrics"],
     summary="Charts of several jobs",
 )
@@ -99,12 +92,9 @@ def compare_metrics(
     jobs: ComparedJobs,
     names: Annotated[
         str | None,
-        Query(
-            max_length=5000,
-            pattern=NAMES,
+        series_query(
             description="Series, separated by commas. Without it the answer has only the jobs and "
-            "the names of their series.",
-            examples=["train/loss,train/lr"],
+            "the names of their series."
         ),
     ] = None,
     max_points: Points = 1000,

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 CHUNK_POINTS = 1000
 """Number of points per chunk."""
-
 MAX_SUMMED = 1e12
-"""Value from which on sums leave a value out, to avoid overflow; 30,000 years in seconds."""
-
+"""Sums leave out values from this limit on, to avoid overflow; 30,000 years in seconds."""
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 """Columns of `metric_chunks` from which the points of a chunk are unpacked."""
 
@@ -41,7 +39,7 @@ class Points:
 
     @classmethod
     def of(cls, steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> Self:
-        """Return the points given as three sequences of the same length."""
+        """Return points from three sequences of the same length."""
         return cls(
             steps=np.fromiter(steps, dtype=np.int64),
             times=np.fromiter(times, dtype=np.float64),
@@ -58,10 +56,16 @@ class Points:
             values=np.concatenate([part.values for part in listed]),
         )
 
+    @classmethod
+    def merged(cls, parts: Iterable[Self]) -> Points:
+        """Return the points of several parts in the order of their steps, each step once."""
+        points = cls.joined(parts)
+        return points[np.unique(points.steps, return_index=True)[1]]
+
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, index: slice | NDArray[np.bool_]) -> Points:
+    def __getitem__(self, index: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Points:
         return Points(self.steps[index], self.times[index], self.values[index])
 
     @property
@@ -69,31 +73,21 @@ class Points:
         """Steps, times and values as lists."""
         return self.steps.tolist(), self.times.tolist(), self.values.tolist()
 
-    def rising_after(self, step: int) -> Points:
-        """Return the points with a step above `step` and above the steps of all points before."""
-        greatest = np.maximum.accumulate(np.concatenate(([step], self.steps)))[:-1]
-        rising = self.steps > greatest
-        return self if rising.all() else self[rising]
-
     def between(self, first: int, last: int) -> Points:
         """Return the points of the steps `first..last`, both included."""
         low, high = np.searchsorted(self.steps, (first, last + 1))
         return self[low:high]
 
     def step_sum(self) -> float:
-        """Return the sum of all values except the first, each times the steps that it covers.
+        """Return the sum of all values except the first, each times its number of steps.
 
-        A point that is a mean, such as `perf/step_seconds`, covers the steps since the previous
-        point.
+        A value such as `perf/step_seconds` is the mean over the steps since the previous point.
         """
         return float(summable(self.values[1:]) @ np.diff(self.steps))
 
 
 def summable(values: Floats) -> Floats:
-    """Return durations with invalid ones replaced by 0: NaN, negative, or at least `MAX_SUMMED`.
-
-    A negative duration would reduce the sum of the others.
-    """
+    """Return durations, with 0 for NaN, negative values, and values from `MAX_SUMMED` on."""
     return np.where((values >= 0) & (values < MAX_SUMMED), values, 0.0)
 
 
@@ -127,15 +121,15 @@ def unpack(
 ) -> Points:
     """Return the points of a chunk from the columns in `PACKED`."""
     if steps is not None:
-        taken = np.frombuffer(steps, dtype="<i8")
+        unpacked = np.frombuffer(steps, dtype="<i8")
     else:
         gap = (last_step - first_step) // max(count - 1, 1)
-        taken = first_step + gap * np.arange(count, dtype=np.int64)
-    return Points(taken, np.frombuffer(times, dtype="<f8"), np.frombuffer(numbers, dtype="<f8"))
+        unpacked = first_step + gap * np.arange(count, dtype=np.int64)
+    return Points(unpacked, np.frombuffer(times, dtype="<f8"), np.frombuffer(numbers, dtype="<f8"))
 
 
 def pack_tail(steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> bytes:
-    """Return points, given as equally long sequences, as bytes of a row of `metric_tails`."""
+    """Pack three sequences of the same length into the bytes of a row of `metric_tails`."""
     return b"".join(map(_POINT.pack, steps, times, values))
 
 

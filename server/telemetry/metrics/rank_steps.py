@@ -9,8 +9,8 @@ left out. All of this happens in the transaction of the report, so that each val
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,9 +36,8 @@ MAX_NAMES = 700
 """Maximum number of folded names per step. Each name makes three series, and an attempt may have
 2,000 series."""
 MAX_REWRITTEN = 200_000
-"""Maximum number of staged values that one report may rewrite; a report itself has fewer values.
-Otherwise, a rank that logs one value for each of many wide steps would block the database for
-minutes."""
+"""Number of staged values after which one report rewrites no more steps. Without this limit, a rank
+that logs one value for each of many wide steps would block the database for minutes."""
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
 """Maximum number of steps, and of their values, that one report folds; the next report folds
 the rest."""
@@ -75,20 +74,13 @@ class _Fold:
     @classmethod
     def of_row(cls, data: Mapping[str, Any]) -> _Fold:
         values = {name: [float(each) for each in row] for name, row in data["values"].items()}
-        return cls(
-            data["time"], data["ranks"], values, list(data["digests"]), set(data["digested"])
-        )
+        return cls(data["time"], data["ranks"], values, data["digests"], set(data["digested"]))
 
     @property
     def row(self) -> dict[str, Any]:
         digests = [merge_digests(self.digests)] if self.digests else []
-        return {
-            "time": self.time,
-            "ranks": self.ranks,
-            "values": to_plain(self.values),
-            "digests": digests,
-            "digested": sorted(self.digested),
-        }
+        changed = {"values": to_plain(self.values), "digested": sorted(self.digested)}
+        return vars(self) | changed | {"digests": digests}
 
     def add(self, rank: int, record: MetricRecord) -> None:
         self.time = max(self.time, record.time)
@@ -109,14 +101,13 @@ class _Fold:
                 self.values[name] = [1, value, value, value]
 
     def record(self, step: int) -> MetricRecord | None:
-        """Return the folded step; None without a digest and without a name of several ranks."""
+        """Return the folded step; None without values of several ranks and without a digest."""
         values: dict[str, float] = {}
         for name, (count, least, total, most) in self.values.items():
             if count > 1:
                 values |= {f"{name}/min": least, f"{name}/mean": total / count, f"{name}/max": most}
-        digest = None
-        if len(self.digested) == self.ranks:  # a digest of fewer ranks covers only some samples
-            digest = merge_digests(self.digests)
+        # A digest of fewer ranks covers only some samples.
+        digest = merge_digests(self.digests) if len(self.digested) == self.ranks else None
         if not values and digest is None:
             return None
         return MetricRecord(step=step, time=self.time, values=values, data_digest=digest)
@@ -132,10 +123,15 @@ def fold(
     """
     if not given:
         return []
-    alone = [record for rank, record in _own(given) if record.values]
+    alone: list[MetricRecord] = []
     steps: dict[int, list[RankRecord]] = {}
-    for rank, record in _shared(given):
-        steps.setdefault(record.step, []).append((rank, record))
+    for rank, record in given:
+        ending = f"/rank-{rank}"
+        own = {name: value for name, value in record.values.items() if name.endswith(ending)}
+        if own and rank > 0:  # the values of rank 0 are stored already
+            alone.append(replace(record, values=own, data_digest=None))
+        shared = {name: value for name, value in record.values.items() if name not in own}
+        steps.setdefault(record.step, []).append((rank, replace(record, values=shared)))
     _stage(connection, attempt_id, steps, now=now)
     _advance(connection, attempt_id, given)
     ranks = max(record.ranks for _, record in given)
@@ -151,7 +147,7 @@ def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
 def end_ranks(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
 ) -> list[MetricRecord]:
-    """Mark ranks as ended; if they are the last ones, return the first remaining folds."""
+    """Mark ranks as ended; if they are the last ones, return the first of the remaining folds."""
     mine = rank_progress.c.attempt_id == attempt_id
     if not last:
         ended = rank_progress.c.rank.in_(list(ranks))
@@ -164,7 +160,7 @@ def end_ranks(
 
 
 def fold_ended(context: Context) -> None:
-    """Fold the staged steps of attempts that ended without a last report (a lost node)."""
+    """Fold the staged steps of ended attempts, for example after the loss of a node."""
     left = (
         select(rank_steps.c.attempt_id)
         .distinct()
@@ -178,28 +174,6 @@ def fold_ended(context: Context) -> None:
         with context.database.write() as connection:
             folds = end_ranks(connection, attempt_id, (), last=True, now=context.now())
             store_metrics(connection, {attempt_id: folds})
-
-
-def _own(given: Iterable[RankRecord]) -> Iterator[RankRecord]:
-    """Yield the values that ranks logged under their own names; rank 0's are stored already."""
-    for rank, record in given:
-        if rank > 0:
-            yield rank, _part(record, f"/rank-{rank}", own=True)
-
-
-def _shared(given: Iterable[RankRecord]) -> Iterator[RankRecord]:
-    for rank, record in given:
-        yield rank, _part(record, f"/rank-{rank}", own=False)
-
-
-def _part(record: MetricRecord, ending: str, *, own: bool) -> MetricRecord:
-    values = {n: v for n, v in record.values.items() if n.endswith(ending) is own}
-    if len(values) == len(record.values) and not own:
-        return record
-    digest = None if own else record.data_digest
-    return MetricRecord(
-        step=record.step, time=record.time, values=values, data_digest=digest, ranks=record.ranks
-    )
 
 
 def _stage(
@@ -226,7 +200,6 @@ def _stage(
 
 
 def _advance(connection: Connection, attempt_id: str, given: Iterable[RankRecord]) -> None:
-    """Store the last step that each rank logged."""
     reached: dict[int, int] = {}
     for rank, record in given:
         reached[rank] = max(record.step, reached.get(rank, 0))
@@ -244,11 +217,8 @@ def _advance(connection: Connection, attempt_id: str, given: Iterable[RankRecord
 def _fold_due(
     connection: Connection, attempt_id: str, ranks: int, *, now: datetime
 ) -> list[MetricRecord]:
-    """Fold the steps that are complete, too old, or beyond the limit of 10,000 staged steps.
-
-    All steps before a folded step are folded too, so that the order of steps is kept.
-    """
-    logging, slowest = connection.execute(_REACHED, {"attempt_id": attempt_id}).one()
+    """Fold the steps that are complete, too old, or beyond `MAX_STAGED`."""
+    logging, slowest = reached_by_all(connection, attempt_id)
     complete = slowest if logging >= ranks else 0
     staged = connection.scalar(_STAGED, {"attempt_id": attempt_id}) or 0
     if staged > MAX_STAGED:

@@ -16,22 +16,18 @@ SERIES_AT_ONCE = 100
 
 
 def take_back(connection: Connection, attempt_id: str, *, names: Sequence[str], step: int) -> None:
-    """Delete the points of some series of an attempt, starting at `step`.
-
-    The transaction must meet the conditions of `store_metrics`.
-    """
+    """Delete points of an attempt from `step` on, in a transaction as for `store_metrics`."""
     query = select(metric_series.c.id).where(
         metric_series.c.attempt_id == attempt_id,
         metric_series.c.name.in_(names),
         metric_series.c.last_step >= step,
     )
-    found = connection.scalars(query).all()
-    for series in batches(found, SERIES_AT_ONCE):
+    for series in batches(connection.scalars(query).all(), SERIES_AT_ONCE):
         _take_back(connection, series, step)
 
 
 def _take_back(connection: Connection, series: Sequence[int], step: int) -> None:
-    """Keep the points before the step: whole chunks as they are, the others as a tail row."""
+    """Keep whole chunks before the step, and store the other points before it as a tail row."""
     tails = read_tails(connection, series, first=0, last=step - 1)
     cut = _cut_chunks(connection, series, step)
     connection.execute(delete(metric_tails).where(metric_tails.c.series_id.in_(series)))
@@ -44,15 +40,13 @@ def _take_back(connection: Connection, series: Sequence[int], step: int) -> None
     }
     newest = _last_steps(connection, series)
     newest |= {each: int(points.steps[-1]) for each, points in kept.items() if len(points)}
-    append_to_tails(
-        connection,
-        [
-            (each, newest[each], int(points.steps[0]), pack_tail(*points.columns))
-            for each, points in kept.items()
-            if len(points)
-        ],
-    )
-    grow_series(connection, [(each, newest.get(each, -1), len(kept[each])) for each in series])
+    rows = [
+        (each, newest[each], int(points.steps[0]), pack_tail(*points.columns))
+        for each, points in kept.items()
+        if len(points)
+    ]
+    append_to_tails(connection, rows)
+    grow_series(connection, [(newest.get(each, -1), len(kept[each]), each) for each in series])
 
 
 def _cut_chunks(connection: Connection, series: Sequence[int], step: int) -> dict[int, Points]:

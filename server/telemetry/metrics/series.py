@@ -30,18 +30,19 @@ from sqlalchemy import (
 )
 
 from server.core.database.engine import batches
-from server.core.database.metric_and_log_tables import metric_chunks
+from server.core.database.metric_and_log_tables import metric_chunks, metric_series
 from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, unpack
 from server.telemetry.metrics.store import read_tails
 
 WIDEST = 2
-"""Maximum width of a chunk that is not decoded, in bucket widths. A chunk that is not decoded moves
-the borders next to it."""
-
+"""Maximum width of a chunk that is not decoded, in bucket widths. A wider chunk would move the
+borders of buckets too far."""
 MERGED_AT = 60_000
-"""Number of spans beyond the limit at which spans are merged; a span takes 64 bytes."""
+"""Number of spans above the limit at which `Buckets` merges spans; a span takes 64 bytes."""
 DECODED_AT_ONCE = 100
 """Chunks that are decoded together; their points take 2.4 MB."""
+SUMMARY = ("first_step", "last_step", "count", "non_finite", "min", "max", "last")
+"""Columns of `metric_chunks` in the order of the fields of `Spans`."""
 
 _ELEMENTS: Mapping[str, Callable[[Any], Any]] = {
     "postgresql": func.json_array_elements,
@@ -75,14 +76,14 @@ class Spans:
     """Last finite value of each span; NaN if the span has no finite value."""
 
     @classmethod
-    def of_points(cls, steps: Integers, values: Floats) -> Self:
+    def of_points(cls, points: Points) -> Self:
         """Return one span per point."""
-        finite = np.isfinite(values)
-        shown = np.where(finite, values, np.nan)
+        finite = np.isfinite(points.values)
+        shown = np.where(finite, points.values, np.nan)
         return cls(
-            first=steps,
-            last=steps,
-            count=np.ones(len(steps), dtype=np.int64),
+            first=points.steps,
+            last=points.steps,
+            count=np.ones(len(points), dtype=np.int64),
             non_finite=(~finite).astype(np.int64),
             low=shown,
             high=shown,
@@ -92,8 +93,7 @@ class Spans:
     @classmethod
     def joined(cls, parts: Iterable[Self]) -> Self:
         """Return the spans of several parts in the order of their steps."""
-        empty = cls.of_points(np.empty(0, dtype=np.int64), np.empty(0))
-        listed = [empty, *parts]
+        listed = [cls.of_points(Points.joined([])), *parts]
         order = np.argsort(np.concatenate([part.first for part in listed]), kind="stable")
         columns = [
             np.concatenate(column)[order] for column in zip(*map(_columns, listed), strict=True)
@@ -108,7 +108,7 @@ class Spans:
 
 
 class Buckets:
-    """Merges the spans of a curve into at most `limit` buckets; leaves `limit` or fewer unchanged.
+    """Merges the spans of a curve into at most `limit` buckets, if the curve has more spans.
 
     The steps are cut into `limit` equal cells, and a span belongs to the cell that contains its
     middle. So a bucket is exact over the steps that it covers, and it extends at most half a span
@@ -118,7 +118,7 @@ class Buckets:
     def __init__(self, *, first: int, last: int, limit: int) -> None:
         """Cut the steps `first..last` into `limit` cells."""
         self._first, self._last, self._limit = first, last, limit
-        self._parts: list[tuple[Integers, Spans]] = []  # each span's cell, and the spans
+        self._parts: list[tuple[Integers, Spans]] = []  # the cell of each span, and the spans
         self._size = 0
         self._merged = False
 
@@ -178,6 +178,17 @@ class Series:
         return Series(self.id, self.chunks[overlaps], self.tail.between(first, last))
 
 
+def find_series(
+    connection: Connection, attempt_ids: Collection[str], names: Collection[str]
+) -> dict[tuple[str, str], int]:
+    """Return the ids of series by attempt id and name."""
+    columns = metric_series.c
+    query = select(columns.attempt_id, columns.name, columns.id).where(
+        columns.attempt_id.in_(attempt_ids), columns.name.in_(names)
+    )
+    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
+
+
 def read_series(
     connection: Connection, series_ids: Sequence[int], *, first: int, last: int
 ) -> dict[int, Series]:
@@ -185,16 +196,7 @@ def read_series(
     points = read_tails(connection, series_ids, first=first, last=last)
     columns = metric_chunks.c
     query = (
-        select(
-            columns.series_id,
-            columns.first_step,
-            columns.last_step,
-            columns.count,
-            columns.non_finite,
-            columns.min,
-            columns.max,
-            columns.last,
-        )
+        select(columns.series_id, *(columns[name] for name in SUMMARY))
         .where(
             columns.series_id.in_(series_ids),
             columns.last_step >= first,
@@ -215,7 +217,7 @@ def read_series(
 
 
 def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Points]:
-    """Return the points of the given chunks by chunk."""
+    """Return the points of chunks by their keys."""
     if not (wanted := sorted(set(keys))):
         return {}
     rows = connection.execute(_chunks_of_keys(connection.dialect.name), {"keys": wanted})
@@ -234,8 +236,8 @@ def decode_in_turn(connection: Connection, keys: Sequence[ChunkKey]) -> Iterator
 def _chunks_of_keys(dialect: str) -> Select[Any]:
     """Return the query for the chunks that the parameter `keys` lists.
 
-    It is a join because SQLite reads the whole table for `(a, b) IN (...)`. The list is a single
-    parameter because a statement with parameters for each key is compiled for each number of keys.
+    The query is a join, because SQLite reads the whole table for `(a, b) IN (...)`. The list is one
+    parameter, because a statement with a parameter per key is compiled for each number of keys.
     """
     columns = metric_chunks.c
     listed = _ELEMENTS[dialect](bindparam("keys", type_=JSON)).table_valued(column("value", JSON))
@@ -255,11 +257,12 @@ def read_values(
     connection: Connection, series_ids: Sequence[int], *, first: int, last: int
 ) -> dict[int, Values]:
     """Return every point of several series in the steps `first..last`, by series id."""
-    series = read_series(connection, series_ids, first=first, last=last)
-    keys = {(one.id, int(step)) for one in series.values() for step in one.chunks.first}
-    decoded = decode(connection, keys)
+    series = read_series(connection, series_ids, first=first, last=last).values()
+    decoded = decode(
+        connection, ((one.id, int(step)) for one in series for step in one.chunks.first)
+    )
     found = {}
-    for one in series.values():
+    for one in series:
         parts = [decoded[one.id, int(step)] for step in one.chunks.first]
         inside = Points.joined([*parts, one.tail]).between(first, last)
         found[one.id] = inside.steps, inside.values

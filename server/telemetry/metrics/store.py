@@ -10,17 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 import psycopg
-from sqlalchemy import (
-    BindParameter,
-    Connection,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import BindParameter, Connection, and_, bindparam, delete, func, insert, select
 
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
 from server.telemetry.metrics.points import CHUNK_POINTS, Points, chunked, pack_tail, unpack_tail
@@ -34,7 +24,6 @@ the rest."""
 MAX_SERIES = 2000
 """Maximum number of metric names per attempt; further names are left out."""
 
-
 _ATTEMPTS: BindParameter[Sequence[str]] = bindparam("attempt_ids", expanding=True)
 _SERIES_OF = select(
     metric_series.c.attempt_id,
@@ -43,14 +32,10 @@ _SERIES_OF = select(
     metric_series.c.last_step,
     metric_series.c.tail,
 ).where(metric_series.c.attempt_id.in_(_ATTEMPTS))
-_GROW_SERIES = (
-    update(metric_series)
-    .where(metric_series.c.id == bindparam("series"))
-    .values(last_step=bindparam("newest"), tail=bindparam("size"))
-)
+_GROW_SERIES = "UPDATE metric_series SET last_step = ?, tail = ? WHERE id = ?"
 _GROW_SERIES_BY_ARRAYS = (
     "UPDATE metric_series SET last_step = grown.newest, tail = grown.size"
-    " FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS grown (series, newest, size)"
+    " FROM unnest(%s::bigint[], %s::integer[], %s::bigint[]) AS grown (newest, size, series)"
     " WHERE id = grown.series"
 )
 """Statement for PostgreSQL that updates all series with one message."""
@@ -93,15 +78,12 @@ class _Growth:
 def store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store metrics as points, together with their digests.
+    """Store new records as points, with their digests; the records are in the order of steps.
 
-    The number of statements does not depend on the number of attempts. Each series stores a step
-    once and ignores records up to its last step. (The caller's offsets prevent duplicate records.)
-
-    Args:
-        connection: a transaction that holds the locks of the jobs, or during which no other one can
-            store metrics of the attempts, because the rows of a tail must not overlap.
-        metrics: new records by attempt id, in the order of steps.
+    Each series stores a step once and ignores records up to its last step. The transaction must
+    exclude others that store metrics of the same attempts, for example by the jobs' locks, because
+    the rows of a tail must not overlap. The number of statements does not depend on the number of
+    attempts.
 
     Returns:
         Names above `MAX_SERIES` by attempt id; attempts without any are omitted.
@@ -114,11 +96,7 @@ def store_metrics(
 def store_points(
     connection: Connection, attempt_id: str, points: Mapping[str, Points]
 ) -> Sequence[str]:
-    """Store points of an attempt by series name; return the names above `MAX_SERIES`.
-
-    The work is limited to the given points and `COMPACTED_AT_ONCE` tails. The transaction must
-    meet the conditions of `store_metrics`.
-    """
+    """Store points by series name as `store_metrics` does; return the names above `MAX_SERIES`."""
     columns = {(attempt_id, name): own.columns for name, own in points.items()}
     return _store_columns(connection, columns).get(attempt_id, ())
 
@@ -148,21 +126,13 @@ def _store_columns(
         if each
     ]
     append_to_tails(connection, rows)
-    sizes = [(each.series, newest[each.series], each.grown) for each in left]
-    grow_series(connection, sizes)
+    grow_series(connection, [(newest[each.series], each.grown, each.series) for each in left])
     return left_out
 
 
 def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
-    """Store last step and tail size of series, given as (series id, last step, tail size)."""
-    if not sizes:
-        return
-    if connection.dialect.name == "postgresql":
-        arrays = tuple(map(list, zip(*sizes, strict=True)))
-        connection.exec_driver_sql(_GROW_SERIES_BY_ARRAYS, arrays)
-        return
-    names = ("series", "newest", "size")
-    connection.execute(_GROW_SERIES, [dict(zip(names, row, strict=True)) for row in sizes])
+    """Store last step and tail size of series, given as (last step, tail size, series id)."""
+    _run(connection, sizes, sqlite=_GROW_SERIES, postgresql=_GROW_SERIES_BY_ARRAYS)
 
 
 def read_tails(
@@ -193,7 +163,7 @@ def read_tails(
 def newest_values(
     connection: Connection, attempt_ids: Sequence[str], name: str, *, limit: int
 ) -> dict[str, list[float]]:
-    """Return the last live values of a series by attempt id, the newest first.
+    """Return up to `limit` live values of a series by attempt id, the newest first.
 
     Just after a compaction there are few values. Attempts without any are omitted.
     """
@@ -232,7 +202,6 @@ _NEWEST_ROWS = (
 
 
 def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey, Columns]:
-    """Return the points of all records by series."""
     columns: dict[SeriesKey, Columns] = {}
     for attempt_id, records in metrics.items():
         own: dict[str, Columns] = {}
@@ -332,13 +301,17 @@ def _store_digests(connection: Connection, metrics: Mapping[str, Sequence[Metric
         for each in records
         if each.data_digest
     ]
-    if not rows:
-        return
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(_STORE_DIGESTS, rows)
-        return
-    arrays = tuple(map(list, zip(*rows, strict=True)))
-    connection.exec_driver_sql(_STORE_DIGESTS_BY_ARRAYS, arrays)
+    _run(connection, rows, sqlite=_STORE_DIGESTS, postgresql=_STORE_DIGESTS_BY_ARRAYS)
+
+
+def _run(
+    connection: Connection, rows: Sequence[tuple[Any, ...]], *, sqlite: str, postgresql: str
+) -> None:
+    """Run a statement for some rows; the statement for PostgreSQL takes an array per column."""
+    if rows and connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(sqlite, list(rows))
+    elif rows:
+        connection.exec_driver_sql(postgresql, tuple(map(list, zip(*rows, strict=True))))
 
 
 def append_to_tails(connection: Connection, points: Sequence[tuple[int, int, int, bytes]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -12,9 +13,8 @@ from sqlalchemy import Connection, LargeBinary, func, select
 
 from server.core.database.metric_and_log_tables import metric_chunks
 from server.jobs.attempts.lineage import NEVER, Segment
-from server.telemetry.metrics.charts import Curve, series_ids
 from server.telemetry.metrics.points import Floats, Integers, Points
-from server.telemetry.metrics.series import decode
+from server.telemetry.metrics.series import decode, find_series
 from server.telemetry.metrics.store import read_tails
 
 TOKENS = "train/tokens"
@@ -24,8 +24,6 @@ FLOAT_BYTES = 8
 
 Axis = Literal["step", "tokens", "seconds"]
 """Unit of a curve's x-axis: steps, trained tokens, or seconds since the job's first point."""
-
-
 Stretch = tuple[int, int] | None
 """First and last step of a range; None if the range is empty."""
 
@@ -46,7 +44,7 @@ class StepTimes:
     """Time and tokens along a lineage, known at live points and at the ends of chunks.
 
     `refined` decodes the chunks that contain the end of a bucket, so that the values there are
-    exact. A million points then cost one thousand narrow rows.
+    exact. For a million points, one thousand narrow rows are read.
     """
 
     points: Points
@@ -58,33 +56,28 @@ class StepTimes:
         """Unix time of the first point, in seconds; None without points."""
         return float(self.points.times[0]) if len(self.points) else None
 
-    def refined(self, connection: Connection, steps: Integers) -> StepTimes:
-        """Decode the chunks that contain one of the given steps, which must ascend."""
-        firsts = np.array([chunk.first for chunk in self.closed], dtype=np.int64)
-        lasts = np.array([chunk.last for chunk in self.closed], dtype=np.int64)
-        inside = np.searchsorted(steps, firsts, "right") < np.searchsorted(steps, lasts, "left")
-        opened = [chunk for chunk, hit in zip(self.closed, inside, strict=True) if hit]
+    def refined(self, connection: Connection, steps: Sequence[int]) -> StepTimes:
+        """Decode the chunks that have one of the ascending `steps` between first and last step."""
+        opened: list[_Closed] = []
+        left: list[_Closed] = []
+        for chunk in self.closed:
+            is_cut = bisect_right(steps, chunk.first) < bisect_left(steps, chunk.last)
+            (opened if is_cut else left).append(chunk)
         if not opened:
             return self
-        found = decode(connection, {(chunk.series_id, chunk.first) for chunk in opened})
+        found = decode(connection, [(chunk.series_id, chunk.first) for chunk in opened])
         parts = [
             _within(chunk.segment, found[chunk.series_id, chunk.first], tokens=chunk.has_tokens)
             for chunk in opened
             if (chunk.series_id, chunk.first) in found
         ]
-        left = [chunk for chunk, hit in zip(self.closed, inside, strict=True) if not hit]
-        return StepTimes(_ordered([self.points, *parts]), tuple(left))
+        return StepTimes(Points.merged([self.points, *parts]), tuple(left))
 
     def at(self, steps: Integers) -> tuple[Floats, Floats]:
         """Return time and tokens of the last point up to each step; NaN before the first point."""
-        places = np.searchsorted(self.points.steps, steps, "right") - 1
-        if not len(self.points):
-            return np.full(len(steps), np.nan), np.full(len(steps), np.nan)
-        known = places >= 0
-        return (
-            np.where(known, self.points.times[places], np.nan),
-            np.where(known, self.points.values[places], np.nan),
-        )
+        places = np.searchsorted(self.points.steps, steps, "right")
+        times, tokens = self.points.times, self.points.values
+        return np.append(np.nan, times)[places], np.append(np.nan, tokens)[places]
 
     def sharpened(
         self, connection: Connection, axis: Axis, *, low: float, high: float
@@ -94,7 +87,7 @@ class StepTimes:
         if rough is None or axis == "step":
             return self, rough
         # The ends of the range lie in the chunks that contain the next steps inside of `rough`.
-        sharp = self.refined(connection, np.sort([rough[0] + 1, rough[1] - 1]))
+        sharp = self.refined(connection, sorted((rough[0] + 1, rough[1] - 1)))
         return sharp, sharp.steps_between(axis, low, high)
 
     def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
@@ -125,7 +118,7 @@ def read_step_times(
     Without tokens, the times of an attempt come from its loss or from its first series in `names`.
     """
     candidates = (TOKENS, LOSS, *names)
-    ids = series_ids(connection, [Curve(name, "lineage", tuple(segments)) for name in candidates])
+    ids = find_series(connection, [segment.attempt_id for segment in segments], candidates)
     chosen = list(_chosen(segments, candidates, ids))
     wanted = [series_id for _, series_id, _ in chosen]
     tails = read_tails(connection, wanted, first=0, last=NEVER)  # read before the chunks
@@ -138,7 +131,7 @@ def read_step_times(
             closed.append(_Closed(segment, series_id, first, last, has_tokens))
         if series_id in tails:
             parts.append(_within(segment, tails[series_id], tokens=has_tokens))
-    return StepTimes(_ordered(parts), tuple(closed))
+    return StepTimes(Points.merged(parts), tuple(closed))
 
 
 def _chosen(
@@ -156,13 +149,9 @@ def _ends(connection: Connection, wanted: Sequence[int]) -> dict[int, list[Point
     columns = metric_chunks.c
     query = (
         select(
-            columns.series_id,
-            columns.first_step,
-            columns.last_step,
-            number_at(columns.times, 1),
-            last_number_of(columns.times),
-            number_at(columns.numbers, 1),
-            last_number_of(columns.numbers),
+            *(columns.series_id, columns.first_step, columns.last_step),
+            *(number_at(columns.times, 1), last_number_of(columns.times)),
+            *(number_at(columns.numbers, 1), last_number_of(columns.numbers)),
         )
         .where(columns.series_id.in_(wanted))
         .order_by(columns.series_id, columns.first_step)
@@ -188,10 +177,3 @@ def last_number_of(array: Any) -> Any:
 def _within(segment: Segment, points: Points, *, tokens: bool) -> Points:
     inside = points.between(segment.after + 1, segment.until)
     return inside if tokens else replace(inside, values=np.full(len(inside), np.nan))
-
-
-def _ordered(parts: Iterable[Points]) -> Points:
-    """Return the points in the order of their steps, each step once."""
-    points = Points.joined(parts)
-    steps, kept = np.unique(points.steps, return_index=True)
-    return Points(steps, points.times[kept], points.values[kept])

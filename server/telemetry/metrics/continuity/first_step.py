@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from sqlalchemy import Connection, select
 
-from server.core.database.metric_and_log_tables import metric_series, step_digests
+from server.core.database.metric_and_log_tables import step_digests
 from server.core.database.tables import attempts, checkpoints, events, jobs
 from server.jobs.attempts.launch import effective_spec
 from server.jobs.attempts.lineage import BEFORE_ALL, AttemptKey, Lineage, attempts_of, lineage_of
@@ -19,9 +20,9 @@ from server.telemetry.metrics.continuity.losses import (
     check_band,
     check_same_step,
 )
-from server.telemetry.metrics.continuity.origin import Origin, origin_of
-from server.telemetry.metrics.series import read_values
+from server.telemetry.metrics.series import find_series, read_values
 from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.fork_rules import departures, same_steps
 from trainyard.protocol.manifest import Manifest, TrainState
 from trainyard.protocol.rest.attempts import Continuity, ContinuityCheck
 from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, start_state
@@ -34,23 +35,38 @@ from trainyard.training.rounding import Rounding
 
 LOSS, GRAD_NORM = "train/loss", "train/grad_norm"
 OF_OTHER_JOB = " of the other job"
+UNKNOWN = "the settings of the other job, which its checkpoint does not hold"
 MAX_NORMS = 10_000
-"""Maximum number of steps from which gradient norms are read; after more steps the bound is too
-wide to matter."""
+"""Maximum number of steps from which gradient norms are read; the bound for more steps is too wide
+to matter."""
 
 
 @dataclass(frozen=True)
 class Past:
     """Records of a step by the other attempts, and the losses before the step."""
 
-    digests: tuple[tuple[int, str], ...]
+    digests: tuple[tuple[int, str], ...] = ()
     """Number and digest of every other attempt that trained this step, the newest first."""
-    same_step: OtherLoss | None
+    same_step: OtherLoss | None = None
     """Loss of the newest other attempt that trained this step."""
-    last_losses: tuple[float, ...]
+    last_losses: tuple[float, ...] = ()
     """The last finite losses of the lineage before this step, the oldest first."""
     of_job: str = ""
     """` of the other job` if the attempts belong to the forked job."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Similarities between a fork and the job that wrote the fork's start checkpoint."""
+
+    parts: tuple[CheckpointPart, ...]
+    """Parts of the checkpoint that the fork loads."""
+    differs: tuple[str, ...]
+    """Omitted parts and changed fields that affect the result, as readable text."""
+    same_steps: bool
+    """Whether each step of the fork has the same sequences as that step of the other job."""
+    same_rate: bool
+    """Whether the fork's learning rate follows the other job's schedule."""
 
 
 def check(
@@ -94,32 +110,42 @@ def check(
     # A program records the digest and the values separately.
     record = next((record for record in of_step if record.data_digest is not None), of_step[0])
     spec = effective_spec(connection, attempt_id)
-    keys = attempts_of(connection, attempt.job_id)
+    job_id, number = attempt.job_id, attempt.number
     if spec.program is not None:
-        same = _same_data(connection, attempt.job_id, number=attempt.number, sequences=0)
-        past = _past(connection, keys, key=keys[attempt.number], step=step, every=1, same_data=same)
-        own = _values(connection, {attempt_id: attempt.number}, LOSS, first=step, last=step)
+        past = _past(connection, job_id, number=number, step=step, every=1, sequences=0)
+        own = _values(connection, [attempt_id], LOSS, first=step, last=step)
         return of_program(record, past, own.get(attempt_id, {}).get(step))
     manifest = connection.scalar(
         select(checkpoints.c.manifest).where(checkpoints.c.id == attempt.parent_checkpoint_id)
     )
     if not isinstance(manifest, Manifest):
         return None
-    sequences = step * spec.training.global_batch_size
-    same = _same_data(connection, attempt.job_id, number=attempt.number, sequences=sequences)
     every = explicit(spec.training.log_every_steps)
-    past = _past(connection, keys, key=keys[attempt.number], step=step, every=every, same_data=same)
+    sequences = step * spec.training.global_batch_size
+    find = partial(_past, connection, step=step, every=every, sequences=sequences)
+    past = find(job_id, number=number)
     parent, origin = manifest.train_state, None
     if attempt.parent_checkpoint_id == attempt.forked_from:
         digest = parent.data.dataset_digest  # any digest will do, because no check reads it
         parent = start_state(parent, attempt.fork_parts, dataset_digest=digest)
-        origin = origin_of(manifest, spec, attempt.fork_parts)
+        origin = _origin_of(manifest, spec, attempt.fork_parts)
         if origin.same_steps and not past.digests:
-            past = _past_of(
-                connection, origin, manifest=manifest, step=step, every=every, sequences=sequences
-            )
-    code = _code_digests(connection, attempt.job_id, attempt.number)
+            found = find(manifest.job_id, number=manifest.attempt, with_itself=True)
+            past = _of_origin(found, origin)
+    code = _code_digests(connection, job_id, number)
     return compare(spec, parent, record=record, past=past, code=code, origin=origin)
+
+
+def _origin_of(manifest: Manifest, spec: JobSpec, parts: tuple[CheckpointPart, ...]) -> Origin:
+    before = manifest.spec
+    if before is None:  # a checkpoint of an older version
+        return Origin(parts, (UNKNOWN,), same_steps=False, same_rate=False)
+    return Origin(
+        parts,
+        departures(before, spec, parts),
+        same_steps=same_steps(before, spec, parts),
+        same_rate=CheckpointPart.COUNTERS in parts and before.schedule == spec.schedule,
+    )
 
 
 def compare(
@@ -133,13 +159,8 @@ def compare(
 ) -> Continuity:
     """Check the step that follows the state `parent`.
 
-    Args:
-        spec: the effective spec.
-        parent: state of the checkpoint, or the part of that state that a fork takes over.
-        record: metrics of the step.
-        past: records to compare with.
-        code: digests of the code of a user-defined model, in the checkpoint and in the attempt.
-        origin: the forked job if `parent` is its state; otherwise None.
+    For a fork, `parent` is the part of the checkpoint's state that the fork takes over. `code` has
+    the digests of the code of a user-defined model, in the checkpoint and in the attempt.
     """
     checks = (
         *_counters(spec, parent, record),
@@ -149,12 +170,11 @@ def compare(
     )
     ok = all(check.ok for check in checks)
     differs = origin.differs if origin else ()
-    proved = any(check.name == "data_digest" for check in checks)
     return Continuity(
         ok=ok,
         step=record.step,
         checks=checks,
-        exact=ok and proved and not differs,
+        exact=ok and bool(past.digests) and not differs,
         differs=differs,
         summary=_summary(checks, origin),
     )
@@ -163,8 +183,7 @@ def compare(
 def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continuity | None:
     """Check the digest of a program's samples, and its loss if the program logs one.
 
-    Return None if the program gives no digest or no other attempt trained the step, because there
-    is no order of samples to compare.
+    Return None if this attempt or every other attempt lacks a digest of the step.
     """
     if record.data_digest is None or not past.digests:
         return None
@@ -184,7 +203,7 @@ def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continui
 
 
 def _summary(checks: Sequence[ContinuityCheck], origin: Origin | None) -> str:
-    """Return the checks that were made, with their bounds, or the checks that failed."""
+    """Name the checks that were made, with their bounds, or the checks that failed."""
     if broken := [check.name for check in checks if not check.ok]:
         return f"differs in {', '.join(broken)}"
     made = {check.name: check for check in checks}
@@ -264,71 +283,50 @@ def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str
     return (str(code["before"]), str(code["now"])) if isinstance(code, dict) else None
 
 
-def _past_of(
-    connection: Connection,
-    origin: Origin,
-    *,
-    manifest: Manifest,
-    step: int,
-    every: int,
-    sequences: int,
-) -> Past:
-    """Return the forked job's records of the step that is the fork's first step."""
-    job_id, number = manifest.job_id, manifest.attempt
-    keys = attempts_of(connection, job_id)
-    if number not in keys:
-        return Past(digests=(), same_step=None, last_losses=())
-    same = _same_data(connection, job_id, number=number, sequences=sequences)
-    found = _past(
-        connection, keys, key=keys[number], step=step, every=every, same_data=same, with_itself=True
-    )
+def _of_origin(found: Past, origin: Origin) -> Past:
+    """Return the records of the forked job, without losses if the fork differs from this job."""
     if origin.differs:
         return replace(found, of_job=OF_OTHER_JOB, same_step=None, last_losses=())
-    same_step = found.same_step and replace(
+    other = found.same_step and replace(
         found.same_step, attempt=found.same_step.attempt + OF_OTHER_JOB
     )
-    return replace(found, of_job=OF_OTHER_JOB, same_step=same_step)
+    return replace(found, of_job=OF_OTHER_JOB, same_step=other)
 
 
 def _past(
     connection: Connection,
-    keys: dict[int, AttemptKey],
+    job_id: str,
     *,
-    key: AttemptKey,
+    number: int,
     step: int,
     every: int,
-    same_data: Collection[int],
+    sequences: int,
     with_itself: bool = False,
 ) -> Past:
-    numbers = {o.id: number for number, o in keys.items() if with_itself or number != key.number}
+    """Return a job's records for the comparison with its attempt `number`.
+
+    Only attempts with the same first `sequences` count as other attempts. A loss is logged once in
+    `every` steps. With `with_itself`, the attempt itself counts as another one.
+    """
+    keys = attempts_of(connection, job_id)
+    if number not in keys:
+        return Past()
+    numbers = {key.id: n for n, key in keys.items() if with_itself or n != number}
+    same_data = _same_data(connection, job_id, number=number, sequences=sequences)
+    same = {attempt_id: n for attempt_id, n in numbers.items() if n in same_data}
     columns = step_digests.c
-    digests = connection.execute(
-        select(columns.attempt_id, columns.digest).where(
-            columns.attempt_id.in_(numbers), columns.step == step
-        )
-    )
+    query = select(columns.attempt_id, columns.digest)
+    digests = connection.execute(query.where(columns.attempt_id.in_(same), columns.step == step))
     losses = _values(connection, numbers, LOSS, first=step - BAND_POINTS * every, last=step)
-    taken = sorted(
-        (
-            (numbers[i], found[step])
-            for i, found in losses.items()
-            if step in found and numbers[i] in same_data
-        ),
-        reverse=True,
-    )
+    taken = [(same[i], found[step]) for i, found in losses.items() if i in same and step in found]
     before: dict[int, float] = {}
-    for segment in lineage_of(keys, key.number).segments:
-        found = losses.get(segment.attempt_id, {})
-        before |= {s: v for s, v in found.items() if segment.after < s <= min(segment.until, step)}
-    finite = [value for s, value in sorted(before.items()) if s < step and math.isfinite(value)]
+    for segment in lineage_of(keys, number).segments:
+        found, until = losses.get(segment.attempt_id, {}), min(segment.until, step - 1)
+        before |= {s: loss for s, loss in found.items() if segment.after < s <= until}
+    finite = [loss for _, loss in sorted(before.items()) if math.isfinite(loss)]
     return Past(
-        digests=tuple(
-            sorted(
-                ((numbers[i], digest) for i, digest in digests if numbers[i] in same_data),
-                reverse=True,
-            )
-        ),
-        same_step=_other_loss(connection, keys, key.number, *taken[0], step) if taken else None,
+        digests=tuple(sorted(((same[i], digest) for i, digest in digests), reverse=True)),
+        same_step=_other_loss(connection, keys, number, *max(taken), step) if taken else None,
         last_losses=tuple(finite[-BAND_POINTS:]),
     )
 
@@ -347,14 +345,9 @@ def _other_loss(
         roots = {keys[course.segments[0].number].start_step for course in courses}
         parted = roots.pop() if len(roots) == 1 else 0
     parted = min(parted, step - 1)  # a fork diverges at the checkpoint that it loads
-    return OtherLoss(
-        attempt=f"attempt {other}",
-        loss=loss,
-        grad_norm=_largest_norm(
-            connection, courses, first=max(parted + 1, step - MAX_NORMS), last=step
-        ),
-        steps=step - parted,
-    )
+    first = max(parted + 1, step - MAX_NORMS)
+    norm = _largest_norm(connection, courses, first=first, last=step)
+    return OtherLoss(f"attempt {other}", loss, grad_norm=norm, steps=step - parted)
 
 
 def _largest_norm(
@@ -362,8 +355,8 @@ def _largest_norm(
 ) -> float:
     """Return the largest gradient norm of two lineages in these steps; NaN without any."""
     segments = {each for course in courses for each in course.segments}
-    numbers = {each.attempt_id: each.number for each in segments if each.until >= first}
-    values = _values(connection, numbers, GRAD_NORM, first=first, last=last)
+    attempt_ids = {each.attempt_id for each in segments if each.until >= first}
+    values = _values(connection, attempt_ids, GRAD_NORM, first=first, last=last)
     norms = (
         norm
         for each in segments
@@ -375,23 +368,18 @@ def _largest_norm(
 
 def _same_data(connection: Connection, job_id: str, *, number: int, sequences: int) -> set[int]:
     """Return numbers of the attempts with the same first `sequences` as attempt `number`."""
-    columns = attempts.c
-    query = select(columns.number, columns.skip).where(columns.job_id == job_id)
-    jumped = {
-        row.number: left_out(row.skip, sequences=sequences) for row in connection.execute(query)
-    }
+    query = select(attempts.c.number, attempts.c.skip).where(attempts.c.job_id == job_id)
+    rows = connection.execute(query)
+    jumped = {row.number: left_out(row.skip, sequences=sequences) for row in rows}
     return {other for other, windows in jumped.items() if windows == jumped[number]}
 
 
 def _values(
-    connection: Connection, numbers: dict[str, int], name: str, *, first: int, last: int
+    connection: Connection, attempt_ids: Collection[str], name: str, *, first: int, last: int
 ) -> dict[str, dict[int, float]]:
     """Return values of a metric in these steps, by attempt id and step."""
-    columns = metric_series.c
-    query = select(columns.id, columns.attempt_id).where(
-        columns.attempt_id.in_(numbers), columns.name == name
-    )
-    owners = {row.id: row.attempt_id for row in connection.execute(query)}
+    series = find_series(connection, attempt_ids, [name])
+    owners = {series_id: attempt_id for (attempt_id, _), series_id in series.items()}
     values = read_values(connection, list(owners), first=max(first, 0), last=last)
     return {
         owners[series_id]: dict(zip(steps.tolist(), losses.tolist(), strict=True))

@@ -36,11 +36,8 @@ def check_same_step(
 ) -> ContinuityCheck:
     """Check that rounding explains the difference between two losses of one step.
 
-    Args:
-        loss: loss of the attempt; NaN if it recorded none. NaN equals only NaN.
-        grad_norm: gradient norm of the attempt; NaN if it recorded none.
-        other: loss of the attempt to compare with.
-        rounding: the coarsest rounding in the computation; None if unknown.
+    A missing loss or gradient norm is NaN, and a NaN loss equals only NaN. `rounding` is the
+    coarsest one in the computation; None if unknown.
     """
     bound = PROGRAM_TOLERANCE
     if rounding is not None:
