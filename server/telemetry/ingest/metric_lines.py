@@ -31,11 +31,7 @@ def metric_line(text: bytes) -> MetricRecord:
 
 
 def event_file_line(text: bytes) -> MetricRecord:
-    """Parse a line of `event_files.jsonl`, which may be a restart.
-
-    Raises:
-        ValueError: the line is not a record, or the store cannot keep its numbers or names.
-    """
+    """Parse a line of `event_files.jsonl` like `metric_line`; the line may be a restart."""
     try:
         restart = parse_record(SeriesRestart, text) if NAMES in text else None
     except ValidationError:  # the name of a metric may contain `NAMES`

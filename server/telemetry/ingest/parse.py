@@ -28,7 +28,13 @@ from trainyard.base.ids import is_id
 from trainyard.base.problems import UNKNOWN_FIELD
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, manifest_of_event
 from trainyard.protocol.record_parser import check_record, parse_record
-from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
+from trainyard.protocol.rest.event_data import (
+    LineSkipped,
+    PhaseEntered,
+    Resumed,
+    StopAgreed,
+    WeightsLoaded,
+)
 from trainyard.protocol.rest.metrics_and_logs import RankTimes, StragglerFound, StragglerGone
 from trainyard.protocol.worker_messages import ARTIFACTS, EVENT_FILES, MAX_CHUNK_BYTES, Chunk
 from trainyard.run.artifacts.artifact_records import ArtifactLine
@@ -45,7 +51,8 @@ METRICS = frozenset({"metrics", EVENT_FILES})
 """Names of the files with metrics."""
 EVENT_LINES, RESTART_LINES = 500, 5
 """Maximum number of lines of `events.jsonl`, and of restarts in event files, per report. The sender
-sends the rest in the next reports. A restart reads and writes the tails of up to 500 series."""
+sends the rest in the next reports. An event adds a row and may change the catalog; a restart reads
+and writes the tails of up to 500 series."""
 Comparison = StragglerFound | StragglerGone | RankTimes
 """Results of the trainer's comparison of its ranks."""
 TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed | Comparison
@@ -88,16 +95,6 @@ class UnpackedChunk:
         return self.start + len(self.content)
 
 
-@dataclass(frozen=True)
-class SkippedLine:
-    """A line that could not be read, with the error."""
-
-    file: str
-    offset: int
-    """Offset of the first byte of the line."""
-    error: str
-
-
 @dataclass
 class ReportContent:
     """The new content of one report, by kind."""
@@ -113,7 +110,7 @@ class ReportContent:
     artifacts: list[ArtifactLine] = field(default_factory=list)
     output: list[tuple[int, bytes]] = field(default_factory=list)
     """Global ranks with the bytes of their output."""
-    skipped: list[SkippedLine] = field(default_factory=list)
+    skipped: list[LineSkipped] = field(default_factory=list)
 
     def hold_events(self, first: int) -> None:
         """Drop an event and all later ones without acknowledgement, so the sender repeats them."""
@@ -135,7 +132,7 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
         InvalidRequestError: a chunk is not zlib in base64, its size is not `end - start` bytes, or
             the report exceeds `MAX_CONTENT_BYTES`.
     """
-    # Check all sizes before inflating any chunk: a negative size would lower the sum.
+    # Check all sizes before any chunk is inflated, because a negative size would lower the sum.
     total = sum(_size(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks))
     if total > MAX_CONTENT_BYTES:
         raise InvalidRequestError.at(
@@ -145,11 +142,7 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
 
 
 def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> ReportContent:
-    """Parse the bytes that are not stored yet.
-
-    Args:
-        chunks: the report's chunks.
-        share: the reporting share, with the acknowledged offset of each file.
+    """Parse the bytes after the acknowledged offsets of the share.
 
     Raises:
         InvalidRequestError: another node must report one of the files, or a line cannot be read.
@@ -221,7 +214,6 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
 
 
 def _size(pointer: str, chunk: Chunk) -> int:
-    """Return the declared size of a chunk in bytes."""
     size = chunk.end - chunk.start
     if not 0 <= size <= MAX_CHUNK_BYTES or chunk.end > MAX_OFFSET:
         raise InvalidRequestError.at(
@@ -283,7 +275,7 @@ def _rank(file: str) -> int:
 
 
 def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
-    """Cut a chunk after `EVENT_LINES` events; an event adds a row and may change a catalog."""
+    """Cut a chunk after `EVENT_LINES` events or `RESTART_LINES` restarts."""
     if chunk.file == EVENT_FILES:
         return _to_restart(chunk)
     if chunk.file != "events" or chunk.content.count(b"\n") <= EVENT_LINES:
@@ -293,7 +285,6 @@ def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
 
 
 def _to_restart(chunk: UnpackedChunk) -> UnpackedChunk:
-    """Cut a chunk after `RESTART_LINES` restarts."""
     end = 0
     for _ in range(RESTART_LINES):
         if (at := chunk.content.find(NAMES, end)) < 0:
@@ -319,18 +310,14 @@ def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[
 def _parse_lines(
     chunk: UnpackedChunk,
     parse: Callable[[bytes], Record],
-    skipped: list[SkippedLine],
+    skipped: list[LineSkipped],
     *,
     refuses: bool = True,
 ) -> dict[int, Record]:
     """Return records by the offset of their first byte; add unreadable lines to `skipped`.
 
-    Args:
-        chunk: whole lines of a file.
-        parse: function that parses a line, and raises ValueError if it is invalid.
-        skipped: receives the unreadable lines.
-        refuses: whether one invalid line among others rejects the report. False for processes of a
-          program, which may write a million invalid lines, while each rejection costs two reports.
+    With `refuses`, one invalid line among others rejects the report. Lines of a program's processes
+    are parsed without it: a million may be invalid, and each rejection costs two reports.
 
     Raises:
         InvalidRequestError: the chunk ends within a line, or `refuses` applies to an invalid line.
@@ -352,7 +339,7 @@ def _parse_lines(
                     f"{chunk.file} holds a line at byte {offset} that cannot be read "
                     f"({_reason(error)}); sent alone it is skipped",
                 ) from None
-            skipped.append(SkippedLine(chunk.file, offset, _reason(error)))
+            skipped.append(LineSkipped(file=chunk.file, offset=offset, error=_reason(error)))
         offset += len(text) + 1
     return records
 

@@ -16,13 +16,12 @@ from server.telemetry.metrics.store import newest_values
 from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.run.figures import LOSSES, MAX_TOKENS_PER_SECOND, duration, in_range
-from trainyard.run.records import Heartbeat, MetricRecord
+from trainyard.run.records import MetricRecord
 
 STEP_SECONDS = "perf/step_seconds"
 PER_DEVICE = "perf/tokens_per_second_per_device"
 PACE_STEPS = 20
 """Number of logged steps over which the pace is averaged."""
-
 
 _STORE_PROGRESS = (
     update(jobs).where(jobs.c.id == bindparam("of_job")).values(progress=bindparam("present"))
@@ -66,25 +65,28 @@ def advance_progress(reports: Sequence[IncomingReport]) -> None:
 
 
 def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progress:
-    """Return the progress of a job after a report."""
+    """Return a job's progress after a report; `step_seconds` are durations of the last steps."""
     share, records, heartbeat = incoming.share, incoming.content.metrics, incoming.report.heartbeat
-    reached = [record.step for record in records]
+    reached = [share.last_step, *(record.step for record in records)]
+    seen: dict[str, Any] = {}
     if heartbeat is not None:
-        # Later metrics are left out too, because the pace would count steps that never ran.
         last = share.progress.last_legal_step
+        # Later metrics are left out too, because the pace would count steps that never ran.
         reached.append(heartbeat.step if last is None else min(heartbeat.step, last))
-    step = max([share.last_step, *reached])
-    progress = share.progress.model_copy(update={"step": step})
-    if heartbeat is not None:
-        progress = progress.model_copy(update=_seen(incoming, progress, heartbeat))
+        now = incoming.context.now()
+        seen = {"phase": heartbeat.phase, "heartbeat_at": now, "answers": heartbeat.answers}
+        # If the spec limits the number of steps, no report changes the number.
+        if heartbeat.steps is not None and last is None:
+            seen |= {"steps": heartbeat.steps, "steps_reported": True}
+    progress = share.progress.model_copy(update={"step": max(reached), **seen})
     if not records:
         return progress
     ranks = share.layout.world_size
-    return advanced(progress, records, world_size=ranks, step_seconds=step_seconds)
+    return _advanced(progress, records, world_size=ranks, step_seconds=step_seconds)
 
 
 def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
-    """Return the values of the newest step that has any, merged from all of its records."""
+    """Return the values of the newest step with values, from all records of that step."""
     valued = [record for record in records if record.values]
     last = max((record.step for record in valued), default=None)
     return {
@@ -95,60 +97,34 @@ def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
     }
 
 
-def _seen(incoming: IncomingReport, progress: Progress, heartbeat: Heartbeat) -> dict[str, Any]:
-    """Return the progress fields that come from a heartbeat."""
-    seen: dict[str, Any] = {
-        "phase": heartbeat.phase,
-        "heartbeat_at": incoming.context.now(),
-        "answers": heartbeat.answers,
-    }
-    # If the spec limits the number of steps, no report changes the number.
-    if heartbeat.steps is not None and progress.last_legal_step is None:
-        seen |= {"steps": heartbeat.steps, "steps_reported": True}
-    return seen
-
-
-def advanced(
+def _advanced(
     progress: Progress,
     records: Sequence[MetricRecord],
     *,
     world_size: int,
     step_seconds: Sequence[float],
 ) -> Progress:
-    """Return the progress after these records.
-
-    Args:
-        progress: the previous progress, with the step that is reached now.
-        records: at least one record.
-        world_size: number of ranks of the attempt.
-        step_seconds: durations of the last steps, in seconds.
-    """
+    """Return the progress with loss, throughput and expected time from at least one record."""
     values = _newest(records)
     durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
     left = None if step_seconds else progress.seconds_left
     if durations and progress.steps is not None:
         pace = sum(durations) / len(durations)
         left = expected_time(max(progress.steps - progress.step, 0) * pace).total_seconds()
+    loss = next((values[name] for name in LOSSES if name in values), progress.loss)
+    throughput = progress.tokens_per_second
+    if PER_DEVICE in values:
+        per_device = in_range(values[PER_DEVICE], below=MAX_TOKENS_PER_SECOND)
+        throughput = None if per_device is None else per_device * world_size
     return progress.model_copy(
-        update={
-            "loss": next((values[name] for name in LOSSES if name in values), progress.loss),
-            "tokens_per_second": progress.tokens_per_second
-            if PER_DEVICE not in values
-            else _throughput(values[PER_DEVICE], world_size),
-            "seconds_left": left,
-        }
+        update={"loss": loss, "tokens_per_second": throughput, "seconds_left": left}
     )
-
-
-def _throughput(per_device: float, world_size: int) -> float | None:
-    tokens = in_range(per_device, below=MAX_TOKENS_PER_SECOND)
-    return None if tokens is None else tokens * world_size
 
 
 def _recent_step_seconds(
     connection: Connection, reports: Sequence[IncomingReport]
 ) -> dict[str, list[float]]:
-    """Return durations of the last steps by attempt id, completed from the store if too few."""
+    """Return durations of the last steps by attempt id, read from the store if reports have few."""
     given = {
         each.share.attempt_id: [
             record.values[STEP_SECONDS]
@@ -168,9 +144,8 @@ def check_continuity(incoming: IncomingReport) -> None:
         return
     # A record of one of several processes does not cover the whole step.
     alone = (record for record in incoming.step_records if record.ranks == 1)
-    records = [*alone, *incoming.folded]
     share = incoming.share
-    found = first_step.check(incoming.connection, share.attempt_id, records)
+    found = first_step.check(incoming.connection, share.attempt_id, [*alone, *incoming.folded])
     if found is None:
         return
     mine = attempts.c.id == share.attempt_id

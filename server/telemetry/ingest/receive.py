@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.api.http.worker_protocol import check_protocol
 from server.core.context import Context
-from server.core.database.tables import attempt_nodes
+from server.core.database.tables import attempt_nodes, requests
 from server.core.errors import InvalidRequestError, RefusalError, UnauthenticatedError
 from server.core.lifecycle import lock_jobs_of
 from server.core.subject import Actor
@@ -30,26 +29,18 @@ from server.jobs.attempts.reports import (
 from server.jobs.attempts.retry_policy import NodeEnd
 from server.jobs.shells.worker_api import shell_orders
 from server.telemetry.artifacts.store import store_artifacts
-from server.telemetry.ingest.early_commits import hold_early_commits
-from server.telemetry.ingest.late_values import move_late_values
-from server.telemetry.ingest.parse import (
-    METRICS,
-    ReportContent,
-    UnpackedChunk,
-    is_log,
-    parse_chunks,
-    unpack,
-)
-from server.telemetry.ingest.pending_requests import pending_requests
+from server.telemetry.ingest.parse import METRICS, ReportContent, is_log, parse_chunks, unpack
 from server.telemetry.ingest.report import IncomingReport
+from server.telemetry.ingest.run_events import hold_early_commits
 from server.telemetry.ingest.subscribers import SUBSCRIBERS, notify_logs, store_notices
 from server.telemetry.logs.store import LogKey, close_output, store_output
 from server.telemetry.metrics import rank_steps
+from server.telemetry.metrics.lineage_values import move_late_values
 from server.telemetry.metrics.restarts import take_back
 from server.telemetry.metrics.store import MAX_SERIES, store_metrics
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
-from trainyard.protocol.worker_messages import Report, ReportReply
+from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import MetricRecord, SeriesRestart
 
@@ -57,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 SHARED_BYTES = 16 * 1024
 """Maximum content of a report that may share a transaction, in bytes. A larger report would delay
-the other reports, and its lines cost more than separate statements for the report."""
+the other reports and save little, because its lines take most of the time."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +73,7 @@ Answer = ReportReply | RefusalError | None
 
 
 def store_report(context: Context, share: ReportedShare, report: Report) -> ReportReply:
-    """Store a supervisor's report exactly once; return orders and stored offsets.
-
-    Args:
-        context: the server's context.
-        share: the share that the report's token authenticates.
-        report: the report.
+    """Store a report of the share that its token authenticates; return orders and stored offsets.
 
     Raises:
         UnauthenticatedError: the token belongs to another attempt or another node.
@@ -105,16 +91,12 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
 def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Answer]:
     """Store reports of different jobs in one transaction.
 
-    The number of statements is the same as for one report. A job that another transaction has
-    locked is skipped, because a wait would delay all reports.
-
-    Args:
-        context: the server's context.
-        sent: reports that may share a transaction.
+    The number of statements is the same as for one report. A report of a job that another
+    transaction has locked is skipped, because a wait would delay all reports.
 
     Returns:
-        For each report: the reply; or the error that `store_report` would raise; or None if
-        nothing of the report was stored, so that it must be stored alone.
+        For each report, the reply or the error that `store_report` would raise. None for a skipped
+        report and for a report that may not share a transaction, which must be stored alone.
     """
     if len(sent) == 1:
         return [_store_one(context, sent[0], waits=False)]
@@ -139,18 +121,17 @@ def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
 def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list[Answer]:
     """Store each report whole or not at all; without `waits`, skip reports of locked jobs.
 
-    Stored bytes are ignored, and bytes after a gap are not stored; the reply gives the offset at
-    which to continue. Content, offsets, catalog, progress and events are stored atomically. After
-    the end of the share, its token is only valid for output (`_take_output`).
+    Bytes that are stored already are ignored, and bytes after a gap are not stored. The reply gives
+    the offset at which to continue. After the end of the share, its token is only valid for output
+    (`_take_output`).
     """
     # Parse lines before the write transaction starts, because the transaction holds the jobs'
     # locks, and on SQLite every writer waits for it.
-    answers: list[Answer] = []
-    parsed: dict[int, _Parsed] = {}
+    answers: list[Answer] = [None] * len(sent)
+    parsed: dict[int, ReportContent] = {}
     for place, each in enumerate(sent):
-        answers.append(None)
         try:
-            parsed[place] = _Parsed.of(each)
+            parsed[place] = _parse(each)
         except RefusalError as refusal:
             answers[place] = refusal
     if not parsed:
@@ -160,11 +141,12 @@ def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list
         locked = lock_jobs_of(connection, attempt_ids, waits=waits)
         shares = read_reported_shares(connection, [each.share.key for each in sent])
         incoming: dict[int, IncomingReport] = {}
-        for place, own in parsed.items():
-            if not waits and own.sent.share.attempt_id not in locked:
+        for place, content in parsed.items():
+            own = sent[place]
+            if not waits and own.share.attempt_id not in locked:
                 continue
             try:
-                found = _incoming(context, connection, parsed=own, shares=shares)
+                found = _incoming(context, connection, sent=own, content=content, shares=shares)
             except RefusalError as refusal:
                 answers[place] = refusal
                 continue
@@ -176,45 +158,34 @@ def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list
     return answers
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    """A report with its unpacked chunks, and the content that is new since the token check."""
-
-    sent: SentReport
-    chunks: Sequence[UnpackedChunk]
-    content: ReportContent
-
-    @classmethod
-    def of(cls, sent: SentReport) -> Self:
-        """Unpack and parse a report."""
-        check_protocol(sent.report.protocol)
-        if sent.report.node != sent.share.node:
-            raise UnauthenticatedError(WRONG_TOKEN)
-        chunks = unpack(sent.report.chunks)
-        return cls(sent, chunks, parse_chunks(chunks, sent.share))
+def _parse(sent: SentReport) -> ReportContent:
+    """Return the content that is new since the token was checked."""
+    check_protocol(sent.report.protocol)
+    if sent.report.node != sent.share.node:
+        raise UnauthenticatedError(WRONG_TOKEN)
+    return parse_chunks(unpack(sent.report.chunks), sent.share)
 
 
 def _incoming(
     context: Context,
     connection: Connection,
     *,
-    parsed: _Parsed,
+    sent: SentReport,
+    content: ReportContent,
     shares: Mapping[ShareKey, ReportedShare],
 ) -> IncomingReport:
     """Return a report with its share, read again under the job's lock."""
-    accepted, report, content = parsed.sent.share, parsed.sent.report, parsed.content
     # The token may have been accepted with an earlier report, or revoked since then.
-    share = accepted_or_refused(context, shares.get(accepted.key))
+    share = accepted_or_refused(context, shares.get(sent.share.key))
     if isinstance(share, RefusalError):
         raise share
-    check_identity(share, report.identity)
-    if share.acknowledged != accepted.acknowledged:  # a copy of this report was stored meanwhile
-        content = parse_chunks(parsed.chunks, share)
-    return IncomingReport(context, connection, share, report, content)
+    check_identity(share, sent.report.identity)
+    if share.acknowledged != sent.share.acknowledged:  # a copy of this report was stored meanwhile
+        content = parse_chunks(unpack(sent.report.chunks), share)
+    return IncomingReport(context, connection, share, sent.report, content)
 
 
 def _apply(reports: Sequence[IncomingReport]) -> list[ReportReply]:
-    """Store the new content and its effects; return the replies."""
     first = reports[0]
     if first.share.node_state == AttemptNodeState.ENDED or first.share.lost_at is not None:
         return [_take_output(first)]  # such a report is alone in its group
@@ -229,25 +200,43 @@ def _apply(reports: Sequence[IncomingReport]) -> list[ReportReply]:
         subscriber(reports)
     for incoming in reports:
         _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
-    pending = pending_requests(first.connection, reports)
-    return [
-        ReportReply(
-            acknowledged=_acknowledged(incoming),
-            desired=incoming.share.desired,
-            requests=pending.get(incoming.share.attempt_id, ()),
-            shells=shell_orders(incoming.context, incoming.connection, incoming.share),
-        )
-        for incoming in reports
-    ]
+    pending = _pending_requests(first.connection, [each.share for each in reports])
+    return [_reply(incoming, pending.get(incoming.share.attempt_id, ())) for incoming in reports]
 
 
-def _acknowledged(incoming: IncomingReport) -> dict[str, int]:
-    stored = incoming.acknowledged
-    return {chunk.file: stored.get(chunk.file, 0) for chunk in incoming.report.chunks}
+def _reply(incoming: IncomingReport, pending: Sequence[PendingRequest]) -> ReportReply:
+    stored, share = incoming.acknowledged, incoming.share
+    return ReportReply(
+        acknowledged={each.file: stored.get(each.file, 0) for each in incoming.report.chunks},
+        desired=share.desired,
+        requests=tuple(pending),
+        shells=shell_orders(incoming.context, incoming.connection, share),
+    )
+
+
+def _pending_requests(
+    connection: Connection, shares: Sequence[ReportedShare]
+) -> dict[str, list[PendingRequest]]:
+    """Return the unanswered requests by attempt id, the oldest first.
+
+    Only replies to the node of global rank 0 contain requests, because only this node can pass
+    requests on to the trainer.
+    """
+    mine = [each.attempt_id for each in shares if each.node_rank == 0 and each.has_requests]
+    found: dict[str, list[PendingRequest]] = {}
+    if not mine:
+        return found
+    columns = requests.c
+    query = select(columns.attempt_id, columns.id, columns.request).order_by(columns.id)
+    unanswered = query.where(columns.attempt_id.in_(mine), columns.answer.is_(None))
+    for attempt_id, request_id, request in connection.execute(unanswered):
+        pending = PendingRequest(id=request_id, request=request)
+        found.setdefault(attempt_id, []).append(pending)
+    return found
 
 
 def _leave_out_later_steps(incoming: IncomingReport) -> None:
-    """Drop metrics beyond the last step, but acknowledge their bytes so that no report fails."""
+    """Drop metrics beyond the last step of the spec, but acknowledge their bytes."""
     content, last_step = incoming.content, incoming.share.progress.last_legal_step
     if last_step is None:  # a program without steps in its spec
         return
@@ -261,27 +250,18 @@ def _leave_out_later_steps(incoming: IncomingReport) -> None:
 
 
 def _fold_ranks(incoming: IncomingReport) -> None:
-    """Stage the metrics of a program's ranks, and store the folded steps in `folded`."""
+    """Stage the metrics of a program's ranks, and put the folded steps into `folded`."""
     connection, share, now = incoming.connection, incoming.share, incoming.context.now()
-    incoming.folded = rank_steps.fold(
-        connection, share.attempt_id, incoming.content.of_ranks, now=now
-    )
+    attempt_id = share.attempt_id
+    incoming.folded = rank_steps.fold(connection, attempt_id, incoming.content.of_ranks, now=now)
     if incoming.report.exit is not None:
-        others = select(attempt_nodes.c.node).where(
-            attempt_nodes.c.attempt_id == share.attempt_id,
-            attempt_nodes.c.node != share.node,
-            attempt_nodes.c.state != AttemptNodeState.ENDED,
-            attempt_nodes.c.lost_at.is_(None),
-        )
-        last = connection.scalar(others.limit(1)) is None
+        last = not incoming.has_others(attempt_nodes.c.state != AttemptNodeState.ENDED)
         ranks = {*share.ranks, share.node_rank}
-        incoming.folded += rank_steps.end_ranks(
-            connection, share.attempt_id, ranks, last=last, now=now
-        )
+        incoming.folded += rank_steps.end_ranks(connection, attempt_id, ranks, last=last, now=now)
 
 
 def _store_content(reports: Sequence[IncomingReport]) -> None:
-    """Store metrics, artifacts and output, and record the results in each report."""
+    """Store metrics, artifacts and output, and list in each report what was stored or dropped."""
     connection = reports[0].connection
     metrics: dict[str, list[MetricRecord]] = {}
     output: dict[LogKey, bytes] = {}
@@ -292,7 +272,7 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
             replace(each, data_digest=None) if each.ranks > 1 else each for each in content.metrics
         )
         metrics[attempt_id] = [*alone, *incoming.folded]
-        move_late_values(incoming, metrics)
+        move_late_values(connection, incoming.share, metrics)
         for rank, new in content.output:
             output[attempt_id, rank] = output.get((attempt_id, rank), b"") + new
         if content.artifacts:
@@ -312,11 +292,7 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
 def _store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store metrics by attempt, and delete points at each restart.
-
-    Returns:
-        Names above `MAX_SERIES` by attempt id; attempts without any are omitted.
-    """
+    """Store metrics like `store_metrics`; a restart among the records deletes points."""
     last: dict[str, Sequence[MetricRecord]] = {}
     above: dict[str, Sequence[str]] = {}
     for attempt_id, records in metrics.items():

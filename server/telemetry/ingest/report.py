@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, select
 
 from server.core.context import Context
+from server.core.database.tables import attempt_nodes
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import TRAINER, Actor, Subject
 from server.jobs.attempts.reports import ReportedShare
@@ -73,7 +74,7 @@ class IncomingReport:
     def may_share(self) -> bool:
         """Whether the report may share a transaction: it changes no state and adds no event.
 
-        State changes and events lock nodes and the order of events, and other transactions wait.
+        The locks of state changes and events would delay the other reports.
         """
         share = self.share
         return (
@@ -84,6 +85,16 @@ class IncomingReport:
             and not self.content.skipped
             and not self.begins_resume
         )
+
+    def has_others(self, state: ColumnElement[bool]) -> bool:
+        """Return whether the attempt has another share that is not lost and meets a condition."""
+        others = select(attempt_nodes.c.node).where(
+            attempt_nodes.c.attempt_id == self.share.attempt_id,
+            attempt_nodes.c.node != self.share.node,
+            attempt_nodes.c.lost_at.is_(None),
+            state,
+        )
+        return self.connection.scalar(others.limit(1)) is not None
 
     @property
     def step_records(self) -> list[MetricRecord]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from sqlalchemy import update
 
-from server.core.database.tables import attempts, requests
+from server.core.database.tables import attempt_nodes, attempts, requests
 from server.core.subject import TRAINER
 from server.jobs.checkpoints.catalog import record_commits, record_stall
 from server.jobs.ranks.store import (
@@ -19,6 +20,7 @@ from server.jobs.ranks.store import (
 from server.telemetry.ingest.parse import AnsweredRequest, Comparison
 from server.telemetry.ingest.report import IncomingReport
 from server.telemetry.metrics.lineage_values import measure
+from server.telemetry.metrics.rank_steps import reached_by_all
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.protocol.rest.event_data import (
     PhaseEntered,
@@ -33,8 +35,37 @@ from trainyard.protocol.rest.metrics_and_logs import (
     StragglerFound,
     StragglerGone,
 )
+from trainyard.protocol.states import AttemptNodeState
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.records import RequestAnswer
+
+LONGEST_HOLD = timedelta(seconds=30)
+"""Maximum age of a commit that is held back; an older commit is accepted because a node may be
+silent or may use an older library."""
+
+
+def hold_early_commits(incoming: IncomingReport) -> None:
+    """Hold back a program's commit, and all later events, until the metrics before it are stored.
+
+    Each node reports its own ranks. The node of global rank 0 reports the commit after the metrics
+    of its ranks, but the metrics of other nodes may arrive later. At the end of a checkpoint block,
+    each rank records the step, so its progress shows whether its metrics have arrived.
+    """
+    commits = [
+        (index, event)
+        for index, event in enumerate(incoming.content.events)
+        if isinstance(event, ProgramManifest) and event.world_size > 1
+    ]
+    if not commits or not incoming.has_others(attempt_nodes.c.state == AttemptNodeState.RUNNING):
+        return
+    ranks, step = reached_by_all(incoming.connection, incoming.share.attempt_id)
+    now = incoming.context.now()
+    for index, commit in commits:
+        has_all = ranks >= commit.world_size and step >= commit.step
+        # If the trainer's clock is ahead of the server's, nothing is held back.
+        if not has_all and timedelta() <= now - commit.created_at < LONGEST_HOLD:
+            incoming.content.hold_events(index)
+            return
 
 
 def apply_run_events(incoming: IncomingReport) -> None:
@@ -73,7 +104,7 @@ def apply_run_events(incoming: IncomingReport) -> None:
 def _apply_comparison(
     incoming: IncomingReport, event: Comparison, places: Sequence[tuple[str, int]]
 ) -> None:
-    """Store the result of a comparison of ranks; drop a rank without a known slot."""
+    """Store a result of a comparison of ranks, unless it is about a rank without a known slot."""
     context, connection = incoming.context, incoming.connection
     attempt_id = incoming.share.attempt_id
     if isinstance(event, RankTimes):

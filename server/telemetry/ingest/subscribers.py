@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from server.core.database.tables import attempts, events
 from server.core.events.notices import notify_all
@@ -16,7 +17,7 @@ from server.telemetry.ingest.progress import advance_progress, check_continuity
 from server.telemetry.ingest.report import IncomingReport
 from server.telemetry.ingest.run_events import apply_run_events, store_answers
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.rest.event_data import LineSkipped, LogStored
+from trainyard.protocol.rest.event_data import LogStored
 from trainyard.protocol.rest.metrics_and_logs import FactsStored
 from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
@@ -43,19 +44,17 @@ def withhold_unusable_slots(incoming: IncomingReport) -> None:
         withhold_slots(incoming.connection, share.node, slots=share.slots, unusable=unusable)
 
 
-def record_network_check(incoming: IncomingReport) -> None:
-    """Record the network between the attempt's nodes as checked once its ranks train."""
-    share = incoming.share
+def update_network_check(incoming: IncomingReport) -> None:
+    """Record the network between the attempt's nodes as checked once its ranks train.
+
+    A hang deletes this record, so that the next attempt checks the network again.
+    """
+    share, exit_record = incoming.share, incoming.report.exit
     if share.starts_training(incoming.report.heartbeat):
         record_check(incoming.connection, share.attempt_id, incoming.context.now())
-
-
-def forget_network_check(incoming: IncomingReport) -> None:
-    """Forget the network check of the attempt's nodes after a hang, to repeat the check."""
-    exit_record = incoming.report.exit
     failure = None if exit_record is None else exit_record.failure
     if failure is not None and failure.reason == FailureReason.HANG:
-        forget_check(incoming.connection, incoming.share.attempt_id)
+        forget_check(incoming.connection, share.attempt_id)
 
 
 def renew_leases(reports: Sequence[IncomingReport]) -> None:
@@ -63,14 +62,11 @@ def renew_leases(reports: Sequence[IncomingReport]) -> None:
 
     One statement stores both, so a share's row is written once per report.
     """
-    context, connection = reports[0].context, reports[0].connection
-    record_heartbeats(context, connection, [heard(incoming) for incoming in reports])
-
-
-def heard(incoming: IncomingReport) -> HeardShare:
-    """Return the part of a report that renews the lease."""
-    report = incoming.report
-    return HeardShare(incoming.share, report.heartbeat, report.identity, incoming.acknowledged)
+    heard = [
+        HeardShare(each.share, each.report.heartbeat, each.report.identity, each.acknowledged)
+        for each in reports
+    ]
+    record_heartbeats(reports[0].context, reports[0].connection, heard)
 
 
 def keep_provenance(incoming: IncomingReport) -> None:
@@ -85,28 +81,21 @@ def keep_provenance(incoming: IncomingReport) -> None:
 
 
 def keep_facts(incoming: IncomingReport) -> None:
-    """Replace the facts of the job by the ones that its script logs on global rank 0's node."""
+    """Replace the facts of the job by the ones that the node of global rank 0 reports."""
     facts, share = incoming.report.facts, incoming.share
     if facts is not None and share.node_rank == 0:
         report_facts(incoming.connection, share.job_id, facts)
-        stored = FactsStored(config=len(facts.config), summary=len(facts.summary))
-        incoming.notify(stored)
+        incoming.notify(FactsStored(config=len(facts.config), summary=len(facts.summary)))
 
 
 def append_skipped_lines(incoming: IncomingReport) -> None:
     """Append an event for each unreadable line, up to `MAX_SKIPPED` per attempt."""
     if not incoming.content.skipped:
         return
-    share = incoming.share
-    known = select(func.count()).where(
-        events.c.job_id == share.job_id,
-        events.c.kind == EventKind.LINE_SKIPPED,
-        events.c.attempt == share.number,
-    )
-    left = max(MAX_SKIPPED - (incoming.connection.scalar(known) or 0), 0)
+    left = max(MAX_SKIPPED - len(_appended(incoming, EventKind.LINE_SKIPPED)), 0)
     for skipped in incoming.content.skipped[:left]:
         incoming.append(
-            LineSkipped(file=skipped.file, offset=skipped.offset, error=skipped.error),
+            skipped,
             message=f"a line of {skipped.file} at byte {skipped.offset} cannot be read",
             actor=SERVER,
             subject=incoming.node_subject,
@@ -117,13 +106,7 @@ def append_dropped_metrics(incoming: IncomingReport) -> None:
     """Append an event for metrics beyond a limit, once per attempt and limit."""
     if not incoming.dropped:
         return
-    share = incoming.share
-    appended = select(events.c.data).where(
-        events.c.job_id == share.job_id,
-        events.c.kind == EventKind.METRICS_DROPPED,
-        events.c.attempt == share.number,
-    )
-    before = {data["what"] for data in incoming.connection.scalars(appended)}
+    before = {data["what"] for data in _appended(incoming, EventKind.METRICS_DROPPED)}
     for dropped in incoming.dropped:
         if dropped.what in before:
             continue
@@ -131,27 +114,23 @@ def append_dropped_metrics(incoming: IncomingReport) -> None:
         kept = of_steps if dropped.what == "steps" else f"{dropped.limit:,} series"
         incoming.append(
             dropped,
-            message=f"metrics of attempt {share.number} are kept for {kept}; {dropped.first!r} "
-            "and further ones are left out",
+            message=f"metrics of attempt {incoming.share.number} are kept for {kept}; "
+            f"{dropped.first!r} and further ones are left out",
             actor=SERVER,
         )
 
 
 def append_dropped_output(incoming: IncomingReport) -> None:
     """Append an event for omitted artifacts or logs, once per attempt and reason."""
-    stored, share = incoming.artifacts, incoming.share
+    stored = incoming.artifacts
     if stored is None:
         return
     for notice in stored.notices:
         incoming.notify(notice)
     if not stored.dropped:
         return
-    appended = select(events.c.data).where(
-        events.c.job_id == share.job_id,
-        events.c.kind == EventKind.OUTPUT_DROPPED,
-        events.c.attempt == share.number,
-    )
-    known = {(data["what"], data["reason"]) for data in incoming.connection.scalars(appended)}
+    appended = _appended(incoming, EventKind.OUTPUT_DROPPED)
+    known = {(data["what"], data["reason"]) for data in appended}
     for dropped in stored.dropped:
         if (dropped.what, dropped.reason) in known:
             continue
@@ -159,19 +138,26 @@ def append_dropped_output(incoming: IncomingReport) -> None:
         first = "" if dropped.first is None else f"; {dropped.first!r} is the first"
         incoming.append(
             dropped,
-            message=f"{dropped.what} of attempt {share.number} are left out, "
+            message=f"{dropped.what} of attempt {incoming.share.number} are left out, "
             f"{DROPPED_BECAUSE[dropped.reason]}{first}",
             actor=SERVER,
             subject=incoming.node_subject,
         )
 
 
+def _appended(incoming: IncomingReport, kind: EventKind) -> Sequence[dict[str, Any]]:
+    """Return the data of the attempt's events of a kind."""
+    share = incoming.share
+    query = select(events.c.data).where(
+        events.c.job_id == share.job_id, events.c.kind == kind, events.c.attempt == share.number
+    )
+    return incoming.connection.scalars(query).all()
+
+
 def notify_logs(incoming: IncomingReport) -> None:
     """Notify live views of new log lines, with one notice per rank."""
-    for stored in {stored.rank: stored for stored in incoming.logs}.values():
-        incoming.notify(
-            LogStored(rank=stored.rank, lines=stored.lines), subject=incoming.node_subject
-        )
+    for rank, lines in {stored.rank: stored.lines for stored in incoming.logs}.items():
+        incoming.notify(LogStored(rank=rank, lines=lines), subject=incoming.node_subject)
 
 
 def store_notices(reports: Sequence[IncomingReport]) -> None:
@@ -182,7 +168,7 @@ def store_notices(reports: Sequence[IncomingReport]) -> None:
 
 
 def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
-    """Return a subscriber for a rare effect: it applies the effect to one report at a time."""
+    """Return a subscriber that applies a rare effect to one report at a time."""
 
     def subscriber(reports: Sequence[IncomingReport]) -> None:
         for incoming in reports:
@@ -191,14 +177,13 @@ def _each(apply: Callable[[IncomingReport], None]) -> Subscriber:
     return subscriber
 
 
-# A subscriber that raises an error rolls back the whole group. Nodes are locked before the first
-# event, as for heartbeats; otherwise the two would deadlock. All nodes of an attempt are locked in
-# the order of their names, before the reporting node, which may not be the first. The lease comes
-# next: the first report of a step changes the attempt's state to `running` before the events of
-# that step are appended.
+# A subscriber that raises an error rolls back the whole group. The first two subscribers lock nodes
+# before the first event, as heartbeats do; otherwise reports and heartbeats could deadlock. The
+# first one locks all nodes of an attempt in the order of their names, the second one only the
+# reporting node. The lease comes next, so that the attempt's state is `running` before the events
+# of its first step.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
-    _each(record_network_check),
-    _each(forget_network_check),
+    _each(update_network_check),
     _each(withhold_unusable_slots),
     renew_leases,
     _each(keep_provenance),

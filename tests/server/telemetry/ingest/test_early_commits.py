@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.jobs.checkpoints.queries import list_checkpoints
-from server.telemetry.ingest.early_commits import LONGEST_HOLD
+from server.telemetry.ingest.run_events import LONGEST_HOLD
 from tests.server.clock import FakeClock
 from tests.server.harness import BRINGS_CODE, Harness, Supervisor
 from tests.server.jobs.checkpoints.test_program_checkpoints import manifest
