@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -28,11 +29,11 @@ from server.jobs.attempts.lineage import (
 from server.telemetry.metrics.points import Floats, Points
 from server.telemetry.metrics.series import (
     Buckets,
+    ChunkKey,
     Series,
     Spans,
     decode_in_turn,
     find_series,
-    must_be_decoded,
     read_series,
 )
 from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
@@ -43,6 +44,9 @@ MAX_NAMES = 50
 """Maximum number of series per chart."""
 MAX_BUCKETS = 20_000
 """Maximum number of buckets of all curves together; with many curves, each one gets fewer."""
+WIDEST = 2
+"""Maximum width of a chunk that is not decoded, in bucket widths. A wider chunk would move the
+borders of buckets too far."""
 JOINED_AT_ONCE = 50
 """Number of decoded chunks that one call adds to buckets (4 MB of spans); a call for each chunk
 would take more time."""
@@ -64,12 +68,13 @@ class Curve:
 
 @dataclass
 class _StoredCurve:
-    """A curve with the stored series of its segments."""
+    """A curve with the stored series of its segments, to be drawn in up to `limit` buckets."""
 
     curve: Curve
     parts: list[tuple[Segment, Series]]
+    limit: int
 
-    @property
+    @cached_property
     def extent(self) -> tuple[int, int]:
         """First and last step of the curve that may have a point."""
         firsts, lasts = [], []
@@ -82,6 +87,40 @@ class _StoredCurve:
                     firsts.append(max(int(steps[0]), segment.after + 1))
                     lasts.append(min(int(ends[-1]), segment.until))
         return min(firsts), max(lasts)
+
+    @cached_property
+    def masks(self) -> list[NDArray[np.bool_]]:
+        """Mask per part of the chunks to decode, which are too wide or cut by the segment's end."""
+        first, last = self.extent
+        widest = WIDEST * (last - first + 1) / self.limit
+        return [
+            (series.chunks.first <= segment.after)
+            | (series.chunks.last > segment.until)
+            | (series.chunks.last - series.chunks.first + 1 > widest)
+            for segment, series in self.parts
+        ]
+
+    def to_decode(self) -> Iterator[ChunkKey]:
+        """Yield the keys of the chunks to decode."""
+        for (_, series), mask in zip(self.parts, self.masks, strict=True):
+            yield from ((series.id, first) for first in series.chunks.first[mask].tolist())
+
+    def spans(self, decoded: Iterator[Points]) -> Spans:
+        """Return the curve in buckets; `decoded` has the points of the chunks of `to_decode`."""
+        first, last = self.extent
+        buckets = Buckets(first=first, last=last, limit=self.limit)
+        for (segment, series), mask in zip(self.parts, self.masks, strict=True):
+            edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
+            begin = 0
+            for first_split, end in zip(edges[::2], edges[1::2], strict=True):
+                buckets.add(series.chunks[begin:first_split])
+                for start in range(first_split, end, JOINED_AT_ONCE):
+                    some = islice(decoded, min(JOINED_AT_ONCE, end - start))
+                    buckets.add(_spans_of(Points.joined(some), segment))
+                begin = end
+            buckets.add(series.chunks[begin:])
+            buckets.add(_spans_of(series.tail, segment))
+        return buckets.spans()
 
 
 def chart(
@@ -179,24 +218,14 @@ def draw(
     connection: Connection, drawn: Sequence[Curve], *, first: int, last: int, limit: int
 ) -> list[CurveView]:
     """Return the curves with points in the steps `first..last`, up to `limit` buckets each."""
-    curves = _stored_curves(connection, drawn, first=first, last=last)
-    split = [_to_decode(stored, limit) for stored in curves]
-    keys = [
-        (series.id, chunk_first)
-        for stored, of_parts in zip(curves, split, strict=True)
-        for (_, series), own in zip(stored.parts, of_parts, strict=True)
-        for chunk_first in series.chunks.first[own].tolist()
-    ]
-    decoded = decode_in_turn(connection, keys)
-    drawings = [
-        (stored.curve, _spans(stored, of_parts, decoded=decoded, limit=limit))
-        for stored, of_parts in zip(curves, split, strict=True)
-    ]
+    curves = _stored_curves(connection, drawn, first=first, last=last, limit=limit)
+    decoded = decode_in_turn(connection, [key for stored in curves for key in stored.to_decode()])
+    drawings = [(stored.curve, stored.spans(decoded)) for stored in curves]
     return [_view(curve, spans) for curve, spans in drawings if len(spans)]
 
 
 def _stored_curves(
-    connection: Connection, drawn: Sequence[Curve], *, first: int, last: int
+    connection: Connection, drawn: Sequence[Curve], *, first: int, last: int, limit: int
 ) -> list[_StoredCurve]:
     """Return the curves that have points in these steps."""
     attempt_ids = {segment.attempt_id for curve in drawn for segment in curve.segments}
@@ -214,47 +243,8 @@ def _stored_curves(
             if len(part.chunks) or len(part.tail):
                 parts.append((clipped, part))
         if parts:
-            stored_curves.append(_StoredCurve(curve, parts))
+            stored_curves.append(_StoredCurve(curve, parts, limit))
     return stored_curves
-
-
-def _to_decode(stored: _StoredCurve, limit: int) -> list[NDArray[np.bool_]]:
-    """Return a mask per part of the chunks that are too wide or cut by the end of a segment."""
-    low, high = stored.extent
-    return [
-        (series.chunks.first <= segment.after)
-        | (series.chunks.last > segment.until)
-        | must_be_decoded(series.chunks, first=low, last=high, limit=limit)
-        for segment, series in stored.parts
-    ]
-
-
-def _spans(
-    stored: _StoredCurve,
-    split: Sequence[NDArray[np.bool_]],
-    *,
-    decoded: Iterator[Points],
-    limit: int,
-) -> Spans:
-    """Return a curve in up to `limit` buckets.
-
-    `split` has a mask per part of the chunks to decode, and `decoded` has the points of these
-    chunks in order.
-    """
-    first, last = stored.extent
-    buckets = Buckets(first=first, last=last, limit=limit)
-    for (segment, series), own in zip(stored.parts, split, strict=True):
-        edges = np.flatnonzero(np.diff(own, prepend=False, append=False)).tolist()
-        begin = 0
-        for first_split, end in zip(edges[::2], edges[1::2], strict=True):
-            buckets.add(series.chunks[begin:first_split])
-            for start in range(first_split, end, JOINED_AT_ONCE):
-                some = islice(decoded, min(JOINED_AT_ONCE, end - start))
-                buckets.add(_spans_of(Points.joined(some), segment))
-            begin = end
-        buckets.add(series.chunks[begin:])
-        buckets.add(_spans_of(series.tail, segment))
-    return buckets.spans()
 
 
 def _spans_of(points: Points, segment: Segment) -> Spans:

@@ -34,9 +34,6 @@ from server.core.database.metric_and_log_tables import metric_chunks, metric_ser
 from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, unpack
 from server.telemetry.metrics.store import read_tails
 
-WIDEST = 2
-"""Maximum width of a chunk that is not decoded, in bucket widths. A wider chunk would move the
-borders of buckets too far."""
 MERGED_AT = 60_000
 """Number of spans above the limit at which `Buckets` merges spans; a span takes 64 bytes."""
 DECODED_AT_ONCE = 100
@@ -295,11 +292,6 @@ def values_at(
         for step, value in zip(points.steps, points.values, strict=True)
         if int(step) in steps
     }
-
-
-def must_be_decoded(chunks: Spans, *, first: int, last: int, limit: int) -> NDArray[np.bool_]:
-    """Return the mask of chunks that are too wide to stay whole in `limit` buckets."""
-    return chunks.last - chunks.first + 1 > WIDEST * (last - first + 1) / limit
 
 
 def _spans(rows: Sequence[Sequence[Any]]) -> Spans:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -111,9 +111,9 @@ def _store_columns(
     grown: list[_Growth] = []
     newest: dict[int, int] = {}
     for key, own in points.items():
-        if (found := series.get(key)) is None:
+        if key not in series:
             continue
-        series_id, last_step, tail = found
+        series_id, last_step, tail = series[key]
         fresh = _rising_after(last_step, own)
         if fresh[0]:
             grown.append(_Growth(series_id, tail, fresh))
@@ -204,17 +204,13 @@ _NEWEST_ROWS = (
 def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey, Columns]:
     columns: dict[SeriesKey, Columns] = {}
     for attempt_id, records in metrics.items():
-        own: dict[str, Columns] = {}
+        own: defaultdict[str, Columns] = defaultdict(lambda: ([], [], []))
         for record in records:
-            step, time = record.step, record.time
             for name, value in record.values.items():
-                found = own.get(name)
-                if found is None:
-                    own[name] = [step], [time], [value]
-                else:
-                    found[0].append(step)
-                    found[1].append(time)
-                    found[2].append(value)
+                steps, times, values = own[name]
+                steps.append(record.step)
+                times.append(record.time)
+                values.append(value)
         columns |= {(attempt_id, name): found for name, found in own.items()}
     return columns
 
