@@ -25,7 +25,7 @@ from server.core.database.tables import attempts
 from server.jobs.attempts.lineage import NEVER
 from server.telemetry.goodput.ledger import Training
 from server.telemetry.metrics.points import MAX_SUMMED, Points, summable
-from server.telemetry.metrics.series import Values, decode, read_values
+from server.telemetry.metrics.series import Values, decode, find_series, read_values
 from server.telemetry.metrics.store import read_tails
 from server.telemetry.metrics.time_axis import last_number_of, number_at
 
@@ -162,17 +162,6 @@ def store_step_sums(context: Context, job_id: str) -> None:
                 connection.execute(statement.values(step_sum=bindparam("sum")), sums)
 
 
-def series_ids(
-    connection: Connection, attempt_ids: Collection[str], names: Collection[str]
-) -> dict[tuple[str, str], int]:
-    """Return the ids of the series with some names, by attempt id and name."""
-    columns = metric_series.c
-    query = select(columns.attempt_id, columns.name, columns.id).where(
-        columns.attempt_id.in_(attempt_ids), columns.name.in_(names)
-    )
-    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
-
-
 def values_of_attempt(
     connection: Connection,
     attempt_id: str,
@@ -182,7 +171,7 @@ def values_of_attempt(
     last: int = NEVER,
 ) -> dict[str, Values]:
     """Return the points of an attempt in the steps `first..last`, by name of the series."""
-    ids = series_ids(connection, [attempt_id], names)
+    ids = find_series(connection, [attempt_id], names)
     found = read_values(connection, list(ids.values()), first=first, last=last)
     return {name: found[id_] for (_, name), id_ in ids.items() if id_ in found}
 
@@ -196,7 +185,7 @@ def total_of(values: Values | None, *, first: int, last: int = NEVER) -> float:
 
 
 def _trainings(connection: Connection, recorded: Sequence[RecordedSteps]) -> dict[str, Training]:
-    ids = series_ids(connection, [one.attempt_id for one in recorded], DENSE + SPARSE)
+    ids = find_series(connection, [one.attempt_id for one in recorded], DENSE + SPARSE)
     dense = {
         ids[one.attempt_id, name]: one
         for one in recorded

@@ -17,9 +17,9 @@ from server.jobs.attempts.lineage import NEVER
 from server.telemetry.goodput.queries import JobRecords, milliseconds, records_of
 from server.telemetry.goodput.reliability import daly_interval, expected_ettr
 from server.telemetry.goodput.replay import RecordedRun, TrainedAttempt, best_interval, replay
-from server.telemetry.goodput.step_sums import SAVE, RecordedSteps, series_ids, store_step_sums
+from server.telemetry.goodput.step_sums import SAVE, RecordedSteps, store_step_sums
 from server.telemetry.metrics.points import MAX_SUMMED
-from server.telemetry.metrics.series import read_values
+from server.telemetry.metrics.series import find_series, read_values
 from trainyard.protocol.goodput import IntervalOutcome, SaveIntervalWhatIf, TimeCategory
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
@@ -183,7 +183,7 @@ def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tu
     its stall), so this save is left out. Both means are 0 if no other save is recorded.
     """
     starts = {one.attempt_id: one.start_step for one in recorded}
-    ids = series_ids(connection, list(starts), (SAVE, SAVE_TIME))
+    ids = find_series(connection, list(starts), (SAVE, SAVE_TIME))
     values = read_values(connection, list(ids.values()), first=0, last=NEVER)
     means = []
     for name in (SAVE, SAVE_TIME):
