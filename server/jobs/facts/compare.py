@@ -1,4 +1,4 @@
-"""Comparison of several jobs: the values of configuration and summary that differ."""
+"""Comparison of jobs: the values of configuration and summary that differ."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.errors import NotFoundError
 from server.jobs.facts.store import read_facts
-from trainyard.protocol.rest.metrics_and_logs import (
-    FactOwner,
-    FactRow,
-    FactsComparison,
-)
+from trainyard.protocol.rest.metrics_and_logs import FactOwner, FactRow, FactsComparison
 from trainyard.run.fact_types.fact_records import FactValue, RunFacts
 
 
@@ -47,13 +43,9 @@ def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
 def _differing(sections: Sequence[Mapping[str, FactValue]]) -> tuple[tuple[FactRow, ...], int]:
     """Return the rows in which sections differ, and the number of equal rows."""
     names = dict.fromkeys(name for section in sections for name in section)
-    rows = [
-        FactRow(name=name, values=tuple(section.get(name) for section in sections))
-        for name in names
-    ]
-    differing = tuple(row for row in rows if len(set(map(_key, row.values))) > 1)
+    rows = [FactRow(name=name, values=tuple(each.get(name) for each in sections)) for name in names]
+    # `True` and 1 are equal in Python, but differ here.
+    differing = tuple(
+        row for row in rows if len({(isinstance(each, bool), each) for each in row.values}) > 1
+    )
     return differing, len(rows) - len(differing)
-
-
-def _key(value: FactValue | None) -> tuple[bool, FactValue | None]:
-    return isinstance(value, bool), value  # True is not 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -29,13 +31,7 @@ LONGEST_WORD = 200
 def begin_facts(
     connection: Connection, specs: Mapping[str, JobSpec], run: ImportedRun | None = None
 ) -> None:
-    """Store the facts of new jobs that are known before the jobs run.
-
-    Args:
-        connection: a transaction.
-        specs: specs of the jobs, by job id.
-        run: the imported run; None for submitted jobs.
-    """
+    """Store the first facts of new jobs, which `specs` has by id; `run` is an imported run."""
     summary = {} if run is None else facts_of(run.summary)
     rows: list[dict[str, object]] = []
     words: list[dict[str, str]] = []
@@ -52,16 +48,14 @@ def begin_facts(
 def report_facts(connection: Connection, job_id: str, facts: RunFacts) -> None:
     """Replace the facts of a job with the facts that its script reported.
 
-    The job gets each tag once, so a tag that a person removed is not added again.
-
-    Args:
-        connection: a transaction that holds the lock of the job.
-        job_id: the job.
-        facts: the reported facts.
+    The transaction holds the lock of the job. The job gets each tag once, so a tag that a person
+    removed is not added again.
     """
     before = read_facts(connection, [job_id]).get(job_id, RunFacts())
     tags = legal_tags((*before.tags, *facts.tags))
-    _replace(connection, job_id, RunFacts(config=facts.config, summary=facts.summary, tags=tags))
+    row = {"job_id": job_id, "facts": replace(facts, tags=tags)}
+    insert_or_replace(connection, job_facts, [row])
+    _replace_words(connection, job_id, _words(facts.config))
     if new := [tag for tag in tags if tag not in before.tags]:
         own = connection.scalar(select(jobs.c.tags).where(jobs.c.id == job_id)) or []
         all_tags = [*islice(dict.fromkeys((*own, *new)), max(MAX_TAGS, len(own)))]
@@ -82,20 +76,15 @@ def config_word(name: str, value: FactValue) -> str | None:
     represents exactly keep their spelling, because such numbers may be ids.
     """
     text = str(value).lower()
-    try:
+    with suppress(ValueError):
         number = float(text)
-    except ValueError:
-        pass
-    else:
         exact = abs(number) <= EXACT or not text.lstrip("+-").isdigit()
         text = repr(number) if math.isfinite(number) and exact else text
     word = f"{name.lower()}={text}"
     return word if len(word) <= LONGEST_WORD and word.split() == [word] else None
 
 
-def _replace(connection: Connection, job_id: str, facts: RunFacts) -> None:
-    insert_or_replace(connection, job_facts, [{"job_id": job_id, "facts": facts}])
-    new = _words(facts.config)
+def _replace_words(connection: Connection, job_id: str, new: set[str]) -> None:
     own = config_words.c.job_id == job_id
     old = set(connection.scalars(select(config_words.c.word).where(own)))
     if gone := old - new:

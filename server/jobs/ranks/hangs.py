@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
@@ -15,55 +15,40 @@ from trainyard.run.records import PendingCollective, RankPosition, RankRange
 SHOWN_RANKS = 8
 """Maximum number of ranks that a message lists."""
 
-GroupKey = tuple[str, tuple[RankRange, ...]]
-
 
 @dataclass(frozen=True)
 class _Group:
-    """A process group in which ranks wait."""
+    """A process group, with the pending collective that some of its ranks have not entered."""
 
     collective: PendingCollective
-    """The pending collective in which the ranks wait."""
     waiting: tuple[int, ...]
-    """Ranks that have entered the collective."""
     missing: tuple[int, ...]
-    """Ranks of the group that have not entered the collective."""
 
 
 def explained(connection: Connection, failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
-    """Return the failure of a hang, with the late rank if the positions show it.
+    """Return the first failure of an attempt, with the late rank if it is a hang.
 
-    Args:
-        connection: a transaction.
-        failure: the first failure of the attempt.
-        shares: all shares, which have ended.
+    All shares of the attempt have ended.
     """
     if failure.reason != FailureReason.HANG:
         return failure
     exits = select(attempt_nodes.c.node, attempt_nodes.c.exit).where(
         attempt_nodes.c.attempt_id == shares[0].attempt_id, attempt_nodes.c.exit.is_not(None)
     )
-    located = [
-        (node, position)
-        for node, record in connection.execute(exits)
-        for position in record.positions
-    ]
+    rows = connection.execute(exits).all()
+    located = [(row.node, position) for row in rows for position in row.exit.positions]
     return with_late_rank(failure, located, world_size=sum(len(share.slots) for share in shares))
 
 
 def with_late_rank(
-    failure: Failure, located: Iterable[tuple[str, RankPosition]], *, world_size: int
+    failure: Failure, located: Collection[tuple[str, RankPosition]], *, world_size: int
 ) -> Failure:
-    """Return the failure of a hang, with the late rank if the positions show it.
+    """Return the failure of a hang, with the late rank if the located positions show it.
 
-    Args:
-        failure: the first failure of the attempt.
-        located: the positions that ranks wrote, each with the rank's node.
-        world_size: ranks of the attempt.
+    Each position has the name of the rank's node.
     """
-    found_at = {position.rank: (node, position) for node, position in located}
-    nodes = {rank: node for rank, (node, _) in found_at.items()}
-    positions = {rank: position for rank, (_, position) in found_at.items()}
+    nodes = {position.rank: node for node, position in located}
+    positions = {position.rank: position for _, position in located}
     found = _late(positions, world_size)
     if found is None:
         return failure
@@ -99,15 +84,13 @@ def _late(
 
 def _groups(positions: Mapping[int, RankPosition], world_size: int) -> list[_Group]:
     """Return the groups in which ranks wait, with the most waiting ranks first."""
-    waiting: dict[GroupKey, dict[int, PendingCollective]] = {}
+    waiting: dict[tuple[str, tuple[RankRange, ...]], dict[int, PendingCollective]] = {}
     unknown: dict[int, PendingCollective] = {}
     for rank, position in positions.items():
         pending = position.collective
-        if pending is None:
-            continue
-        if pending.ranks:
+        if pending is not None and pending.ranks:
             waiting.setdefault((pending.group, pending.ranks), {})[rank] = pending
-        else:
+        elif pending is not None:
             unknown[rank] = pending
     members = {key: _members(key[1], world_size) for key in waiting}
     # Several groups of a mesh may share a name, so the group that contains the rank is used.
@@ -158,9 +141,8 @@ def _state(position: RankPosition | None) -> str:
         return "no position of it is known"
     if position.place is not None:
         return f"it is in {position.place}"
-    if position.process is not None:
-        return f"it did not answer, and its process is {position.process}"
-    return "it did not answer"
+    of_process = "" if position.process is None else f", and its process is {position.process}"
+    return f"it did not answer{of_process}"
 
 
 def _listed(ranks: Sequence[int]) -> str:

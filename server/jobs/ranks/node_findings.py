@@ -39,13 +39,9 @@ def forget_check(connection: Connection, attempt_id: str) -> None:
 def withhold_slots(
     connection: Connection, node: str, *, slots: Collection[int], unusable: Mapping[str, str]
 ) -> None:
-    """Withhold slots with devices that a launch found unusable, until a sample shows them usable.
+    """Withhold a launch's slots on unusable devices, until a sample shows the devices usable.
 
-    Args:
-        connection: a transaction.
-        node: node of the launch.
-        slots: slots that the launch held on the node.
-        unusable: reason why ranks could not use a device, by UUID of the device.
+    `unusable` has the reason by UUID of each device that ranks could not use.
     """
     mine = nodes.c.name == node
     found = select(nodes.c.hardware, nodes.c.withheld).where(mine)

@@ -1,8 +1,7 @@
-"""Rows of stragglers, which events of a run add and end, and the rank times of a window.
+"""Stored stragglers, and the rank times of a window.
 
 The trainer finds stragglers (docs/guards.md), because it has the times of each rank at each logged
-step. The server adds node and slot and keeps the rows, so that a slot that slows several jobs is
-visible.
+step. The server stores them with node and slot, which shows a slot that slows several jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from server.core.database.metric_and_log_tables import stragglers
 from server.core.database.rows import TypedRow
 from server.core.database.tables import attempt_nodes, attempts, jobs
 from server.core.database.upsert import insert_or_replace
-from server.core.errors import NotFoundError
+from server.core.lifecycle import check_job
 from trainyard.protocol.rest.metrics_and_logs import (
     RanksView,
     RankTimes,
@@ -92,31 +91,16 @@ def record_found(
     context: Context, connection: Connection, *, attempt_id: str, found: StragglerFound
 ) -> None:
     """Store a straggler with a known node and slot; a repeat of the event changes nothing."""
-    row = {
-        "attempt_id": attempt_id,
-        "rank": found.rank,
-        "step": found.step,
-        "node": found.node,
-        "slot": found.slot,
-        "kind": found.kind,
-        "factor": found.factor,
-        "share": found.share,
-        "found_at": context.now(),
-    }
+    row = found.model_dump(exclude={"time"})
+    row |= {"attempt_id": attempt_id, "found_at": context.now()}
     insert_or_replace(connection, stragglers, [row])
 
 
 def record_gone(context: Context, connection: Connection, *, attempt_id: str, rank: int) -> None:
     """End the straggler row of a rank, if there is one."""
-    connection.execute(
-        update(stragglers)
-        .where(
-            stragglers.c.attempt_id == attempt_id,
-            stragglers.c.rank == rank,
-            stragglers.c.gone_at.is_(None),
-        )
-        .values(gone_at=context.now())
-    )
+    present = stragglers.c.gone_at.is_(None) & (stragglers.c.rank == rank)
+    ended = update(stragglers).where(stragglers.c.attempt_id == attempt_id, present)
+    connection.execute(ended.values(gone_at=context.now()))
 
 
 def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> None:
@@ -128,21 +112,18 @@ def record_times(connection: Connection, attempt_id: str, times: RankTimes) -> N
 def present_stragglers(
     connection: Connection, attempt_ids: Collection[str]
 ) -> Mapping[str, Sequence[StragglerView]]:
-    """Return the current stragglers by attempt id, at most the `MAX_SHOWN` costliest stragglers.
+    """Return the `MAX_SHOWN` costliest present stragglers of each attempt, by attempt id.
 
-    Args:
-        connection: a transaction.
-        attempt_ids: ids of a few attempts that have not ended.
+    There is one query for each attempt, so pass few attempts, none of which has ended.
     """
+    present = StoredStraggler.select().where(stragglers.c.gone_at.is_(None))
+    costliest = present.order_by(stragglers.c.share.desc()).limit(MAX_SHOWN)
     found: dict[str, Sequence[StragglerView]] = {}
     for attempt_id in attempt_ids:
-        query = (
-            StoredStraggler.select()
-            .where(stragglers.c.attempt_id == attempt_id, stragglers.c.gone_at.is_(None))
-            .order_by(stragglers.c.share.desc())
-            .limit(MAX_SHOWN)
+        rows = StoredStraggler.all(
+            connection, costliest.where(stragglers.c.attempt_id == attempt_id)
         )
-        found[attempt_id] = [row.view for row in StoredStraggler.all(connection, query)]
+        found[attempt_id] = [row.view for row in rows]
     return found
 
 
@@ -172,22 +153,15 @@ def read_ranks(context: Context, job_id: str) -> RanksView:
         .limit(1)
     )
     with context.database.read() as connection:
-        if connection.scalar(select(jobs.c.id).where(jobs.c.id == job_id)) is None:
-            raise NotFoundError(f"no job has the id {job_id!r}")
+        check_job(connection, job_id)
         attempt = connection.execute(newest).one_or_none()
         if attempt is None:
             return RanksView(attempt=None, times=None, stragglers=())
         query = StoredStraggler.select().where(stragglers.c.attempt_id == attempt.id)
-        rows = StoredStraggler.all(
-            connection,
-            query.order_by(stragglers.c.gone_at.is_not(None), stragglers.c.found_at.desc()).limit(
-                MAX_SHOWN
-            ),
-        )
-    return RanksView(
-        attempt=attempt.number,
-        times=attempt.rank_times,
-        stragglers=tuple(
-            row.view.model_copy(update={"gone_at": row.gone_at or attempt.ended_at}) for row in rows
-        ),
-    )
+        present_first = query.order_by(stragglers.c.gone_at.is_not(None))
+        newest_first = present_first.order_by(stragglers.c.found_at.desc()).limit(MAX_SHOWN)
+        rows = StoredStraggler.all(connection, newest_first)
+    views = [
+        row.view.model_copy(update={"gone_at": row.gone_at or attempt.ended_at}) for row in rows
+    ]
+    return RanksView(attempt=attempt.number, times=attempt.rank_times, stragglers=tuple(views))
