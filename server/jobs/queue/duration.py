@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 import orjson
 from sqlalchemy import Connection, Table, Text, and_, func, literal, select, type_coerce
@@ -18,50 +19,27 @@ from server.core.database.rows import TypedRow
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import NotFoundError, UnreadableError
 from server.jobs.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
-from trainyard.protocol.rest.jobs import PendingLaunch
+from server.jobs.queue.queries import NewJob
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 MAX_CONSIDERED = 20
-"""Number of newest attempts of a job that are searched for an attempt with steps in the same
-layout."""
+"""Number of newest attempts of a job among which an attempt with the same layout is searched."""
 HISTORY = 20
-"""Number of newest attempts with the same training part that determine the duration of a new
-job."""
+"""Number of newest attempts with the same training part that give the duration of a new job."""
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class QueuedLaunch(Protocol):
-    """The fields of a waiting job that its expected duration depends on."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def spec(self) -> StoredRecord[JobSpec]: ...
-    @property
-    def pending(self) -> StoredRecord[PendingLaunch] | None: ...
-    @property
-    def forked_from(self) -> str | None: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def fork_step(self) -> int | None: ...
-    @property
-    def pace_digest(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
 class Duration:
-    """An expected duration."""
+    """An expected duration, from placement to end, on one kind of slots."""
 
     seconds: float
-    """Time from placement to end, in seconds."""
     device: DeviceKind
-    """Kind of slots for which the duration is valid."""
     device_name: str | None
-    """Name of the device for which the duration is valid; None if unknown."""
+    """Name of the device; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +65,14 @@ class _Former(TypedRow):
         """Device kind and device name of the attempt's slots."""
         return self.device, self.hardware and orjson.loads(self.hardware)["device_name"]
 
-    @property
-    def seconds(self) -> float:
-        """Time from placement to end of the attempt, in seconds."""
-        return (self.left_at - self.created_at).total_seconds()
-
-    def seconds_of(self, steps: int) -> float:
+    def seconds_of(self, steps: int | None) -> float:
         """Return the seconds from placement to end for a number of steps at the attempt's pace.
 
-        The time per step is wall time, including saves, validation and the time to leave.
+        Without a number, return the attempt's own duration. The time per step is wall time,
+        including saves, validation and the time to leave.
         """
+        if steps is None:
+            return (self.left_at - self.created_at).total_seconds()
         startup = (self.first_step_at - self.created_at).total_seconds()
         trained = (self.left_at - self.first_step_at).total_seconds()
         return startup + steps * trained / (self.last_step - self.start_step)
@@ -104,33 +80,28 @@ class _Former(TypedRow):
 
 _FORMER = (
     _Former.select()
-    .join(
+    .outerjoin(
         attempt_nodes,
         and_(attempt_nodes.c.attempt_id == attempts.c.id, attempt_nodes.c.node_rank == 0),
-        isouter=True,
     )
-    .join(nodes, nodes.c.name == attempt_nodes.c.node, isouter=True)
+    .outerjoin(nodes, nodes.c.name == attempt_nodes.c.node)
     .where(attempts.c.started_at.is_not(None), attempts.c.ended_at.is_not(None))
 )
 
 
 def expected_durations(
-    connection: Connection, queued: Collection[QueuedLaunch]
-) -> Mapping[str, Duration | None]:
-    """Return the expected durations of launches by job id; None if the pace is unknown.
+    connection: Connection, queued: Collection[NewJob]
+) -> Mapping[str, Duration]:
+    """Return expected durations by job id, without jobs of unknown pace.
 
     If a job ran before, the pace comes from its own newest attempt with the same layout. For a new
-    job, the pace comes from attempts with the same training part (docs/lifecycle-placing.md, 5). A
-    job has no expected duration if it is unreadable, or if one of these attempts has an unreadable
-    layout.
-
-    Args:
-        connection: a transaction.
-        queued: jobs that wait for an attempt.
+    job, the pace comes from attempts with the same training part (docs/lifecycle-placing.md, 5).
+    The pace is unknown if the job or the layout of one of these attempts is unreadable.
     """
     new = [each for each in queued if each.attempt == 0]
     again = [each for each in queued if each.attempt > 0]
-    return {**_of_own_attempts(connection, again), **_of_history(connection, new)}
+    found = {**_of_own_attempts(connection, again), **_of_history(connection, new)}
+    return {job_id: duration for job_id, duration in found.items() if duration is not None}
 
 
 def with_newer_history(
@@ -138,10 +109,7 @@ def with_newer_history(
 ) -> Sequence[str]:
     """Return the ids of jobs for which an attempt with their training part ended since a time.
 
-    Args:
-        connection: a transaction.
-        waiting: pace digests by job id.
-        since: time after which an attempt must have ended.
+    `waiting` has the pace digests of the jobs by id.
     """
     ended = select(attempts.c.pace_digest).distinct()
     here = attempts.c.pace_digest.in_({*waiting.values()})
@@ -150,14 +118,10 @@ def with_newer_history(
     return [job_id for job_id, digest in waiting.items() if digest in found]
 
 
-def _of_history(
-    connection: Connection, queued: Collection[QueuedLaunch]
-) -> dict[str, Duration | None]:
+def _of_history(connection: Connection, queued: Collection[NewJob]) -> dict[str, Duration | None]:
     """Return the durations of jobs that never ran, from attempts with the same training parts."""
-    digests = {each.pace_digest for each in queued} - {None}
-    found: dict[str | None, list[_Former]] = {digest: [] for digest in digests}
-    if not found:
-        return dict.fromkeys((each.id for each in queued), None)
+    if not any(each.pace_digest for each in queued):
+        return {}
     parts = select(jobs.c.pace_digest.label("digest")).distinct()
     part = parts.where(jobs.c.id.in_([each.id for each in queued])).subquery("part")
     ended = select(attempts.c.ended_at).where(
@@ -171,25 +135,20 @@ def _of_history(
         limits,
         and_(attempts.c.pace_digest == limits.c.digest, attempts.c.ended_at >= limits.c.since),
     ).order_by(attempts.c.ended_at.desc(), attempts.c.id.desc())
+    found: defaultdict[str | None, list[_Former]] = defaultdict(list)
     for attempt in _Former.all(connection, newest):
         found[attempt.pace_digest].append(attempt)
-    return {each.id: _of_new(each, found.get(each.pace_digest, ())) for each in queued}
+    return {each.id: _of_new(each, found[each.pace_digest]) for each in queued}
 
 
-def _of_new(queued: QueuedLaunch, former: Sequence[_Former]) -> Duration | None:
-    """Return the expected duration of a new job.
-
-    Args:
-        queued: the job.
-        former: attempts with the job's training part, newest first.
-    """
-    if queued.pending is None or not former:
+def _of_new(queued: NewJob, former: Sequence[_Former]) -> Duration | None:
+    if not former:
         return None
     try:
-        layout = queued.pending.read(f"launch of job {queued.id}").layout
-        steps = queued.spec.read(f"spec of job {queued.id}").total_steps
+        spec, launch = queued.read()
+        steps = spec.total_steps
         left = None if steps is None else max(steps - (queued.fork_step or 0), 0)
-        return _shown_by(former, layout, left)
+        return _shown_by(former, launch.layout, left)
     except UnreadableError:
         return None
 
@@ -205,12 +164,9 @@ def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
 
 
 def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> Duration | None:
-    """Return the expected duration of a number of steps or a whole job, from earlier attempts.
+    """Return the expected duration of a number of steps, from earlier attempts on a layout.
 
-    Args:
-        former: earlier attempts, newest first.
-        layout: only attempts with this layout count.
-        steps: the number of steps; None for a whole job, if the number is unknown.
+    The attempts are sorted newest first. If `steps` is None, only succeeded attempts count.
 
     Raises:
         UnreadableError: the layout of an attempt cannot be read.
@@ -228,59 +184,47 @@ def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> D
     if not same:
         return None
     kind = same[0].kind
-    lasted = [
-        each.seconds if steps is None else each.seconds_of(steps)
-        for each in same
-        if each.kind == kind
-    ]
+    lasted = [each.seconds_of(steps) for each in same if each.kind == kind]
     return Duration(max(median(lasted), max(lasted) / CAUTION), *kind)
 
 
 def _of_own_attempts(
-    connection: Connection, queued: Collection[QueuedLaunch]
+    connection: Connection, queued: Collection[NewJob]
 ) -> dict[str, Duration | None]:
     """Return the expected durations of jobs that ran before, from their own newest attempts."""
-    former: dict[str, list[_Former]] = {each.id: [] for each in queued}
-    if not former:
+    if not queued:
         return {}
     paced = (
         _FORMER.join(jobs, jobs.c.id == attempts.c.job_id)
         .where(
-            attempts.c.job_id.in_(former),
+            attempts.c.job_id.in_([each.id for each in queued]),
             attempts.c.number > jobs.c.attempt - MAX_CONSIDERED,
             attempts.c.last_step > attempts.c.start_step,
         )
         .order_by(attempts.c.job_id, attempts.c.number.desc())
     )
+    former: defaultdict[str, list[_Former]] = defaultdict(list)
     for attempt in _Former.all(connection, paced):
         former[attempt.job_id].append(attempt)
-    newest = newest_of_jobs(connection, [job_id for job_id, found in former.items() if found])
+    newest = newest_of_jobs(connection, former.keys())
     return {
-        each.id: _of_again(connection, each, former=former[each.id], newest=newest.get(each.id))
+        each.id: _of_again(connection, each, former=former[each.id], newest=newest[each.id])
         for each in queued
+        if each.id in former
     }
 
 
 def _of_again(
     connection: Connection,
-    queued: QueuedLaunch,
+    queued: NewJob,
     *,
     former: Sequence[_Former],
     newest: ParentCheckpoint | None,
 ) -> Duration | None:
-    """Return the expected duration of the next launch of a job that ran before.
-
-    Args:
-        connection: a transaction.
-        queued: the job.
-        former: attempts of the job that took steps and ended, newest first.
-        newest: the newest checkpoint of the job; None without a checkpoint.
-    """
-    if queued.pending is None or not former:
-        return None
+    """Return the expected duration of the next launch of a job, with its newest attempt first."""
     try:
-        launch = queued.pending.read(f"launch of job {queued.id}")
-        steps = launch.overrides.apply(queued.spec.read(f"spec of job {queued.id}")).total_steps
+        spec, launch = queued.read()
+        steps = launch.overrides.apply(spec).total_steps
         forked = queued.forked_from
         parent = parent_of_launch(connection, queued.id, launch, forked_from=forked, newest=newest)
         of = f"layout of a former attempt of job {queued.id}"

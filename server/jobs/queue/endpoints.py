@@ -15,7 +15,6 @@ from server.api.http.responses import reply
 from server.cluster.placement.demand import QueuedJob, leave_time
 from server.cluster.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
 from server.cluster.projects.service import check_project
-from server.core.expected_time import expected_time
 from server.core.lifecycle import check_job
 from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.queue.duration import duration_of_spec
@@ -95,45 +94,38 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
     demand = demand_of(spec, Overrides(), spec.layout(), bound=None)
+    priority, now = spec.resources.priority, context.now()
     with context.database.read() as connection:
         check_project(connection, spec.project)
         check_hardware(connection, spec)
         order = read_order(connection, candidate=spec.project)
-        key = key_of_candidate(
-            connection,
-            order,
-            project=spec.project,
-            priority=spec.resources.priority,
-            now=context.now(),
-        )
+        key = key_of_candidate(connection, order, project=spec.project, priority=priority, now=now)
         ahead, grouped = count_up_to(connection, order, key)
         duration = duration_of_spec(connection, spec)
+    if grouped >= FORECAST_JOBS:
+        return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
     candidate = QueuedJob(
         context.new_id(),
         spec.name,
         demand,
-        lasts=None if duration is None else expected_time(duration.seconds),
+        lasts=None if duration is None else lasts_of(duration.seconds),
         lasts_on=None if duration is None else duration.device,
         lasts_on_name=None if duration is None else duration.device_name,
         bound=lasts_of(spec.resources.max_runtime_seconds),
         leaves_within=leave_time(None if spec.program is None else spec.program.stop_grace_seconds),
-        priority=spec.resources.priority,
+        priority=priority,
         project=spec.project,
         preemptible=spec.is_preemptible,
     )
-    if grouped >= FORECAST_JOBS:
-        return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
     expected = forecasts.with_candidate(candidate, key)
-    start = expected.starts.get(candidate.id)
-    return reply(
-        WhatIf(
-            starts_now=candidate.id not in expected.waiting,
-            position=ahead + 1,
-            reason=expected.waiting.get(candidate.id),
-            expected_start_at=start,
-            unknown_because=expected.unknown.get(candidate.id),
-        )
+    view = WhatIf(
+        starts_now=candidate.id not in expected.waiting,
+        position=ahead + 1,
+        reason=expected.waiting.get(candidate.id),
+        expected_start_at=expected.starts.get(candidate.id),
+        unknown_because=expected.unknown.get(candidate.id),
     )
+    return reply(view)
 
 
 def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEntry:
@@ -145,19 +137,12 @@ def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEn
         start = expected.starts.get(row.id)
         why = expected.unknown.get(row.id, NOT_YET)
         before = expected.backfilled.get(row.id)
-    return QueueEntry(
-        job_id=row.id,
-        name=row.name,
-        project=row.project,
-        position=position,
-        priority=row.priority,
-        priority_words=priority_words(row.priority),
-        world_size=row.world_size,
-        layout=row.layout,
-        queued_at=row.queued_at,
-        reason=row.reason,
-        expected_start_at=start,
-        unknown_because=None if start is not None else why,
-        backfilled_before=before,
-        lasts_seconds=row.lasts_seconds,
-    )
+    computed = {
+        "job_id": row.id,
+        "position": position,
+        "priority_words": priority_words(row.priority),
+        "expected_start_at": start,
+        "unknown_because": None if start is not None else why,
+        "backfilled_before": before,
+    }
+    return QueueEntry(**row.values_for(QueueEntry) | computed)

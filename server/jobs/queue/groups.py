@@ -1,41 +1,28 @@
-"""The groups of the queue, each of jobs with the same demand.
+"""Groups of the queue: a group is all queued jobs with the same demand.
 
-All jobs of a group wait for the same reason, which is stored once per group. So a round writes as
-much for ten thousand queued jobs as for ten. Projects with a quota have groups of their own,
-because the quota is part of the reason. The group of a job is stored when the job enters the queue.
+The jobs of a group wait for the same reason, which is stored once per group. So a round writes as
+much for ten thousand queued jobs as for ten. A project with a quota has separate groups, because
+its quota is part of the reason.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import orjson
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Table,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, or_, select, update
 
 from server.cluster.placement.demand import Demand
 from server.cluster.projects.groups import group_key, store_groups
 from server.cluster.projects.queries import keep_quotas
 from server.core.context import Context
-from server.core.database.column_types import StoredRecord
-from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import demands
-from server.core.database.tables import checkpoints, jobs, notices
+from server.core.database.tables import jobs, notices
 from server.core.errors import UnreadableError
 from server.core.events.notices import notify
 from server.core.expected_time import expected_time
@@ -43,10 +30,10 @@ from server.core.subject import Subject
 from server.jobs.jobs.checks import roots_of
 from server.jobs.queue.duration import Duration, expected_durations, with_newer_history
 from server.jobs.queue.order import ARRIVAL, GROUPED
+from server.jobs.queue.queries import NewJob
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
 from trainyard.protocol.rest.events import NOTICE_KIND_OF
-from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, JobState
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -57,33 +44,8 @@ GROUPED_AT_ONCE = 500
 """Maximum number of jobs that one round assigns to groups; each of these jobs is parsed in full."""
 PUT_OFF_FOR = timedelta(seconds=15)
 """Pause before a round reconsiders a job that waits for something other than free slots."""
-_DURATION: dict[str, Any] = {
-    "lasts_seconds": bindparam("seconds"),
-    "lasts_on": bindparam("on"),
-    "lasts_on_name": bindparam("on_name"),
-}
-"""Columns of an expected duration, with their bind parameters."""
 Waiting = tuple[str, datetime | None, str]
 """Id of a job, the time at which the job was queued, and the reason why the job waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob(TypedRow):
-    """A queued job without a group."""
-
-    table: ClassVar[Table] = jobs
-    id: str
-    name: str
-    queued_at: datetime | None
-    spec: StoredRecord[JobSpec]
-    pending: StoredRecord[PendingLaunch] | None
-    project: str
-    storage: str | None
-    forked_from: str | None
-    fork_step: int | None
-    pace_digest: str | None
-    attempt: int
-    has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
 
 
 def lasts_of(seconds: float | None) -> timedelta | None:
@@ -91,17 +53,11 @@ def lasts_of(seconds: float | None) -> timedelta | None:
     return None if seconds is None else expected_time(seconds)
 
 
-UNUSED = 5
-"""Place in the stored fields of a demand that is always empty. Versions before 1.0 read there what
-a worker of protocol 2 lacked: they still find their groups."""
-
-
 @lru_cache(maxsize=1024)
 def demand_of_shape(shape: str) -> Demand:
     """Return the demand that is stored as a JSON list of its fields, in order."""
-    fields = orjson.loads(shape)
-    del fields[UNUSED]
-    size, nodes, device, roots, storage, units, selector, exclude, spares = fields
+    # The sixth field is always empty; versions before 1.0 read it.
+    size, nodes, device, roots, storage, _, units, labels, exclude, spares = orjson.loads(shape)
     return Demand(
         size,
         nodes,
@@ -109,7 +65,7 @@ def demand_of_shape(shape: str) -> Demand:
         tuple(roots),
         storage and tuple(storage),
         tuple(units),
-        tuple((key, value) for key, value in selector),
+        tuple((key, value) for key, value in labels),
         tuple(exclude),
         spares,
     )
@@ -120,12 +76,7 @@ def demand_of(
 ) -> Demand:
     """Return the demand of a launch.
 
-    Args:
-        submitted: the job's spec.
-        overrides: the overrides of the launch, relative to the spec.
-        layout: the launch's layout.
-        bound: UUID of the storage that holds the checkpoint of the launch; None without a
-            checkpoint.
+    `bound` is the UUID of the storage that holds the launch's checkpoint; None without one.
     """
     spec = overrides.apply_but_schedule(submitted)
     return Demand(
@@ -144,12 +95,8 @@ def demand_of(
 def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
     """Assign newly queued jobs to their groups, and return their ids.
 
-    A grouped job has only the reason of its group. An unreadable job is put off, with the read
-    error as its reason.
-
-    Args:
-        context: the server's context.
-        without: ids of jobs that must not be placed yet; the next round considers these jobs again.
+    An unreadable job is put off, with the error as its reason. The next round assigns the jobs in
+    `without`.
     """
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= context.now())
     new = (
@@ -168,7 +115,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     found: list[tuple[NewJob, Demand]] = []
     unreadable: list[Waiting] = []
     # Every statement that locks several jobs locks them by id, so that no two deadlock.
-    for row in sorted(rows, key=lambda row: str(row.id)):
+    for row in sorted(rows, key=lambda row: row.id):
         try:
             found.append((row, demand_of_new(row)))
         except UnreadableError as error:
@@ -183,48 +130,31 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
             group = groups.get((project, demand))
             if group is None:  # once for each distinct demand: `astuple` makes a deep copy
                 fields = astuple(demand)
-                shape = (*fields[:UNUSED], (), *fields[UNUSED:])
+                shape = (*fields[:5], (), *fields[5:])  # as in `demand_of_shape`
                 group = {"key": group_key(project, shape), "shape": shape, "slots": demand.slots}
                 groups[project, demand] = group
-            duration = _duration_values(durations.get(row.id))
-            grouped.append(
-                {
-                    "job": row.id,
-                    "since": row.queued_at,
-                    "group": group["key"],
-                    **_leave_values(row),
-                    **duration,
-                }
-            )
+            values = {"group": group["key"], **_leave_values(row)}
+            grouped.append(values | _duration_values(row, durations.get(row.id)))
         put_off(context, connection, unreadable)
         if grouped:
             store_groups(connection, groups.values())
-            entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
-            connection.execute(
-                entered.values(
-                    demand=bindparam("group"),
-                    reason=None,
-                    max_runtime_seconds=bindparam("bound"),
-                    leave_seconds=bindparam("leave"),
-                    **_DURATION,
-                ),
-                grouped,
+            entered = _STORE_DURATION.values(
+                demand=bindparam("group"),
+                reason=None,
+                max_runtime_seconds=bindparam("bound"),
+                leave_seconds=bindparam("leave"),
             )
+            connection.execute(entered, grouped)
     return frozenset(row["job"] for row in grouped)
 
 
 def learn_durations(
     context: Context, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Store expected durations of waiting jobs, computed from recently ended attempts.
+    """Store expected durations of waiting jobs from attempts that ended since the last check.
 
-    Args:
-        context: the server's context.
-        waiting: pace digests of about a hundred jobs without a duration, by job id.
-        since: time of the last check.
-
-    Returns:
-        The ids of jobs that now have a duration.
+    `waiting` has pace digests of about a hundred jobs without a duration, by job id. Return the ids
+    of the jobs that now have a duration.
     """
     if not waiting:
         return ()
@@ -233,28 +163,25 @@ def learn_durations(
         if not job_ids:
             return ()
         rows = NewJob.all(connection, NewJob.select().where(GROUPED, jobs.c.id.in_(job_ids)))
-        found = {k: v for k, v in expected_durations(connection, rows).items() if v is not None}
+        found = expected_durations(connection, rows)
     values = [
-        {"job": row.id, "since": row.queued_at, **_duration_values(found[row.id])}
+        _duration_values(row, found[row.id])
         for row in sorted(rows, key=lambda row: row.id)
         if row.id in found
     ]
     if values:
-        entered = update(jobs).where(_unchanged(bindparam("job"), bindparam("since")))
         with context.database.write() as connection:
-            connection.execute(entered.values(**_DURATION), values)
+            connection.execute(_STORE_DURATION, values)
     return list(found)
 
 
-def _duration_values(duration: Duration | None) -> dict[str, Any]:
-    """Return the bind parameters for a statement that sets `_DURATION`."""
+def _duration_values(row: NewJob, duration: Duration | None) -> dict[str, Any]:
+    """Return the parameters of `_STORE_DURATION`."""
+    values = {"job": row.id, "since": row.queued_at}
     if duration is None:
-        return {"seconds": None, "on": None, "on_name": None}
-    return {
-        "seconds": duration.seconds,
-        "on": duration.device,
-        "on_name": duration.device_name,
-    }
+        return {**values, "seconds": None, "on": None, "on_name": None}
+    on, name = duration.device, duration.device_name
+    return {**values, "seconds": duration.seconds, "on": on, "on_name": name}
 
 
 def put_off(context: Context, connection: Connection, waiting: Iterable[Waiting]) -> None:
@@ -268,13 +195,7 @@ def take_out(
     """Take queued jobs out of their groups, and store a reason for each.
 
     A job that was queued again after it was read stays in its group. Live views get one notice for
-    each reason.
-
-    Args:
-        context: the server's context.
-        connection: a writing transaction.
-        waiting: the jobs, with the reasons why they wait.
-        values: further columns to set.
+    each reason. `values` are further columns to set.
     """
     for job_id, queued_at, reason in sorted(waiting, key=lambda each: each[0]):
         held = update(jobs).where(_unchanged(job_id, queued_at))
@@ -296,18 +217,27 @@ def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
     return and_(jobs.c.id == job_id, queued, jobs.c.queued_at == queued_at)
 
 
+_STORE_DURATION = (
+    update(jobs)
+    .where(_unchanged(bindparam("job"), bindparam("since")))
+    .values(
+        lasts_seconds=bindparam("seconds"),
+        lasts_on=bindparam("on"),
+        lasts_on_name=bindparam("on_name"),
+    )
+)
+
+
 def forget_groups(context: Context) -> int:
     """Delete groups without a queued job, and return their number.
 
-    A job may enter an empty group concurrently, because another scheduler took over or the job's
-    project changed. The job then leaves the group here, and enters it again in the next round.
+    A job may enter an empty group at the same time, because another scheduler took over or the
+    project changed. Such a job leaves the group here, and enters it again in the next round.
     """
     members = select(jobs.c.demand).where(GROUPED)
     empty = select(demands.c.key).where(demands.c.key.not_in(members)).order_by(demands.c.key)
     with context.database.write() as connection:
-        # As in `store_groups`, the rows are locked in the order of their keys, so that no two
-        # transactions deadlock.
-        locked = empty.with_for_update()
+        locked = empty.with_for_update()  # by key, as in `store_groups`, to prevent deadlocks
         forgotten = connection.execute(delete(demands).where(demands.c.key.in_(locked)))
         lost = jobs.c.demand.not_in(select(demands.c.key))
         connection.execute(update(jobs).where(GROUPED, lost).values(demand=None))
@@ -320,12 +250,8 @@ def demand_of_new(row: NewJob) -> Demand:
     Raises:
         UnreadableError: another version wrote the spec or the launch.
     """
-    submitted = row.spec.read(f"spec of job {row.id}")
-    if row.pending is None:
-        raise UnreadableError(f"the launch of job {row.id} cannot be read: it is null")
-    pending = row.pending.read(f"launch of job {row.id}")
-    # A job with a checkpoint, whether its own or that of its origin, is bound to the checkpoint's
-    # storage.
+    submitted, pending = row.read()
+    # A job with a checkpoint of its own or of another job is bound to the checkpoint's storage.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
     demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
     # A retry does not wait for spare nodes, because a missing spare node may be broken.
@@ -333,9 +259,8 @@ def demand_of_new(row: NewJob) -> Demand:
 
 
 def _leave_values(row: NewJob) -> dict[str, float | None]:
-    """Return the bound of a readable job's next attempt, and the time to leave, in seconds."""
-    assert row.pending is not None, "its demand is known"
-    pending = row.pending.read(f"launch of job {row.id}")
-    spec = pending.overrides.apply_but_schedule(row.spec.read(f"spec of job {row.id}"))
+    """Return the bound of a job's next attempt, and the time to leave, in seconds."""
+    submitted, pending = row.read()
+    spec = pending.overrides.apply_but_schedule(submitted)
     grace = None if spec.program is None else spec.program.stop_grace_seconds
     return {"bound": spec.resources.max_runtime_seconds, "leave": grace}

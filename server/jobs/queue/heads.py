@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -24,23 +24,19 @@ FIRST_AT_ONCE = 500
 """Number of first jobs of the queue that a round considers, regardless of their groups. A round
 places no more jobs than this."""
 NOTIFIED = 20
-"""Number of first jobs per group for which a changed reason is sent to live views. The views of
-later jobs poll."""
-
+"""Number of first jobs per group with a notice of a changed reason; views of later jobs poll."""
 HEADS_AT_ONCE = 1000
 """Maximum number of further jobs that a round considers from all groups together. A round considers
 at least one job per group."""
 GROUP_AT_ONCE = 100
 """Maximum number of further jobs that a round considers from one group."""
-
 DEMANDS_AT_ONCE = 200
 """Maximum number of different demands that a round considers; each demand takes a few milliseconds
-on 1,000 nodes. If more demands wait, rounds take turns with them, because a round with all of them
-would last longer than the lead."""
+on 1,000 nodes. Rounds take turns if more demands wait, because a round must not outlast the
+lead."""
 FIRST_DEMANDS = 50
-"""Number of demands that every round considers: the first demands, in the order of the queue, that
-may keep nodes. A job keeps its nodes only in rounds that consider it. Demands that keep no nodes
-come last."""
+"""Number of demands that every round considers, because a job keeps its nodes only in rounds that
+consider it. These are the first demands of the queue; demands that keep no nodes come last."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class Heads:
     next_turn: int | None
     """Index of the next round's first demand; None if this round considers all demands."""
     shares: Mapping[str, ProjectShare]
-    """Values that determine the order of the queue, by project."""
+    """Shares by project name."""
 
 
 def read_heads(
@@ -70,16 +66,11 @@ def read_heads(
     with_quota: Collection[str],
     free_slots: int,
 ) -> Heads:
-    """Return the first jobs of the queue and of each group, one job more than free slots.
+    """Update the queue, and return its first jobs and those of each group.
 
-    The limits of this module cut long queues; later rounds place the remaining jobs.
-
-    Args:
-        connection: a transaction.
-        queue: the jobs from the last round; this call updates it.
-        sizes: number of jobs by group.
-        with_quota: the projects that have a quota.
-        free_slots: number of free slots in the cluster; each job needs at least one slot.
+    One job more than free slots suffices, because each job needs at least one slot. The limits of
+    this module cut long queues; later rounds place the remaining jobs. `sizes` has the number of
+    jobs by group; `with_quota` has the projects with a quota.
     """
     queue.update(connection, sizes, with_quota=with_quota)
     first = min(free_slots + 1, FIRST_AT_ONCE)
@@ -102,11 +93,6 @@ def tagged(
     """Return the heads and the holdings for placement, with tags if an attempt may give way.
 
     If an attempt was backfilled on an estimate alone, tags decide to which jobs it gives way.
-
-    Args:
-        queue: the scheduling queue.
-        heads: the first jobs of the queue.
-        holdings: held slots of attempts.
     """
     jobs = [row.queued for row in heads.rows]
     if not any(holding.overtook_at for holding in holdings):
@@ -161,33 +147,25 @@ def explain(
 ) -> None:
     """Store changed reasons, one per group, and notify live views.
 
-    Args:
-        context: the server's context.
-        heads: the first jobs of the queue and of each group.
-        waiting: reasons of waiting jobs, by job id.
-        new: ids of jobs that entered the queue in this round; each of these jobs gets a notice.
+    `waiting` has the reasons by job id. Each of the `new` jobs, which entered the queue in this
+    round, gets a notice.
     """
-    waits: dict[str, list[str]] = {}
+    waits: defaultdict[str, list[str]] = defaultdict(list)
     for row in heads.rows:
         if row.id in waiting:
-            waits.setdefault(row.group, []).append(row.id)
+            waits[row.group].append(row.id)
     # The group gets the reason of its first job, because later jobs may wait for a quota that the
     # first job does not exceed.
     reasons = {group: waiting[job_ids[0]] for group, job_ids in waits.items()}
-    changed = {
-        group: reason for group, reason in reasons.items() if reason != heads.reasons.get(group)
-    }
+    changed = {key: reason for key, reason in reasons.items() if reason != heads.reasons.get(key)}
     if not changed and not new:
         return
     notified = {job_id for group in changed for job_id in waits[group][:NOTIFIED]}
     with context.database.write() as connection:
         if changed:
-            connection.execute(
-                update(demands)
-                .where(demands.c.key == bindparam("group"))
-                .values(reason=bindparam("because")),
-                [{"group": key, "because": changed[key]} for key in sorted(changed)],
-            )
+            of_group = update(demands).where(demands.c.key == bindparam("group"))
+            values = [{"group": key, "because": changed[key]} for key in sorted(changed)]
+            connection.execute(of_group.values(reason=bindparam("because")), values)
         still = select(jobs.c.id, demands.c.reason).where(
             jobs.c.id.in_(notified | set(new)),
             jobs.c.state == JobState.QUEUED,
@@ -195,5 +173,5 @@ def explain(
             demands.c.reason.is_not(None),
         )
         rows = connection.execute(still.order_by(jobs.c.id)).all()
-        told = [(Subject(row.id), WaitingNotice(reason=row.reason)) for row in rows]
-        notify_all(context, connection, told)
+        notices = [(Subject(row.id), WaitingNotice(reason=row.reason)) for row in rows]
+        notify_all(context, connection, notices)

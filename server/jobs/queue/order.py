@@ -44,20 +44,14 @@ GROUPED = WAITS & jobs.c.demand.is_not(None)
 ARRIVAL = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 """Sort columns for the jobs of one project."""
 _ONLINE = select(func.sum(nodes.c.slots)).where(nodes.c.offline_since.is_(None))
-_PROJECTS = select(projects.c.name, projects.c.weight, projects.c.max_slots)
 _LARGEST = (projects.c.max_slots, _ONLINE.scalar_subquery())
 _CAN_START = and_(*(or_(most.is_(None), demands.c.slots <= most) for most in _LARGEST))
 _COUNTED = case((_CAN_START, demands.c.slots), else_=0)
 """Number of slots, including spare nodes, that a job adds to the tags of later jobs of its project.
 The query joins the group of the job. A job that cannot start adds no slots, because otherwise its
-project would wait behind all other projects. A job cannot start if it is in no group, needs more
-slots than the project's `max_slots`, or needs more slots than all online nodes have."""
-_COLUMNS = (
-    jobs.c.id,
-    jobs.c.priority,
-    jobs.c.queued_at,
-    jobs.c.demand,
-)
+project would wait behind all other projects. A job cannot start without a group, with more slots
+than the project's `max_slots`, or with more slots than all online nodes have."""
+_COLUMNS = (jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.demand)
 TAG: ColumnElement[float] = literal_column("line.tag", Float)
 """The tag of a job, a column of `QueueOrder.line`."""
 
@@ -75,8 +69,7 @@ class QueueKey:
 
     priority: int
     tag: float
-    """Slots of the job's project at the job's turn, divided by the weight; 0 while only one project
-    waits."""
+    """0 while only one project has waiting jobs."""
     queued_at: datetime
     id: str
 
@@ -123,17 +116,12 @@ class QueueOrder:
 
     @property
     def by(self) -> tuple[ColumnElement[Any], ...]:
-        """The columns to sort by."""
+        """Sort columns of the queue."""
         line = self.line.c
         return line.priority.desc(), line.tag, line.queued_at, line.id
 
     def first(self, limit: int, *condition: ColumnElement[bool]) -> QueueOrder:
-        """Return the order of only the first jobs that meet the conditions.
-
-        Args:
-            limit: maximum number of jobs.
-            condition: SQL conditions on columns of `line`.
-        """
+        """Return the order of at most `limit` jobs that meet conditions on columns of `line`."""
         chosen = select(self.line).where(*condition).order_by(*self.by).limit(limit)
         return replace(self, line=chosen.subquery("line"))
 
@@ -151,39 +139,31 @@ def read_order(connection: Connection, *, candidate: str | None = None) -> Queue
     """Return the order of the queue now.
 
     While only one project has waiting jobs, these are in the order of arrival, so the query reads
-    only the index and computes no sums.
-
-    Args:
-        connection: a transaction.
-        candidate: the project of a job that is compared with the waiting jobs; None without such a
-            job.
+    only the index and computes no sums. `candidate` is the project of a job that is compared with
+    the waiting jobs.
     """
     waiting = select(jobs.c.project).where(WAITS).distinct().limit(2)
-    several = {*connection.scalars(waiting), *([candidate] if candidate else [])}
-    if len(several) > 1:
+    if len({*connection.scalars(waiting), candidate} - {None}) > 1:
         return QueueOrder(_fair_line(), is_fair=True)
-    return QueueOrder(_arrival_line(), is_fair=False)
+    by_arrival = select(*_COLUMNS, literal(0.0, Float).label("tag")).where(WAITS)
+    return QueueOrder(by_arrival.subquery("line"), is_fair=False)
 
 
 def read_shares(connection: Connection) -> Mapping[str, ProjectShare]:
     """Return the values that determine the order, by project name."""
     held, online = held_slots(connection), connection.scalar(_ONLINE)
     most = math.inf if online is None else online
+    rows = connection.execute(select(projects.c.name, projects.c.weight, projects.c.max_slots))
     return {
         name: ProjectShare(
             held.get(name, 0), weight, most if max_slots is None else min(max_slots, most)
         )
-        for name, weight, max_slots in connection.execute(_PROJECTS).all()
+        for name, weight, max_slots in rows
     }
 
 
 def key_of_candidate(
-    connection: Connection,
-    order: QueueOrder,
-    *,
-    project: str,
-    priority: int,
-    now: datetime,
+    connection: Connection, order: QueueOrder, *, project: str, priority: int, now: datetime
 ) -> QueueKey:
     """Return the key that a job of a project would have if it were queued now."""
     if not order.is_fair:
@@ -201,10 +181,6 @@ def key_of_candidate(
     in_turn = held.scalar_subquery() + ahead.scalar_subquery()
     tag = connection.scalar(select(in_turn / weight.scalar_subquery()))
     return QueueKey(priority, float(tag or 0.0), now, _LAST_ID)
-
-
-def _arrival_line() -> Subquery:
-    return select(*_COLUMNS, literal(0.0, Float).label("tag")).where(WAITS).subquery("line")
 
 
 def _fair_line() -> Subquery:

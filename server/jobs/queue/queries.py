@@ -1,4 +1,4 @@
-"""Reads of the queue: pages of waiting jobs, and positions."""
+"""Reads of the queue: new jobs, pages of waiting jobs, and positions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,46 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, exists, func, select
 
+from server.core.database.column_types import StoredRecord
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import shown_reason
-from server.core.database.tables import jobs
+from server.core.database.tables import checkpoints, jobs
+from server.core.errors import UnreadableError
 from server.jobs.queue.order import TAG, QueueKey, QueueOrder
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.spec.job import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob(TypedRow):
+    """A queued job without a group."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    queued_at: datetime | None
+    spec: StoredRecord[JobSpec]
+    pending: StoredRecord[PendingLaunch] | None
+    project: str
+    storage: str | None
+    forked_from: str | None
+    fork_step: int | None
+    pace_digest: str | None
+    attempt: int
+    has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
+
+    def read(self) -> tuple[JobSpec, PendingLaunch]:
+        """Return the submitted spec and the pending launch.
+
+        Raises:
+            UnreadableError: another version wrote one of them, or there is no launch.
+        """
+        spec = self.spec.read(f"spec of job {self.id}")
+        if self.pending is None:
+            raise UnreadableError(f"the launch of job {self.id} cannot be read: it is null")
+        return spec, self.pending.read(f"launch of job {self.id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +60,7 @@ class WaitingJob(TypedRow):
     priority: int
     world_size: int
     layout: str
-    queued_at: datetime | None
+    queued_at: datetime
     demand: str | None
     lasts_seconds: float | None
     reason: Annotated[str | None, shown_reason]
@@ -35,7 +69,6 @@ class WaitingJob(TypedRow):
     @property
     def key(self) -> QueueKey:
         """Sort key of the job in the queue."""
-        assert self.queued_at is not None, "a queued job has the time at which it was queued"
         return QueueKey(self.priority, self.tag, self.queued_at, self.id)
 
 
@@ -43,8 +76,7 @@ def read_waiting(
     connection: Connection, order: QueueOrder, after: QueueKey | None, *, limit: int
 ) -> Sequence[WaitingJob]:
     """Return at most `limit` jobs behind a key, in the order of the queue."""
-    behind = () if after is None else (order.behind(after),)
-    page = order.first(limit, *behind)
+    page = order.first(limit, *([] if after is None else [order.behind(after)]))
     query = WaitingJob.select().join(page.line, page.line.c.id == jobs.c.id)
     return WaitingJob.all(connection, query.order_by(*page.by))
 
@@ -57,12 +89,7 @@ def find_waiting(connection: Connection, order: QueueOrder, job_id: str) -> Wait
 
 
 def count_up_to(connection: Connection, order: QueueOrder, key: QueueKey) -> tuple[int, int]:
-    """Return the number of waiting jobs, and of grouped jobs, up to and including a key.
-
-    A forecast includes only jobs in groups.
-    """
-    line = order.line
-    counts = select(func.count(), func.count(line.c.demand)).select_from(line)
-    query = counts.where(~order.behind(key))
-    waiting, grouped = connection.execute(query).one()
+    """Return the number of waiting jobs, and of grouped jobs, up to and including a key."""
+    counts = select(func.count(), func.count(order.line.c.demand)).where(~order.behind(key))
+    waiting, grouped = connection.execute(counts.select_from(order.line)).one()
     return waiting, grouped

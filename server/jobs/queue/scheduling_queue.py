@@ -1,10 +1,8 @@
 """The scheduling queue: grouped jobs in order, kept in memory by the leader.
 
-A round reads the changes since the last round. Jobs enter groups only through the leader. Jobs
-change groups when their project gets its first quota or loses its last quota; the leader then reads
-all jobs of the project. So the leader's copy of a group lacks no job of the group. If the table
-counts as many jobs as the copy, the copy is exact. If the table counts fewer jobs, some jobs have
-left the group.
+A round reads the changes since the last round. The leader itself lets jobs enter groups, and reads
+all jobs of a project that gets its first quota or loses its last one. So its copy of a group has
+every job of the group. If the table has fewer jobs than the copy, jobs have left the group.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class GroupedJob(TypedRow):
     table: ClassVar[Table] = jobs
     id: str
     name: str
-    queued_at: datetime | None
+    queued_at: datetime
     priority: int
     project: str
     min_world_size: int | None
@@ -74,10 +72,10 @@ class GroupedJob(TypedRow):
 
 READ_AT_ONCE = 1000
 """Maximum number of values in the list of one query; SQLite allows about 32,000."""
-_Place = tuple[int, int, datetime | None, str, GroupedJob]
+_Place = tuple[int, int, datetime, str, GroupedJob]
 """Negated priority of a job, slots of earlier jobs of the project, time at which the job was
 queued, id of the job, and the job."""
-_Turn = tuple[int, float, datetime | None, str, GroupedJob, Sequence[_Place], ProjectShare, int]
+_Turn = tuple[int, float, datetime, str, GroupedJob, Sequence[_Place], ProjectShare, int]
 """Rank of a job in the queue (four fields), the job, the places of its project's jobs, the
 project's share, and the index of the job in the places."""
 
@@ -149,10 +147,8 @@ class SchedulingQueue:
     ) -> None:
         """Read the changes since the last update.
 
-        Args:
-            connection: a transaction.
-            sizes: number of jobs by group, read after the last `enter`.
-            with_quota: the projects that have a quota.
+        `sizes` has the number of jobs by group, read after the last `enter`; `with_quota` has the
+        projects with a quota.
         """
         for project in self._with_quota.symmetric_difference(with_quota):
             self.enter(self._projects.get(project, ()))
@@ -178,13 +174,8 @@ class SchedulingQueue:
     ) -> tuple[Sequence[GroupedJob], int]:
         """Return the first jobs of the queue and of each group, in the order of the queue.
 
-        Args:
-            shares: values of the projects, by name.
-            limit: number of first jobs of the queue, regardless of their groups.
-            of_group: number of first jobs per group.
-
-        Returns:
-            The jobs, and the number of first jobs that form the head of the queue without a gap.
+        The result has the first `limit` jobs of any group and the first `of_group` jobs of each
+        group. The second value is the number of jobs before the first gap.
         """
         sharing = {project: shares.get(project, ProjectShare()) for project in self._projects}
         lines = [(self._line(project, share), share) for project, share in sharing.items()]
@@ -213,13 +204,7 @@ class SchedulingQueue:
     ) -> float:
         """Return the tag of a waiting job, or the tag that a running job would have if it waited.
 
-        Args:
-            project: name of the job's project.
-            share: values of the project.
-            priority: priority of the job.
-            queued_at: time at which the job was queued.
-            job_id: id of the job.
-            held: number of slots that the job itself holds.
+        A running job holds `held` slots itself.
         """
         ahead = 0
         if project in self._projects:
@@ -252,14 +237,10 @@ def group_sizes(connection: Connection) -> dict[str, int]:
 
 
 def _turns(lines: Iterable[tuple[Sequence[_Place], ProjectShare]], limit: int) -> list[_Turn]:
-    """Return the first turns of the projects' jobs, in the order of the queue.
+    """Return at most `limit` first turns of the projects' jobs, in the order of the queue.
 
-    A heap has the next turn of each project. `heapq.merge` gives the same result, but it needs one
-    generator per project, which costs more than the few turns that most projects get.
-
-    Args:
-        lines: for each project, the sorted places of the jobs and the project's share.
-        limit: maximum number of turns.
+    `lines` has the sorted places and the share of each project. A heap has the next turn of each
+    project, because `heapq.merge` would need one generator per project, which costs more.
     """
     heap: list[_Turn] = [  # like `_turn` with index 0, but without a call per project
         (first[0], (share.held + first[1]) / share.weight, *first[2:], places, share, 0)

@@ -27,9 +27,10 @@ from server.core.errors import ConflictError, InvalidRequestError, UnreadableErr
 from server.core.subject import SCHEDULER
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.resume import resume
-from server.jobs.queue.groups import GROUPED_AT_ONCE, NewJob, demand_of_new, demand_of_shape
+from server.jobs.queue.groups import GROUPED_AT_ONCE, demand_of_new, demand_of_shape
 from server.jobs.queue.heads import DEMANDS_AT_ONCE
 from server.jobs.queue.order import ARRIVAL
+from server.jobs.queue.queries import NewJob
 from server.scheduler.elastic.jobs import (
     chosen_by_a_person,
     demand_on,

@@ -23,7 +23,8 @@ from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.isolation import Isolation
 from server.core.lifecycle import lock_job
 from server.jobs.attempts.launch import Launch, newest_launch, release_spares
-from server.jobs.queue.groups import NewJob, demand_of, demand_of_new
+from server.jobs.queue.groups import demand_of, demand_of_new
+from server.jobs.queue.queries import NewJob
 from server.scheduler.elastic.grow_jobs import Room, read_room
 from server.scheduler.elastic.rotation import Rotation
 from server.scheduler.rounds.dispatch import Dispatcher
