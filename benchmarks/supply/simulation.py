@@ -29,13 +29,14 @@ from benchmarks.supply.training import Training, Work
 from provisioner.engine_calls import EngineCalls
 from server.app.periodic_work import periodic_work
 from server.cluster.supply.service import end_request
+from server.core.database.rows import Job
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import jobs
 from server.core.errors import ConflictError
 from server.core.liveness import beat
 from server.core.subject import Actor
 from server.jobs.jobs.service import cancel
-from server.jobs.jobs.submission import submit
+from server.jobs.jobs.submission import SubmittedSpec, submit_all
 from server.scheduler.autoscaling.end_shares import end_shares
 from server.scheduler.rounds.dispatch import Message
 from server.scheduler.rounds.leader import Leader
@@ -238,7 +239,10 @@ class Simulation:
         self._timeline.after(seconds, again)
 
     def _arrive(self, job: MixedJob) -> None:
-        job_id = submit(self._context, parse_job_spec(dict(job.spec())), actor=PERSON).id
+        spec = parse_job_spec(dict(job.spec()))
+        (stored,) = submit_all(self._context, [SubmittedSpec(spec, PERSON)])
+        assert isinstance(stored, Job), stored
+        job_id = stored.id
         self._works[job_id] = Work(job, job_id, job.slot_seconds)
         if job.cancelled_at is not None:
             self._timeline.at(job.cancelled_at, partial(self._cancel, job_id))

@@ -26,7 +26,6 @@ from server.core.database.tables import (
 )
 from server.core.liveness import GAP, beat
 from server.jobs.attempts.reports import authenticate_share
-from server.jobs.jobs.submission import submit
 from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.grow_jobs import ElasticGrower
 from server.scheduler.rounds.dispatch import Message
@@ -41,6 +40,7 @@ from tests.manifests import make_manifest, state_at
 from tests.server.claims import claim
 from tests.server.clock import FakeClock
 from tests.server.periodic import Repeated
+from tests.server.submit import submit
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.record_parser import check_record

@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import Connection, Table
 
-import trainyard.planner.plan
 from server.cluster.projects.service import check_project
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
@@ -23,8 +22,9 @@ from server.core.lifecycle import lock_job
 from server.core.subject import Actor
 from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
 from server.jobs.jobs.idempotency import job_of_key
-from server.jobs.jobs.submission import Ancestor, CheckedJob, insert_jobs
+from server.jobs.jobs.submission import CheckedJob, insert_jobs
 from trainyard.base.problems import Problem, SpecError
+from trainyard.planner.plan import plan
 from trainyard.planner.results import Plan
 from trainyard.protocol.fork_rules import guarantees, settle_parts
 from trainyard.protocol.manifest import Manifest
@@ -61,7 +61,7 @@ class ForkSource(TypedRow):
 
     @property
     def spec(self) -> JobSpec:
-        """The submitted spec of the job that saved the checkpoint, without the values of `env`.
+        """The submitted spec of the job, without the values of `env`.
 
         Raises:
             UnreadableError: another version wrote the spec.
@@ -96,9 +96,7 @@ def preview(
         InvalidRequestError: the new job cannot run here, or not from this checkpoint.
     """
     with context.database.read() as connection:
-        return _preview(
-            _prepare(context, connection, checkpoint_id=checkpoint_id, request=request, actor=actor)
-        )
+        return _preview(_prepare(context, connection, checkpoint_id, request=request, actor=actor))
 
 
 def fork(
@@ -121,6 +119,9 @@ def fork(
     """
     job_id = context.new_id()
     with context.database.write() as connection:
+        prepare = partial(
+            _prepare, context, connection, checkpoint_id, request=request, actor=actor
+        )
         if idempotency_key is not None:
             earlier = job_of_key(
                 context,
@@ -133,28 +134,22 @@ def fork(
             )
             if earlier is not None:
                 with suppress(RefusalError):
-                    prepared = _prepare(
-                        context,
-                        connection,
-                        checkpoint_id=checkpoint_id,
-                        request=request,
-                        actor=actor,
-                    )
-                    return _preview(prepared), earlier
+                    return _preview(prepare()), earlier
                 return None, earlier
         _source(connection, checkpoint_id)
         # The lock keeps the retention of the other job from deleting the checkpoint.
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])
-        prepared = _prepare(
-            context, connection, checkpoint_id=checkpoint_id, request=request, actor=actor
-        )
-        ancestor = Ancestor(
+        prepared = prepare()
+        job = CheckedJob(
+            job_id,
+            prepared.spec,
+            actor,
             checkpoint_id=checkpoint_id,
             parts=prepared.parts,
             start_step=prepared.start_step,
             storage=prepared.source.storage,
         )
-        insert_jobs(context, connection, [CheckedJob(job_id, prepared.spec, actor, ancestor)])
+        insert_jobs(context, connection, [job])
     return _preview(prepared), job_id
 
 
@@ -177,8 +172,8 @@ def _has_env(patch: object, env: Mapping[str, str]) -> bool:
 def _prepare(
     context: Context,
     connection: Connection,
-    *,
     checkpoint_id: str,
+    *,
     request: ForkRequest,
     actor: Actor,
 ) -> PreparedFork:
@@ -202,9 +197,7 @@ def _prepare(
         raise InvalidRequestError.of(error.problems) from None
     world_size = spec.resources.world_size
     check_world_size(context, world_size, pointer="/changes/resources/world_size")
-    prepared = PreparedFork(
-        source, spec, trainyard.planner.plan.plan(spec, slots=known_slots(connection)), parts
-    )
+    prepared = PreparedFork(source, spec, plan(spec, slots=known_slots(connection)), parts)
     _check_place(prepared)
     return prepared
 
@@ -212,11 +205,7 @@ def _prepare(
 def _env(
     context: Context, source: ForkSource, *, request: ForkRequest, actor: Actor
 ) -> Mapping[str, str]:
-    """Return the environment that the fork inherits, without another person's masked values.
-
-    Raises:
-        InvalidRequestError: a value is masked, and the request neither sets nor removes it.
-    """
+    """Return the environment that the fork inherits, without another person's masked values."""
     env = context.secrets.open(source.env)
     if actor.may_act_for(source.token_id):
         return env
@@ -224,14 +213,12 @@ def _env(
     changes = request.changes.get("env", {})
     left_open = hidden - changes.keys() if isinstance(changes, Mapping) else set[str]()
     if left_open:
-        raise InvalidRequestError.of(
-            Problem(
-                pointer=f"/changes/env/{name}",
-                detail=f"{source.created_by} submitted the other job with a value that may be a "
-                "secret, so it is not taken over: give a value, or null to leave it out",
-            )
-            for name in sorted(left_open)
+        detail = (
+            f"{source.created_by} submitted the other job with a value that may be a "
+            "secret, so it is not taken over: give a value, or null to leave it out"
         )
+        pointers = (f"/changes/env/{name}" for name in sorted(left_open))
+        raise InvalidRequestError.of(Problem(pointer=each, detail=detail) for each in pointers)
     return {name: value for name, value in env.items() if name not in hidden}
 
 

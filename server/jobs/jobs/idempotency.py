@@ -21,8 +21,8 @@ KEYS_KEPT = timedelta(days=7)
 
 
 def submission_digest(spec: JobSpec) -> str:
-    """Return the SHA-256 of project and spec digest, because the digest omits the project."""
-    if spec.project == DEFAULT_PROJECT:  # as for keys that are older than projects
+    """Return a SHA-256 of project and spec, because the digest of a spec omits the project."""
+    if spec.project == DEFAULT_PROJECT:  # as older versions stored it
         return spec.digest
     return hashlib.sha256(f"{spec.project} {spec.digest}".encode()).hexdigest()
 
@@ -39,16 +39,8 @@ def job_of_key(
 ) -> str | None:
     """Reserve the key for `job_id` and return None, or return the id of the key's earlier job.
 
-    Args:
-        context: the server's context.
-        connection: a writing transaction.
-        actor: who sends the request.
-        key: the caller's `Idempotency-Key` for the request.
-        digest: digest of the request without the values of `env`, because a stored digest would
-            allow guesses of them.
-        same_env: function that returns whether an earlier job's environment equals the requested
-            one.
-        job_id: id of the new job.
+    `digest` leaves out the values of `env`, because a stored digest would allow guesses of them. So
+    `same_env` compares the environment of the earlier job with the requested one.
 
     Raises:
         InvalidRequestError: the key was used for another request.
@@ -77,7 +69,6 @@ def job_of_key(
 
 def forget_old_keys(context: Context) -> int:
     """Delete expired idempotency keys, and return their number."""
-    keys = idempotency_keys
-    limit = context.now() - KEYS_KEPT
+    expired = idempotency_keys.c.created_at < context.now() - KEYS_KEPT
     with context.database.write() as connection:
-        return connection.execute(sa.delete(keys).where(keys.c.created_at < limit)).rowcount
+        return connection.execute(sa.delete(idempotency_keys).where(expired)).rowcount

@@ -31,23 +31,6 @@ from trainyard.protocol.states import AttemptCause, DesiredState, JobState
 from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
 from trainyard.spec.rules import check_new_job
 
-_INSERT_JOB = insert(jobs)
-
-
-@dataclass(frozen=True)
-class Ancestor:
-    """The start of a new job: from scratch, or from a checkpoint of another job."""
-
-    checkpoint_id: str | None = None
-    """Id of the checkpoint to fork from, which belongs to another job; None for a start from
-    scratch."""
-    parts: tuple[CheckpointPart, ...] | None = None
-    """Parts of the checkpoint's state that the fork loads."""
-    start_step: int = 0
-    """Number of completed steps at the start of the job."""
-    storage: str | None = None
-    """UUID of the storage root that holds the checkpoint."""
-
 
 @dataclass(frozen=True)
 class SubmittedSpec:
@@ -55,9 +38,7 @@ class SubmittedSpec:
 
     spec: JobSpec
     actor: Actor
-    """Person or program that submits the job."""
     idempotency_key: str | None = None
-    """`Idempotency-Key` of the request; None without a key."""
 
     @property
     def key(self) -> tuple[str, str] | None:
@@ -73,45 +54,26 @@ class CheckedJob:
     id: str
     spec: JobSpec
     actor: Actor
-    ancestor: Ancestor = Ancestor()
-
-
-def submit(
-    context: Context, spec: JobSpec, *, actor: Actor, idempotency_key: str | None = None
-) -> Job:
-    """Queue a new job and return it; a repeat with the same key returns the first job.
-
-    Args:
-        context: the server's context.
-        spec: the spec of the job.
-        actor: who submits the job.
-        idempotency_key: the caller's key for this request; None without a key.
-
-    Raises:
-        InvalidRequestError: the spec cannot run here, the project does not exist, or the key was
-            used for another spec.
-    """
-    (job,) = submit_all(context, [SubmittedSpec(spec, actor, idempotency_key)])
-    if isinstance(job, RefusalError):
-        raise job
-    return job
+    checkpoint_id: str | None = None
+    """Checkpoint of another job from which the job starts; None for a start from scratch."""
+    parts: tuple[CheckpointPart, ...] | None = None
+    """Parts of the checkpoint that the job loads."""
+    start_step: int = 0
+    """Number of completed steps at the start of the job."""
+    storage: str | None = None
+    """UUID of the storage root that holds the checkpoint."""
 
 
 def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[Job | RefusalError]:
-    """Store several submissions in one transaction.
+    """Store submissions with distinct keys in one transaction.
 
-    Without keys, the number of SQL statements does not depend on the number of submissions.
-
-    Args:
-        context: the server's context.
-        submissions: submissions with distinct keys.
-
-    Returns:
-        For each submission the job, or the reason why the spec cannot run.
+    Return for each submission the new job, the earlier job with its key, or the reason why the
+    spec cannot run. Without keys, the number of SQL statements does not depend on the number of
+    submissions.
 
     Raises:
-        InvalidRequestError: for one of the submissions, a check against the database fails (see
-            `submit`); nothing is stored.
+        InvalidRequestError: a project or pack does not exist, no node has the hardware, or a key
+            was used for another spec; nothing is stored.
     """
     found: dict[int, Job | RefusalError] = {}
     new: dict[int, CheckedJob] = {}
@@ -127,9 +89,8 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     with context.database.write() as connection:
         # All transactions take the keys in sorted order, so that no two of them deadlock.
         for place in sorted(new, key=lambda place: submissions[place].key or ()):
-            earlier = _earlier(
-                context, connection, submission=submissions[place], job_id=new[place].id
-            )
+            key = submissions[place].idempotency_key
+            earlier = _earlier(context, connection, new[place], key=key)
             if earlier is not None:
                 found[place] = earlier
                 del new[place]
@@ -143,20 +104,19 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
 
 
 def _earlier(
-    context: Context, connection: Connection, *, submission: SubmittedSpec, job_id: str
+    context: Context, connection: Connection, new: CheckedJob, *, key: str | None
 ) -> Job | None:
-    """Return the earlier job with the submission's key; None if `job_id` has reserved the key."""
-    spec, key = submission.spec, submission.idempotency_key
+    """Return the earlier job with the key; None if `new` has reserved the key."""
     if key is None:
         return None
     earlier = job_of_key(
         context,
         connection,
-        submission.actor,
+        new.actor,
         key=key,
-        digest=submission_digest(spec),
-        same_env=lambda env: env == spec.env,
-        job_id=job_id,
+        digest=submission_digest(new.spec),
+        same_env=lambda env: env == new.spec.env,
+        job_id=new.id,
     )
     return None if earlier is None else job_row(connection, earlier)
 
@@ -188,25 +148,25 @@ def insert_rows(
 ) -> None:
     """Store jobs with their facts, and lock their projects against deletion.
 
-    Args:
-        connection: a transaction.
-        rows: columns of the jobs; all rows have the same columns.
-        specs: specs by job id.
-        run: the imported run; None for submitted jobs.
+    All rows have the same columns; `specs` has the job ids as keys.
 
     Raises:
         InvalidRequestError: a project does not exist.
     """
     for project in sorted({row["project"] for row in rows}):
         keep_project(connection, project)
-    connection.execute(_INSERT_JOB, rows)
+    connection.execute(insert(jobs), rows)
     begin_facts(connection, specs, run)
 
 
 def _row(context: Context, new: CheckedJob) -> dict[str, Any]:
-    spec, actor, ancestor = new.spec, new.actor, new.ancestor
-    now, layout = context.now(), spec.layout()
-    checkpoint_id, parts = ancestor.checkpoint_id, ancestor.parts
+    spec, now, layout = new.spec, context.now(), new.spec.layout()
+    pending = PendingLaunch(
+        cause=AttemptCause.SUBMIT,
+        actor=new.actor.name,
+        layout=layout,
+        checkpoint_id=new.checkpoint_id,
+    )
     return {
         "id": new.id,
         "name": spec.name,
@@ -219,48 +179,36 @@ def _row(context: Context, new: CheckedJob) -> dict[str, Any]:
         "state": JobState.QUEUED,
         "desired": DesiredState.RUN,
         "priority": spec.resources.priority,
-        "pending": StoredRecord.of(
-            PendingLaunch(
-                cause=AttemptCause.SUBMIT,
-                actor=actor.name,
-                layout=layout,
-                checkpoint_id=checkpoint_id,
-            )
-        ),
+        "pending": StoredRecord.of(pending),
         "queued_at": now,
         "world_size": layout.world_size,
         "min_world_size": spec.resources.min_world_size,
         "max_world_size": spec.resources.max_world_size,
         "layout": spec.layout_name(layout),
         "preemptible": spec.is_preemptible,
-        "progress": Progress(step=ancestor.start_step, steps=spec.total_steps),
-        "forked_from": checkpoint_id,
-        "fork_parts": parts,
-        "fork_step": None if parts is None else ancestor.start_step,
-        "storage": ancestor.storage,
-        "created_by": actor.name,
-        "token_id": actor.token_id,
+        "progress": Progress(step=new.start_step, steps=spec.total_steps),
+        "forked_from": new.checkpoint_id,
+        "fork_parts": new.parts,
+        "fork_step": None if new.parts is None else new.start_step,
+        "storage": new.storage,
+        "created_by": new.actor.name,
+        "token_id": new.actor.token_id,
         "created_at": now,
         "updated_at": now,
     }
 
 
 def _submitted(new: CheckedJob) -> NewEvent:
-    spec, layout = new.spec, new.spec.layout()
-    checkpoint_id, parts = new.ancestor.checkpoint_id, new.ancestor.parts
+    spec, layout, parts = new.spec, new.spec.layout(), new.parts
     message = f"{spec.name} requests {layout.slots_in_words}"
     message += f" as {layout}" if spec.program is None else " for a program"
     if parts is not None:
-        message += f", with {', '.join(parts)} of {checkpoint_id}"
-    return NewEvent(
-        Submitted(
-            world_size=layout.world_size,
-            layout=spec.layout_name(layout),
-            forked_from=checkpoint_id,
-            parts=parts or (),
-            not_exact=parts_not_loaded(parts) if parts else (),
-        ),
-        new.actor,
-        Subject(new.id),
-        message,
+        message += f", with {', '.join(parts)} of {new.checkpoint_id}"
+    data = Submitted(
+        world_size=layout.world_size,
+        layout=spec.layout_name(layout),
+        forked_from=new.checkpoint_id,
+        parts=parts or (),
+        not_exact=parts_not_loaded(parts) if parts else (),
     )
+    return NewEvent(data, new.actor, Subject(new.id), message)

@@ -23,11 +23,11 @@ from server.jobs.jobs import fork
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.service import stop
-from server.jobs.jobs.submission import submit
 from tests.actors import ADA
 from tests.server.claims import claim
 from tests.server.clock import FakeClock
 from tests.server.harness import BRINGS_CODE, WORKER, Harness
+from tests.server.submit import submit
 from trainyard.protocol.rest.checkpoints import ForkRequest, SampleRequest
 from trainyard.spec.job import JobSpec, parse_job_spec
 

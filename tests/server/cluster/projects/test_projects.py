@@ -14,9 +14,9 @@ from server.jobs.jobs.fork import fork
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel, delete, stop
-from server.jobs.jobs.submission import submit
 from tests.actors import ADA
 from tests.server.harness import Harness
+from tests.server.submit import submit
 from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest

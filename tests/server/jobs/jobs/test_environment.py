@@ -14,10 +14,10 @@ from server.jobs.jobs import fork, resume
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.service import stop
-from server.jobs.jobs.submission import submit
 from tests.actors import ADA, EVE
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 from tests.server.harness import BRINGS_CODE, Harness
+from tests.server.submit import submit
 from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.run.failures import FailureReason

@@ -13,10 +13,10 @@ from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.queries import job_row, job_view, view_of
 from server.jobs.jobs.service import add_request, cancel, delete, stop
-from server.jobs.jobs.submission import submit
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.statements import statements
+from tests.server.submit import submit
 from trainyard.protocol.states import JobState
 from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec, parse_job_spec

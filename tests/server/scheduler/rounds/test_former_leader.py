@@ -17,7 +17,6 @@ from server.core.database.schema import metadata
 from server.core.liveness import beat
 from server.jobs.checkpoints.service import verify
 from server.jobs.jobs.idempotency import forget_old_keys
-from server.jobs.jobs.submission import submit
 from server.jobs.queue.groups import enter_groups
 from server.scheduler.rounds.drain import order_isolation, run_drain
 from server.scheduler.rounds.leader import Leader, leading
@@ -28,6 +27,7 @@ from server.scheduler.rounds.round import Placer
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.scheduler.rounds.test_leader import expire, row_of
+from tests.server.submit import submit
 from tests.server.yard import Yard
 from trainyard.spec.job import parse_job_spec
 

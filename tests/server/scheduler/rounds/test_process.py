@@ -11,13 +11,13 @@ from kombu.exceptions import OperationalError
 from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.liveness import beat
-from server.jobs.jobs.submission import submit
 from server.scheduler.rounds.dispatch import EXPIRES_SECONDS, CelerySender
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler, collect_seldom
 from server.scheduler.rounds.reconcile import Reconciler
 from tests.actors import ADA
 from tests.server.harness import Harness, RecordingDispatcher
+from tests.server.submit import submit
 from trainyard.protocol.states import JobState
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.spec.job import parse_job_spec

@@ -24,13 +24,13 @@ from server.core.subject import Actor, Subject
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.checkpoints.service import export
 from server.jobs.jobs.service import cancel, stop
-from server.jobs.jobs.submission import submit
 from server.scheduler.rounds.placements import Placement, place
 from server.scheduler.rounds.reconcile import Reconciler
 from server.scheduler.rounds.round import Placer
 from tests.actors import ADA, BOB
 from tests.server.claims import claim
 from tests.server.harness import WORKER, Harness, RecordingDispatcher, Supervisor
+from tests.server.submit import submit
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.checkpoints import ExportRequest
 from trainyard.protocol.rest.nodes import NodeDrained
