@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from sqlalchemy import Connection, func, select
 
@@ -24,16 +24,20 @@ def check_spec(
 ) -> None:
     """Refuse a spec that cannot run here or names an unknown storage root.
 
-    Args:
-        context: the server's context.
-        spec: the spec of the job.
-        rules: checks of the spec alone; `check_new_job` for a new job also reports fields without
-            effect.
+    `rules` check the spec alone; `check_new_job` also reports fields without effect.
 
     Raises:
         InvalidRequestError: the spec has problems; the error names each problem.
     """
-    problems = [*_unknown_roots(context, spec)]
+    legal = context.settings.roots
+    problems = [
+        Problem(
+            pointer=pointer,
+            detail=f"{root!r} is no root of this server; legal: {', '.join(legal)}",
+        )
+        for pointer, root in _named_roots(spec).items()
+        if root not in legal
+    ]
     if MASK in spec.model_dump_json():  # rare, and the search for the masked field takes far longer
         problems += masked_problems(spec.model_dump(mode="json"))
     problems += not_allowed(context, spec)
@@ -49,16 +53,14 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
     """Return a problem for each part of a spec that runs code, unless the server allows code."""
     if context.settings.allow_code:
         return []
-    problems = environment_problems(spec.env)
     brought = {"/model/factory": spec.model.factory, "/program": spec.program}
-    for pointer, code in brought.items():
-        if code is not None:
-            detail = (
-                "this server takes no jobs that bring code of their own; "
-                "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"
-            )
-            problems.append(Problem(pointer=pointer, detail=detail))
-    return problems
+    detail = (
+        "this server takes no jobs that bring code of their own; "
+        "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"
+    )
+    refused = [pointer for pointer, code in brought.items() if code is not None]
+    problems = [Problem(pointer=pointer, detail=detail) for pointer in refused]
+    return [*environment_problems(spec.env), *problems]
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
@@ -98,8 +100,7 @@ def check_hardware(connection: Connection, spec: JobSpec) -> None:
         return  # without reading all nodes
     if too_few_slots(connection, spec.resources.world_size, pointer=""):
         return
-    problems = list(hardware(spec, known_slots(connection)))
-    if problems:
+    if problems := list(hardware(spec, known_slots(connection))):
         raise InvalidRequestError.of(problems)
 
 
@@ -114,14 +115,6 @@ def known_slots(connection: Connection) -> set[Slot]:
 def roots_of(spec: JobSpec) -> tuple[str, ...]:
     """Return the names of the storage roots that a node needs to run the job."""
     return tuple(dict.fromkeys(_named_roots(spec).values()))
-
-
-def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
-    legal = context.settings.roots
-    for pointer, root in _named_roots(spec).items():
-        if root not in legal:
-            detail = f"{root!r} is no root of this server; legal: {', '.join(legal)}"
-            yield Problem(pointer=pointer, detail=detail)
 
 
 def _named_roots(spec: JobSpec) -> dict[str, str]:

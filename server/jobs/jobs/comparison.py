@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from server.jobs.jobs.next_attempt import Baseline, NextAttempt
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
-from trainyard.planner.results import Plan
+from trainyard.planner.results import Plan, ProgramPlan
 from trainyard.protocol.manifest import TrainState
 from trainyard.protocol.rest.resume import Change
 from trainyard.spec.auto import resolved
@@ -26,7 +24,7 @@ def compare(
     last_step: int,
     parent_step: int,
     state: TrainState | None,
-    saves_first: bool = False,
+    saves_first: bool,
 ) -> tuple[Change, ...]:
     """Return the compared values, with changed values first.
 
@@ -40,70 +38,54 @@ def compare(
     """
     now = following.plan.device
     was = baseline.device or now
-    if following.effective.program is not None:
-        steps = (str(last_step), str(parent_step))
-        lines = _of_program(baseline, following, steps=steps, was=was, now=now)
-        return _changed_first(lines)
-    before = resolved(baseline.effective, was, baseline.layout)
-    after = resolved(following.effective, now)
-    try:
-        old = plan(before)
-    except SpecError:  # an earlier version accepted this spec, the current version does not
-        old = None
-    step = last_step if saves_first else state.step if state is not None else 0
-    planned = following.plan
-    assert isinstance(planned, Plan), "no program runs"
-    left, right = _lines(before, old, step), _lines(after, planned, step)
+    same: dict[str, str] = {}
+    if isinstance(following.plan, ProgramPlan):
+        step = parent_step
+        left = _of_program(baseline.effective.on_layout(baseline.layout))
+        right = _of_program(following.effective)
+    else:
+        before = resolved(baseline.effective, was, baseline.layout)
+        try:
+            old = plan(before)
+        except SpecError:  # an earlier version accepted this spec, the current version does not
+            old = None
+        step = last_step if saves_first else state.step if state is not None else 0
+        left = _of_job(before, old, step)
+        right = _of_job(resolved(following.effective, now), following.plan, step)
+        position, tokens = (state.data.position, state.tokens) if state is not None else (0, 0)
+        same = {"data position": str(position), "tokens so far": f"{tokens:,}"}
     steps = (str(last_step), str(step))
     if saves_first:  # the attempt continues to train until the save
-        steps = (OF_THE_SAVE, OF_THE_SAVE)
+        steps, same = (OF_THE_SAVE, OF_THE_SAVE), dict.fromkeys(same, OF_THE_SAVE)
     lines = [("step", *steps), ("device", was, now)]
     lines += [(name, left[name], right[name]) for name in left]
-    position = str(state.data.position if state is not None else 0)
-    tokens = f"{state.tokens if state is not None else 0:,}"
-    if saves_first:
-        position = tokens = OF_THE_SAVE
-    lines += [("data position", position, position), ("tokens so far", tokens, tokens)]
-    return _changed_first(lines)
-
-
-def _changed_first(lines: Iterable[tuple[str, str, str]]) -> tuple[Change, ...]:
+    lines += [(name, value, value) for name, value in same.items()]
     changes = [Change(name=n, before=b, after=a, changed=b != a) for n, b, a in lines]
     return tuple(sorted(changes, key=lambda change: not change.changed))
 
 
-def _of_program(
-    baseline: Baseline, following: NextAttempt, *, steps: tuple[str, str], was: str, now: str
-) -> list[tuple[str, str, str]]:
-    """Return name, old value and new value of each known setting of a program."""
-    before, after = baseline.effective.on_layout(baseline.layout), following.effective
-    left, right = (
-        {
-            "world size": str(spec.resources.world_size),
-            "nodes": str(spec.resources.nodes or "as few as fit"),
-            "steps": str(spec.total_steps or "unknown"),
-            "retries": str(spec.retry.max_retries),
-        }
-        for spec in (before, after)
-    )
-    lines = [("step", *steps), ("device", was, now)]
-    return lines + [(name, left[name], right[name]) for name in left]
+def _of_program(spec: JobSpec) -> dict[str, str]:
+    return {
+        "world size": str(spec.resources.world_size),
+        "nodes": str(spec.resources.nodes or "as few as fit"),
+        "steps": str(spec.total_steps or "unknown"),
+        "retries": str(spec.retry.max_retries),
+    }
 
 
-def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
+def _of_job(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
     batch = planned.batch if planned is not None else None
-    compiled = spec.compile.backend if spec.compile.enabled is True else "off"
     return {
         "world size": str(spec.resources.world_size),
         "layout": planned.name if planned is not None else "unknown",
         "micro-batch size": str(spec.training.micro_batch_size),
         "micro-batches of a rank and step": str(batch.rounds) if batch is not None else "unknown",
         "idle share": f"{100 * batch.idle_share:.1f} %" if batch is not None else "unknown",
-        "memory of a slot": _size(planned.memory.total) if planned else "unknown",
+        "memory of a slot": "unknown" if planned is None else _size(planned.memory.total),
         "nodes": str(spec.resources.nodes or "as few as fit"),
         "steps": str(spec.training.steps),
         "activation checkpointing": spec.activation_checkpoint.mode,
-        "compilation": compiled,
+        "compilation": spec.compile.backend if spec.compile.enabled is True else "off",
         "checkpoint interval": _interval(spec.checkpoint),
         "asynchronous saves": spec.checkpoint.async_mode,
         "steps between logged values": str(spec.training.log_every_steps),

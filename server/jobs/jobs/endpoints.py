@@ -71,10 +71,7 @@ IdempotencyKey = Annotated[
 
 @router.post("/jobs", status_code=201, response_model=JobView, summary="Submit a job")
 async def submit(
-    request: Request,
-    principal: Person,
-    spec: Spec,
-    idempotency_key: IdempotencyKey = None,
+    request: Request, principal: Person, spec: Spec, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Check the whole spec and queue the job. A queued job shows the reason why it waits."""
     submission = SubmittedSpec(spec, principal.actor, idempotency_key)
@@ -84,7 +81,7 @@ async def submit(
 def _submitted(
     context: Context, submissions: Sequence[SubmittedSpec]
 ) -> list[Response | Exception]:
-    """Store jobs that were submitted concurrently, and return a response or an error for each."""
+    """Store concurrent submissions, and return a response or an error for each."""
     return [
         job if isinstance(job, Exception) else answer_or_error(partial(_created, context, job))
         for job in submit_all(context, submissions)
@@ -202,7 +199,7 @@ def delete(
     if not operations:
         return Response(status_code=204)
     with context.database.read() as connection:
-        views = [read_operation(connection, operation_id) for operation_id in operations]
+        views = [read_operation(connection, each) for each in operations]
     return reply(JobDeletedView(operations=views), status=202)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import orjson
 from sqlalchemy import (
@@ -35,16 +35,12 @@ from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
-_ESCAPED = re.compile(r"[/%_]")
-
-
 GROUPS = (
     tuple(s for s in JobState if s not in {JobState.QUEUED, *TERMINAL_JOB_STATES}),
     (JobState.QUEUED,),
     tuple(s for s in JobState if s in TERMINAL_JOB_STATES),
 )
-"""States by group: running, queued, ended. A list with active jobs first has the groups in this
-order."""
+"""States of each group of jobs, in the order of a list with active jobs first."""
 QUEUED = 1
 """Index of the group of queued jobs, which is sorted by priority, then oldest first. The other
 groups are sorted newest first."""
@@ -97,13 +93,10 @@ class JobFilter:
     """Conditions on listed jobs; an empty field does not restrict."""
 
     states: tuple[JobState, ...] = ()
-    """Accepted states of a job; empty for all states."""
     tags: tuple[str, ...] = ()
-    """Required tags of a job."""
+    """Tags, all of which a job must have."""
     name: str | None = None
-    """Exact name of a job."""
     project: str | None = None
-    """Project of a job."""
     search: str | None = None
     """Words to search for. Each word must occur in the name or in a tag, begin the id, or equal a
     `name=value` of the configuration."""
@@ -119,30 +112,21 @@ def list_jobs(
     Raises:
         InvalidRequestError: the key belongs to the other order.
     """
-    last = None if after is None else _Last.of(after)
+    last = None if after is None else _Last(int(after[0]), after[1:27], int(after[27:]))
     states = tuple(wanted.states or JobState)
     groups = [states]
     if order == JobOrder.ACTIVE:
         groups = [tuple(s for s in states if s in group) for group in GROUPS]
     if last is not None and last.rank >= len(groups):
         raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
-    # Earlier pages have all rows of the groups before the last row's group, and no row of later
-    # groups.
+    # Earlier pages have all rows of the groups before the last row's group, and no later rows.
     begun = 0 if last is None else last.rank
-    pages = [
-        _group(
-            wanted,
-            group,
-            _Page(
-                rank,
-                last if rank == begun else None,
-                is_queue=order == JobOrder.ACTIVE and rank == QUEUED,
-                limit=limit,
-            ),
-        )
-        for rank, group in enumerate(groups)
-        if group and rank >= begun
-    ]
+    pages: list[Select[Any]] = []
+    for rank, group in enumerate(groups):
+        if group and rank >= begun:
+            is_queue = order == JobOrder.ACTIVE and rank == QUEUED
+            page = _Page(rank, last if rank == begun else None, is_queue=is_queue, limit=limit)
+            pages.append(_group(wanted, group, page))
     if not pages:
         return ()
     query = pages[0]
@@ -155,18 +139,12 @@ def list_jobs(
         return ListedJob.all(connection, query)
 
 
-@dataclass(frozen=True)
-class _Last:
-    """The last row of the previous page."""
+class _Last(NamedTuple):
+    """The parts of `ListedJob.key` of the last row on the previous page."""
 
     rank: int
     id: str
     priority: int
-
-    @classmethod
-    def of(cls, key: str) -> _Last:
-        """Return the row that a `ListedJob.key` identifies."""
-        return cls(int(key[0]), key[1:27], int(key[27:]))
 
 
 @dataclass(frozen=True)
@@ -212,13 +190,12 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
         tool = jobs.c.imported_from
         conditions.append(tool.is_not(None) if wanted.imported else tool.is_(None))
     tags = type_coerce(jobs.c.tags, Text)
-    for word in wanted.search.lower().split() if wanted.search is not None else ():
+    for word in (wanted.search or "").lower().split():
         if "=" in word:  # names and tags contain no "="
             conditions.append(_has_value(word))
             continue
-        # The patterns are complete, because `contains` would concatenate a pattern again for each
-        # row.
-        text = _ESCAPED.sub(r"/\g<0>", word)
+        # `contains` would concatenate the pattern again for each row.
+        text = re.sub(r"[/%_]", r"/\g<0>", word)
         within = [func.lower(each).like(f"%{text}%", escape="/") for each in (jobs.c.name, tags)]
         conditions.append(or_(*within, jobs.c.id.like(f"{text}%", escape="/")))
     for word in (f'"{tag}"' for tag in wanted.tags):
@@ -229,34 +206,24 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
 
 
 def _has_value(text: str) -> ColumnElement[bool]:
-    """Return the SQL condition that a value of the configuration equals `name=value`."""
-    # Either the name or the value may contain a "=".
+    """Return the condition that the configuration has this `name=value`; both may contain "="."""
     parts = (text.partition("="), text.rpartition("="))
     words = {config_word(name, value) for name, _, value in parts} - {None}
     return jobs.c.id.in_(select(config_words.c.job_id).where(config_words.c.word.in_(words)))
 
 
 def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:
+    """Return the query of one page of a group.
+
+    A search reads ids from the covering index, then the rows of the page. Otherwise there is one
+    index scan per state, and only queued jobs need a sort.
+    """
     conditions = [*_conditions(wanted), *page.conditions]
-    if wanted.search is None and not wanted.tags:
-        return _newest(conditions, states, page)
-    return _found(conditions, states, page)
-
-
-def _found(
-    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
-) -> Select[Any]:
-    """Return the query for a search: ids from the covering index, then the rows of the page."""
-    if len(states) < len(JobState):
-        conditions = [*conditions, jobs.c.state.in_(states)]
-    ids = select(jobs.c.id).where(*conditions).order_by(*page.order).limit(page.limit)
-    return _page([jobs.c.id.in_(ids)], page)
-
-
-def _newest(
-    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
-) -> Select[Any]:
-    """Return the query for a page: one index scan per state; only queued jobs need a sort."""
+    if wanted.search is not None or wanted.tags:
+        if len(states) < len(JobState):
+            conditions.append(jobs.c.state.in_(states))
+        ids = select(jobs.c.id).where(*conditions).order_by(*page.order).limit(page.limit)
+        return _page([jobs.c.id.in_(ids)], page)
     if len(states) == len(JobState):
         return _page(conditions, page)
     by_state = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 from server.core.errors import InvalidRequestError
 from trainyard.axes import MESH_AXES
@@ -37,7 +39,7 @@ class Baseline:
     spec: JobSpec
     """The job's spec as submitted."""
     overrides: Overrides
-    """Overrides of the newest attempt, relative to the spec."""
+    """Differences of the newest attempt from `spec`."""
     layout: Layout
     device: DeviceKind | None = None
     """Device kind of the newest attempt's slots; None before the first attempt."""
@@ -53,12 +55,11 @@ class NextAttempt:
     """Settings of the next attempt."""
 
     overrides: Overrides
-    """Overrides of the next attempt, relative to the job's spec, not to the newest attempt."""
+    """Differences from the submitted spec, not from the newest attempt."""
     effective: JobSpec
-    """The spec with the overrides. Each `auto` stays unresolved until placement has chosen the
-    slots."""
+    """The spec with the overrides; `auto` stays unresolved until placement."""
     plan: Plan | ProgramPlan
-    """The plan for `effective`: layout, batch, memory and warnings."""
+    """The plan for `effective`."""
 
 
 def plan_next_attempt(
@@ -66,41 +67,33 @@ def plan_next_attempt(
 ) -> NextAttempt:
     """Return the settings of the next attempt; omitted fields of the request keep their values.
 
-    If the request has a new world size without a layout, the planner's first legal layout is used.
-    If the number of data-parallel ranks changes, the micro-batch size is lowered where the old size
-    is no longer legal or leaves more than a tenth of the slots idle. The global batch size never
-    changes.
-
-    Args:
-        baseline: settings of the newest attempt.
-        request: the fields to change.
-        slots: kinds of slots on the registered nodes, to check memory and legality on their
-            devices.
+    A new world size without a layout gets the planner's first legal layout. If the number of
+    data-parallel ranks changes, the micro-batch size is lowered where the old size is no longer
+    legal or leaves more than a tenth of the slots idle. The global batch size never changes. The
+    plan is checked on the devices of `slots`.
 
     Raises:
-        InvalidRequestError: fields of the request disagree, or the job cannot run with the
-            settings.
+        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     _check_kind(baseline.spec, request.overrides)
-    merged = _merged(baseline, request.overrides, steps=_agreed_steps(request))
+    steps = _agreed("steps", request.steps, request.overrides.steps, pointer="/overrides/steps")
+    merged = _merged(baseline, request.overrides, steps=steps)
     changed = merged.apply(baseline.spec)
+    world_size = _agreed_world_size(request)
     if changed.program is not None:
-        size = _agreed_world_size(request) or baseline.layout.world_size
-        return _next_of_program(baseline, changed, size, slots=slots)
-    # The layout comes first, because the micro-batch size and the options of some axes depend on
-    # it.
-    layout = _layout(baseline, request, spec=changed, world_size=_agreed_world_size(request))
+        world_size = world_size or baseline.layout.world_size
+        if refusal := size_refusal(changed.on_layout(baseline.layout), world_size):
+            raise InvalidRequestError.at("/world_size", refusal)
+        on_slots = changed.on_layout(changed.layout(world_size))  # the layout is only a slot count
+        return _planned(baseline, on_slots, slots=slots)
+    # The micro-batch size and the options of some axes depend on the layout.
+    layout = _layout(baseline, request, spec=changed, world_size=world_size)
+    size = _micro_batch_size(changed, request, layout=layout, baseline=baseline)
     effective = changed.model_copy(
         update={
             "parallelism": _parallelism(changed, layout, baseline),
             "resources": changed.resources.model_copy(update={"world_size": layout.world_size}),
-            "training": changed.training.model_copy(
-                update={
-                    "micro_batch_size": _micro_batch_size(
-                        changed, request, layout=layout, baseline=baseline
-                    )
-                }
-            ),
+            "training": changed.training.model_copy(update={"micro_batch_size": size}),
         }
     )
     return _planned(baseline, effective, slots=slots)
@@ -115,20 +108,13 @@ def _planned(baseline: Baseline, effective: JobSpec, *, slots: Collection[Slot])
 
 
 def _check_kind(spec: JobSpec, requested: Overrides) -> None:
-    """Refuse changes to sections that a program does not have.
-
-    Raises:
-        InvalidRequestError: the request changes such sections; the error names each of them.
-    """
+    """Refuse changes to sections that a program does not have."""
     if spec.program is None:
         return
     legal = (*SECTIONS_OF_PROGRAMS, *OF_PROGRAMS)
+    why = "belongs to the built-in trainer, and the job runs a program; legal: " + ", ".join(legal)
     problems = [
-        Problem(
-            pointer=f"/overrides/{name}",
-            detail=f"{name} belongs to the built-in trainer, and the job runs a program; legal: "
-            f"{', '.join(legal)}",
-        )
+        Problem(pointer=f"/overrides/{name}", detail=f"{name} {why}")
         for name in Overrides.model_fields
         if name not in legal and getattr(requested, name) is not None
     ]
@@ -136,43 +122,26 @@ def _check_kind(spec: JobSpec, requested: Overrides) -> None:
         raise InvalidRequestError.of(problems)
 
 
-def _next_of_program(
-    baseline: Baseline, changed: JobSpec, world_size: int, *, slots: Collection[Slot]
-) -> NextAttempt:
-    """Return the settings of a program's next attempt, with a layout that is only a slot count."""
-    before = changed.on_layout(baseline.layout)
-    if refusal := size_refusal(before, world_size):
-        raise InvalidRequestError.at("/world_size", refusal)
-    return _planned(baseline, changed.on_layout(changed.layout(world_size)), slots=slots)
-
-
 def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> Overrides:
     """Return the baseline's overrides, updated with the requested overrides.
 
     A requested section replaces the whole old section. An omitted priority keeps its value.
     """
-    given = {
-        name: value
-        for name in Overrides.model_fields
-        if (value := getattr(requested, name)) is not None
-    }
-    merged = baseline.overrides.model_copy(
-        update=given | ({} if steps is None else {"steps": steps})
-    )
+    given: dict[str, Any] = {name: value for name, value in requested if value is not None}
+    if steps is not None:
+        given["steps"] = steps
+    merged = baseline.overrides.model_copy(update=given)
     if requested.resources is None or "priority" in requested.resources.model_fields_set:
         return merged
     return merged.with_priority(baseline.spec, baseline.effective.resources.priority)
 
 
-def _agreed_steps(request: ResumeRequest) -> int | None:
-    return _agreed("steps", request.steps, request.overrides.steps, pointer="/overrides/steps")
-
-
 def _agreed_world_size(request: ResumeRequest) -> int | None:
     """Return the world size that the request sets; a section's default does not count."""
     resources, field = request.overrides.resources, "world_size"
-    named = resources is not None and field in resources.model_fields_set
-    inner = resources.world_size if resources is not None and named else None
+    inner = None
+    if resources is not None and field in resources.model_fields_set:
+        inner = resources.world_size
     return _agreed(field, request.world_size, inner, pointer=f"/overrides/resources/{field}")
 
 
@@ -211,8 +180,7 @@ def _given_layout(section: ParallelismSection, *, world_size: int | None, before
 def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
     """Return the section with the axes of the layout, unchanged if it gives this layout already.
 
-    An option that does not fit the new axes is dropped by the rules of `JobSpec.on_layout`, unless
-    the request set the option.
+    `JobSpec.on_layout` drops an option that does not fit the axes, unless the request set it.
     """
     section = spec.parallelism
     if own_layout(spec, layout.world_size) != layout:
@@ -230,10 +198,7 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
 def _micro_batch_size(
     spec: JobSpec, request: ResumeRequest, *, layout: Layout, baseline: Baseline
 ) -> int:
-    """Return the requested micro-batch size, else the old size or a better smaller size.
-
-    The old size is lowered if it is not legal or leaves too many slots idle.
-    """
+    """Return the requested size, else the old size, or a smaller one if that is better."""
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size
@@ -246,16 +211,12 @@ def _micro_batch_size(
 
 def _overrides(submitted: JobSpec, effective: JobSpec) -> Overrides:
     """Return the smallest overrides that turn the submitted spec into the effective spec."""
+    paths = {name: name for name in SECTIONS} | single_fields(submitted)
     found = {
-        name: getattr(effective, name)
-        for name in SECTIONS
-        if getattr(effective, name) != getattr(submitted, name)
+        name: value
+        for name, path in paths.items()
+        if (value := attrgetter(path)(effective)) != attrgetter(path)(submitted)
     }
-    for name, path in single_fields(submitted).items():
-        section, _, field = path.partition(".")
-        value = getattr(getattr(effective, section), field)
-        if value != getattr(getattr(submitted, section), field):
-            found[name] = value
     return Overrides(**found)
 
 

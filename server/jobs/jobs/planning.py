@@ -20,27 +20,23 @@ from trainyard.spec.rules import check_new_job
 
 
 def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
-    """Return the plan of a job.
+    """Return the plan of a job, with a warning if all nodes together have too few slots.
 
-    A job that needs more slots than all nodes have is planned with a warning, because the plan does
-    not depend on nodes and people need it before they buy machines.
+    The plan does not depend on nodes, and people need it before they buy machines.
 
     Raises:
         InvalidRequestError: a submission of the spec would be refused.
     """
+    size, pointer = spec.resources.world_size, "/resources/world_size"
     check_spec(context, spec, rules=check_new_job)
-    check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
+    check_world_size(context, size, pointer=pointer)
     with context.database.read() as connection:
-        missing = too_few_slots(
-            connection, spec.resources.world_size, pointer="/resources/world_size"
-        )
+        missing = too_few_slots(connection, size, pointer=pointer)
         check_project(connection, spec.project)
         check_hardware(connection, spec)
         if spec.pack is not None:
             check_pack(connection, spec.pack)
-        slots = known_slots(connection)
+        slots = () if missing else known_slots(connection)
         predictor = predictor_of(connection, spec)
-    planned = trainyard.planner.plan.plan_job(
-        spec, slots=() if missing else slots, predictor=predictor
-    )
+    planned = trainyard.planner.plan.plan_job(spec, slots=slots, predictor=predictor)
     return planned.model_copy(update={"warnings": (*missing, *planned.warnings)})

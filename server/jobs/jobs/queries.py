@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -30,9 +30,7 @@ from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.resources import priority_words
 
-Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
-
-VERBS: dict[JobState, tuple[Verb, ...]] = {
+VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.QUEUED: ("stop", "cancel"),
     JobState.STARTING: ("stop", "cancel"),
     JobState.RUNNING: ("stop", "resize", "save", "cancel"),
@@ -46,13 +44,12 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ShownJob(Job):
-    """The columns of a job, and the reason that its view shows."""
+    """A job with the reason that its view shows."""
 
     shown_reason: Annotated[str | None, shown_reason]
 
 
-# Queries for each job view. They are built once, because building a query takes longer than running
-# it.
+# Queries of each job view, built once because building a query takes longer than running it.
 _SHOWN = ShownJob.select().where(jobs.c.id == bindparam("of_job"))
 _ATTEMPT = Attempt.select().where(
     attempts.c.job_id == bindparam("of_job"), attempts.c.number == bindparam("of_number")
@@ -85,17 +82,17 @@ def job_view(context: Context, job_id: str) -> JobView:
         newest = {"of_job": job_id, "of_number": job.attempt}
         rows = Attempt.all(connection, _ATTEMPT, newest) if job.attempt else ()
         views = attempt_views(connection, job_id, spec=job.spec, rows=rows)
-        imported = None if job.imported_from is None else read_import(connection, job_id)
         current = views[0] if views else None
-        of_attempts = {
-            "next_action": next_action(connection, job, current),
-            "facts": None
-            if job.spec.program is None
-            else read_facts(connection, [job_id]).get(job_id),
-            "active_seconds": _active_seconds(connection, job) if rows else None,
-        }
-    view = _view(context, job, current, reason=job.shown_reason, imported=imported)
-    return view.model_copy(update=of_attempts)
+        more: dict[str, Any] = {"next_action": next_action(connection, job, current)}
+        if job.imported_from is not None:
+            more["imported"] = read_import(connection, job_id)
+        if job.spec.program is not None:
+            more["facts"] = read_facts(connection, [job_id]).get(job_id)
+        if rows:
+            times = attempts.c.created_at, attempts.c.ended_at
+            active = select(func.sum(seconds_between(connection, *times)))
+            more["active_seconds"] = connection.scalar(active.where(attempts.c.job_id == job_id))
+    return _view(context, job, current, reason=job.shown_reason, **more)
 
 
 def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
@@ -112,40 +109,25 @@ def view_of(context: Context, job: Job) -> JobView:
     """Return the view of a job's row; query the database only if the view needs other rows."""
     if job.attempt or job.demand is not None or job.spec.program is not None:
         return job_view(context, job.id)
-    return _view(context, job, None, reason=job.reason)
+    return _view(context, job, None)
 
 
-def _view(
-    context: Context,
-    job: Job,
-    current: AttemptView | None,
-    *,
-    reason: str | None,
-    imported: ImportView | None = None,
-) -> JobView:
+def _view(context: Context, job: Job, current: AttemptView | None, **more: object) -> JobView:
+    """Return the view of a job; `more` has fields that are read from other rows."""
     spec = _shown(context, job)
     effective = _effective(spec, job, current)
     computed = {
-        "reason": reason,
         "description": job.spec.description,
         "spec": spec,
         "set_fields": tuple(_set_fields(spec)),
         "effective_spec": effective,
         "changes": harmless_differences(spec, effective),
         "current_attempt": current,
-        "imported": imported,
         "retries_left": max(0, effective.retry.max_retries - job.retries_used),
         "verbs": _verbs(job),
         "priority_words": priority_words(job.priority),
     }
-    return JobView(**job.values_for(JobView) | computed)
-
-
-def _active_seconds(connection: Connection, job: Job) -> float | None:
-    """Return the total duration of a job's ended attempts; None if no attempt has ended."""
-    columns = attempts.c
-    query = select(func.sum(seconds_between(connection, columns.created_at, columns.ended_at)))
-    return connection.scalar(query.where(columns.job_id == job.id))
+    return JobView(**job.values_for(JobView) | computed | more)
 
 
 def list_attempts(
@@ -181,17 +163,16 @@ def list_events(
     return [row.view for row in rows]
 
 
-def _verbs(job: Job) -> tuple[Verb, ...]:
+def _verbs(job: Job) -> tuple[str, ...]:
     """Return the currently legal commands; a program may not support `save` and `resume`."""
-    verbs = VERBS[job.state]
     if job.imported_from is not None:
         return ("delete",)
     if job.spec.program is None:
-        return verbs
+        return VERBS[job.state]
     without = set() if "save" in job.progress.answers else {"save"}
     if job.state == JobState.SUCCEEDED:
         without.add("resume")
-    return tuple(verb for verb in verbs if verb not in without)
+    return tuple(verb for verb in VERBS[job.state] if verb not in without)
 
 
 def _shown(context: Context, job: Job) -> JobSpec:

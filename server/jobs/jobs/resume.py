@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, update
 
 from server.cluster.nodes.capacity import read_offers
 from server.cluster.nodes.predictor import predictor_of
 from server.cluster.placement.demand import Demand, Offer
 from server.cluster.placement.fit import fits
 from server.core.context import Context
-from server.core.database.rows import Attempt, Job
+from server.core.database.rows import Attempt, Checkpoint, Job
 from server.core.database.tables import attempts, checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
-from server.core.events.store import NewEvent
+from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import Move, job_to, lock_job, move
 from server.core.subject import SCHEDULER, Actor, Subject
 from server.jobs.attempts.launch import newest_attempt_id
@@ -42,8 +43,8 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.spec.layout import Layout
 
 EVERY_SIZE_UP_TO = 64
-"""Resume options list every world size up to this value, then only multiples of eight, because most
-nodes have eight GPUs and a list of all sizes would be long."""
+"""World size up to which resume options list every size; larger sizes are multiples of eight,
+because most nodes have eight GPUs."""
 LARGEST_OPTION = 1024
 """Largest world size in resume options; a request may name a larger world size."""
 
@@ -80,27 +81,27 @@ def options(context: Context, job_id: str) -> ResumeOptions:
         slots = known_slots(connection)
         predictor = predictor_of(connection, baseline.effective)
     spec = baseline.effective
+    demand = Demand(
+        1,
+        nodes=spec.resources.nodes,
+        device=spec.resources.device,
+        roots=roots_of(spec),
+        node_selector=tuple(sorted(spec.resources.node_selector.items())),
+        exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
+    )
     views = []
     sizes = _world_sizes(offers)
     for option in resume_options(spec, world_sizes=sizes, slots=slots, predictor=predictor):
-        demand = Demand(
-            option.world_size,
-            nodes=spec.resources.nodes,
-            device=spec.resources.device,
-            roots=roots_of(spec),
-            node_selector=tuple(sorted(spec.resources.node_selector.items())),
-            exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
-        )
         units = {given.layout.node_units for given in option.layouts} or {()}
-        views.append(
-            ResumeOptionView(
-                world_size=option.world_size,
-                free_now=any(fits(replace(demand, units=each), offers) for each in units),
-                layouts=option.layouts,
-                more=option.more,
-                reason=option.reason,
-            )
+        of_size = replace(demand, world_size=option.world_size)
+        view = ResumeOptionView(
+            world_size=option.world_size,
+            free_now=any(fits(replace(of_size, units=each), offers) for each in units),
+            layouts=option.layouts,
+            more=option.more,
+            reason=option.reason,
         )
+        views.append(view)
     return ResumeOptions(
         checkpoint_id=parent.id,
         step=parent.step,
@@ -136,14 +137,8 @@ def resume(
     The parent checkpoint of the preview is stored only if the request names it. Otherwise placement
     chooses again, because the catalog may change while the job waits.
 
-    Args:
-        context: the server's context.
-        job_id: the job.
-        request: the fields to change.
-        actor: who requests the resume.
-        running: id of the attempt that must still be running, for a caller that read it earlier.
-        note: function that is called in the same transaction with the unchanged job and its next
-            layout.
+    `running` is the id of an attempt that must still run. `note` is called in the same transaction
+    with the unchanged job and its next layout.
 
     Raises:
         NotFoundError: there is no such job.
@@ -158,7 +153,7 @@ def resume(
         if running is not None:
             _check_runs(connection, job_id, running)
         prepared = _prepare(context, connection, job_id=job_id, request=request)
-        runs = prepared.job.state == JobState.RUNNING
+        job, runs = prepared.job, prepared.job.state == JobState.RUNNING
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
             actor=actor.name,
@@ -168,20 +163,18 @@ def resume(
             allow_code_change=request.allow_code_change,
         )
         if actor != SCHEDULER:  # stored apart, as an elastic job may later change size
-            chosen = update(jobs).where(jobs.c.id == job_id).values(chosen=pending)
-            connection.execute(chosen)
+            connection.execute(update(jobs).where(jobs.c.id == job_id).values(chosen=pending))
         if note is not None:
-            note(connection, prepared.job, pending.layout)
+            note(connection, job, pending.layout)
+        event = _event(prepared, actor)
         if runs:  # the end of the attempt queues the pending launch
-            _record(context, connection, prepared, actor=actor)
-            why = f"resize to {prepared.next.plan.name}"
-            stop, job = DesiredState.STOP, prepared.job
+            append_event(context, connection, event)
+            why, stop = f"resize to {prepared.next.plan.name}", DesiredState.STOP
             end_running(
                 context, connection, job=job, desired=stop, actor=actor, reason=why, pending=pending
             )
         else:  # from here on the launch is placed like a submission
-            queued = _queued(context, prepared, pending)
-            _record(context, connection, prepared, queued, actor=actor)
+            move(context, connection, event, _queued(context, prepared, pending))
         return _preview(prepared)
 
 
@@ -214,7 +207,10 @@ def _prepare(
     if request.checkpoint_id is None and not request.allow_code_change:
         _refuse_what_runs(job, baseline, following)
     check_spec(context, context.secrets.restore(following.effective, job.env))
-    _check_root(baseline, following, parent)
+    before, after = baseline.effective.checkpoint.root, following.effective.checkpoint.root
+    if parent.id is not None and before != after:
+        detail = f"{after!r}, but the parent checkpoint lies in {before!r}"
+        raise InvalidRequestError.at("/overrides/checkpoint/root", detail)
     check_world_size(context, following.plan.world_size, pointer="/world_size")
     # The server does not know what a program saves when it stops.
     saves_first = (
@@ -269,14 +265,14 @@ def _check_runs(connection: Connection, job_id: str, attempt_id: str) -> None:
 
 def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
     """Return the settings and the last step of the newest attempt."""
-    attempt_id = newest_attempt_id(connection, job.id)
-    if attempt_id is None:
+    newest = Attempt.select().where(attempts.c.job_id == job.id, attempts.c.number == job.attempt)
+    row = Attempt.one_or_none(connection, newest)
+    if row is None:
         overrides = Overrides().with_priority(job.spec, job.priority)
         return Baseline(job.spec, overrides, job.spec.layout()), 0
-    row = Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
-    reached = max(row.last_step, row.start_step)
     overrides = row.overrides.with_priority(job.spec, job.priority)
-    return Baseline(job.spec, overrides, row.layout, row.device), reached
+    baseline = Baseline(job.spec, overrides, row.layout, row.device)
+    return baseline, max(row.last_step, row.start_step)
 
 
 def _parent(
@@ -294,26 +290,13 @@ def _parent(
         raise InvalidRequestError.at("/checkpoint_id", error.detail) from None
     if not parent.own:
         return parent, None
-    row = connection.execute(
-        select(
-            checkpoints.c.manifest, checkpoints.c.verification, checkpoints.c.deleting_since
-        ).where(checkpoints.c.id == parent.id)
-    ).one()
+    row = Checkpoint.one(connection, Checkpoint.select().where(checkpoints.c.id == parent.id))
     if row.deleting_since is not None:
         raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is being deleted")
-    if not parent.usable:
+    if not parent.usable and row.verification is not None:
         found = f"{row.verification.fault}: {row.verification.message}"
         raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is damaged: {found}")
     return parent, row.manifest
-
-
-def _check_root(baseline: Baseline, following: NextAttempt, parent: ParentCheckpoint) -> None:
-    before, after = baseline.effective.checkpoint.root, following.effective.checkpoint.root
-    if parent.id is not None and before != after:
-        raise InvalidRequestError.at(
-            "/overrides/checkpoint/root",
-            f"{after!r}, but the parent checkpoint lies in {before!r}",
-        )
 
 
 def _preview(prepared: PreparedResume) -> ResumePreview:
@@ -357,32 +340,22 @@ def _queued(context: Context, prepared: PreparedResume, pending: PendingLaunch) 
     )
 
 
-def _record(
-    context: Context, connection: Connection, prepared: PreparedResume, *moves: Move, actor: Actor
-) -> None:
+def _event(prepared: PreparedResume, actor: Actor) -> NewEvent:
     plan, parent = prepared.next.plan, prepared.parent
-    event = NewEvent(
-        ResumeRequested(
-            world_size=plan.world_size,
-            layout=plan.name,
-            checkpoint_id=parent.id,
-            branch=parent.branch,
-        ),
-        actor,
-        Subject(prepared.job.id),
-        f"Resume from {parent.id or 'the start'} with {plan.name}",
+    data = ResumeRequested(
+        world_size=plan.world_size,
+        layout=plan.name,
+        checkpoint_id=parent.id,
+        branch=parent.branch,
     )
-    move(context, connection, event, *moves)
+    message = f"Resume from {parent.id or 'the start'} with {plan.name}"
+    return NewEvent(data, actor, Subject(prepared.job.id), message)
 
 
 def _world_sizes(offers: Sequence[Offer]) -> list[int]:
-    """Return the world sizes to list.
-
-    The largest size is the number of slots of the device kind with the most slots, because an
-    attempt has slots of one device kind only.
-    """
-    totals: dict[str, int] = {}
+    """Return the world sizes to list; all slots of an attempt have the same kind of device."""
+    totals: Counter[str] = Counter()
     for offer in offers:
-        totals[offer.device] = totals.get(offer.device, 0) + offer.slots
+        totals[offer.device] += offer.slots
     largest = min(max(totals.values(), default=0), LARGEST_OPTION)
     return [n for n in range(1, largest + 1) if n <= EVERY_SIZE_UP_TO or n % 8 == 0]

@@ -8,10 +8,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from server.core.context import Context
-from server.core.database import tables
 from server.core.database.rows import Job
 from server.core.database.scheduler_tables import reason_of_group
-from server.core.database.tables import attempts, jobs, requests
+from server.core.database.tables import attempts, events, idempotency_keys, jobs, requests
 from server.core.errors import ConflictError
 from server.core.events.notices import forget
 from server.core.events.store import NewEvent, append_event
@@ -35,8 +34,7 @@ from trainyard.run.records import Request
 from trainyard.spec.sections.resources import priority_words
 
 MAX_OPEN_REQUESTS = 16
-"""Maximum number of unanswered requests to an attempt, because each reply to a report repeats all
-of them."""
+"""Maximum number of unanswered requests to an attempt; each reply to a report repeats them."""
 DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobState.CANCELLED}
 
 
@@ -64,17 +62,9 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
         ConflictError: the job has ended.
     """
     with context.database.write() as connection:
-        job = _locked(connection, job_id)
+        job, desired = _locked(connection, job_id), DesiredState.CANCEL
         lost = _lost(connection, job)
-        _end(
-            context,
-            connection,
-            job=job,
-            desired=DesiredState.CANCEL,
-            actor=actor,
-            reason=reason,
-            lost=lost,
-        )
+        _end(context, connection, job=job, desired=desired, actor=actor, reason=reason, lost=lost)
         return lost
 
 
@@ -101,14 +91,10 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
         if job.demand is not None:  # leaves its group, so the next round reads the new order
             values |= {"demand": None, "reason": reason_of_group}
         connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(**values))
-        event = NewEvent(
-            PriorityChanged(before=job.priority, priority=priority),
-            actor,
-            Subject(job_id),
-            f"{job.name} has priority {priority_words(priority)}, "
-            f"before {priority_words(job.priority)}",
-        )
-        append_event(context, connection, event)
+        data = PriorityChanged(before=job.priority, priority=priority)
+        new, old = priority_words(priority), priority_words(job.priority)
+        message = f"{job.name} has priority {new}, before {old}"
+        append_event(context, connection, NewEvent(data, actor, Subject(job_id), message))
 
 
 def delete(
@@ -116,8 +102,7 @@ def delete(
 ) -> list[str]:
     """Remove an ended job with all of its rows.
 
-    The result has the ids of the operations that delete the job's checkpoints on storage. It is
-    empty unless the deletion of checkpoints was requested.
+    Return the ids of the operations that delete the job's checkpoints on storage, if requested.
 
     Raises:
         NotFoundError: there is no such job.
@@ -133,10 +118,9 @@ def delete(
         if checkpoints == "delete":
             operations = remove_with_job(context, connection, job, actor=actor)
         connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
-        connection.execute(sa.delete(tables.events).where(tables.events.c.job_id == job_id))
         forget(connection, job_id)
-        keys = tables.idempotency_keys
-        connection.execute(sa.delete(keys).where(keys.c.job_id == job_id))
+        for table in (events, idempotency_keys):
+            connection.execute(sa.delete(table).where(table.c.job_id == job_id))
         event = NewEvent(JobDeleted(), actor, Subject(job_id), f"{job.name} was deleted")
         append_event(context, connection, event)
     return operations
@@ -150,6 +134,7 @@ def add_request(context: Context, job_id: str, request: Request) -> str:
         ConflictError: the job does not run, or too many of its requests are unanswered.
     """
     request_id = context.new_id()
+    row = {"id": request_id, "request": request, "created_at": context.now()}
     with context.database.write() as connection:
         job = _locked(connection, job_id)
         if job.state != JobState.RUNNING:
@@ -165,13 +150,7 @@ def add_request(context: Context, job_id: str, request: Request) -> str:
         waiting = connection.scalar(sa.select(sa.func.count()).where(unanswered)) or 0
         if waiting >= MAX_OPEN_REQUESTS:
             raise ConflictError(f"{waiting} requests wait for an answer already")
-        row = {
-            "id": request_id,
-            "attempt_id": attempt_id,
-            "request": request,
-            "created_at": context.now(),
-        }
-        connection.execute(sa.insert(requests).values(row))
+        connection.execute(sa.insert(requests).values(**row, attempt_id=attempt_id))
     return request_id
 
 
@@ -195,11 +174,10 @@ def end_running(
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(**values))
     else:
         moves = [job_to(job.id, JobState.STOPPING, **values)]
-    launch = newest_launch(connection, job.id)
     order(
         context,
         connection,
-        launch=launch,
+        launch=newest_launch(connection, job.id),
         desired=desired,
         actor=actor,
         reason=reason,
@@ -241,11 +219,9 @@ def _end(
 
 
 def _lost(connection: Connection, job: Job) -> str:
-    attempt = connection.execute(
-        sa.select(attempts.c.id, attempts.c.last_step, attempts.c.start_step).where(
-            attempts.c.job_id == job.id, attempts.c.number == job.attempt
-        )
-    ).one_or_none()
+    newest = (attempts.c.job_id == job.id) & (attempts.c.number == job.attempt)
+    steps_of = sa.select(attempts.c.last_step, attempts.c.start_step).where(newest)
+    attempt = connection.execute(steps_of).one_or_none()
     if attempt is None:
         return "nothing: it has not started"
     parent = parent_checkpoint(connection, job.id)
