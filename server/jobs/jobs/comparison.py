@@ -33,7 +33,8 @@ def compare(
         following: settings of the next attempt.
         last_step: step that the newest attempt reached.
         parent_step: step of the parent checkpoint; 0 for a fresh start.
-        state: counters in the parent checkpoint; None for a fresh start or a program.
+        state: counters in the parent checkpoint; None for a fresh start, a fork's origin or a
+            program.
         saves_first: whether the running attempt saves first, and the job resumes from that save.
     """
     now = following.plan.device
@@ -49,11 +50,13 @@ def compare(
             old = plan(before)
         except SpecError:  # an earlier version accepted this spec, the current version does not
             old = None
-        step = last_step if saves_first else state.step if state is not None else 0
+        step = last_step if saves_first else parent_step
         left = _of_job(before, old, step)
         right = _of_job(resolved(following.effective, now), following.plan, step)
-        position, tokens = (state.data.position, state.tokens) if state is not None else (0, 0)
-        same = {"data position": str(position), "tokens so far": f"{tokens:,}"}
+        # Counters of the origin of a fork are in the other job's manifest.
+        if state is not None or parent_step == 0:
+            position, tokens = (state.data.position, state.tokens) if state is not None else (0, 0)
+            same = {"data position": str(position), "tokens so far": f"{tokens:,}"}
     steps = (str(last_step), str(step))
     if saves_first:  # the attempt continues to train until the save
         steps, same = (OF_THE_SAVE, OF_THE_SAVE), dict.fromkeys(same, OF_THE_SAVE)

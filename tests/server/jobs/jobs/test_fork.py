@@ -247,6 +247,9 @@ def test_a_person_resumes_a_fork_from_its_origin_too(
     assert job_view(context, job_id).state == JobState.STOPPED
     shown = preview_resume(context, job_id, ResumeRequest())
     assert (shown.checkpoint_id, shown.step) == (source, 40)
+    changes = {change.name: change.after for change in shown.changes}
+    assert changes["step"] == "40"
+    assert "data position" not in changes, "the server does not know the origin's position here"
 
 
 def test_a_fork_runs_only_where_its_origin_lies(
