@@ -41,10 +41,7 @@ _LEVELS = union_all(
         literal(_ATTEMPT).label("kind"),
         attempt_nodes.c.node.label("node"),
         attempt_nodes.c.attempt_id.label("id"),
-    ).where(
-        attempt_nodes.c.node.in_(_AWAITED),
-        attempt_nodes.c.state == AttemptNodeState.PLACED,
-    ),
+    ).where(attempt_nodes.c.node.in_(_AWAITED), attempt_nodes.c.state == AttemptNodeState.PLACED),
     select(literal(_OPERATION), operations.c.node, operations.c.id).where(
         operations.c.node.in_(_AWAITED), operations.c.state == OperationState.QUEUED
     ),
@@ -70,8 +67,7 @@ def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, Mess
         ids[row.node][row.kind].append(row.id)
     return {
         node: MessagesReply(
-            attempts=tuple(sorted(of_node[_ATTEMPT])),
-            operations=tuple(sorted(of_node[_OPERATION])),
+            attempts=tuple(sorted(of_node[_ATTEMPT])), operations=tuple(sorted(of_node[_OPERATION]))
         )
         for node, of_node in ids.items()
     }

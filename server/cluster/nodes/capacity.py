@@ -13,12 +13,7 @@ import orjson
 from sqlalchemy import Connection, Integer, Text, select, type_coerce
 
 from server.cluster.nodes.slots import withheld_from_placement
-from server.cluster.placement.demand import (
-    LEAVES_WITHIN,
-    OVERDUE_AFTER,
-    Holding,
-    Offer,
-)
+from server.cluster.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
 from server.core.database.held import of_held
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.expected_time import expected_time

@@ -21,8 +21,7 @@ from trainyard.protocol.rest.nodes import NodeHolding, NodeView, WithheldSlot
 from trainyard.protocol.states import AttemptNodeState, NodeRequestState
 
 _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
-    node_requests.c.id == nodes.c.request_id,
-    node_requests.c.state != NodeRequestState.ENDED,
+    node_requests.c.id == nodes.c.request_id, node_requests.c.state != NodeRequestState.ENDED
 )
 """SQL condition that the allocation of a node has ended, so that only past attempts refer to the
 node.

@@ -21,11 +21,7 @@ from server.core.database.rows import Node
 from server.core.database.slot_tables import HOLDS_SLOTS
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import attempt_nodes, nodes
-from server.core.errors import (
-    ConflictError,
-    ForbiddenError,
-    InvalidRequestError,
-)
+from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import Actor, Subject
 from trainyard.base.ids import ID_PATTERN
@@ -34,11 +30,7 @@ from trainyard.base.problems import Problem
 from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.node_sources.messages import SOURCE_NAME
 from trainyard.protocol.rest.nodes import NodeRegistered
-from trainyard.protocol.worker_messages import (
-    Hardware,
-    Registration,
-    RegistrationReply,
-)
+from trainyard.protocol.worker_messages import Hardware, Registration, RegistrationReply
 from trainyard.spec.storage_uri import ROOT_PATTERN
 
 ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")

@@ -19,11 +19,7 @@ HEARTBEATS_MISSED = 6
 
 
 def proves_gone(
-    claimer: WorkerIdentity | None,
-    sender: WorkerIdentity,
-    *,
-    reported: bool,
-    lease_expired: bool,
+    claimer: WorkerIdentity | None, sender: WorkerIdentity, *, reported: bool, lease_expired: bool
 ) -> bool:
     """Return whether a worker's report proves that an attempt has no process on its node.
 

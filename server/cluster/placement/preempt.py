@@ -113,10 +113,7 @@ def victims(
 
 
 def _fewest(
-    candidates: Sequence[_Candidate],
-    fits: Callable[[Iterable[_Candidate]], bool],
-    *,
-    missing: int,
+    candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool], *, missing: int
 ) -> Collection[_Candidate]:
     """Return the best of the smallest sufficient sets; all candidates together must suffice."""
     taken = _one_by_one(candidates, fits)

@@ -33,11 +33,7 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
     """
     settings = ProjectSettings(**request.model_dump(exclude={"name"}))
     with context.database.write() as connection:
-        row = {
-            **request.model_dump(),
-            "created_by": actor.name,
-            "created_at": context.now(),
-        }
+        row = {**request.model_dump(), "created_by": actor.name, "created_at": context.now()}
         if not insert_absent(connection, projects, [row]):
             raise ConflictError(f"there is a project {request.name!r} already")
         _record(context, connection, name=request.name, before=None, after=settings, actor=actor)

@@ -11,10 +11,7 @@ from server.cluster.supply.changes import source_changed
 from server.cluster.supply.rows import StoredSource, open_requests
 from server.core.context import Context
 from server.core.database.source_tables import sources
-from server.core.errors import (
-    ConflictError,
-    ForbiddenError,
-)
+from server.core.errors import ConflictError, ForbiddenError
 from trainyard.protocol.node_sources.messages import SourceRegistration, SourceRegistrationReply
 
 

@@ -102,11 +102,7 @@ def store_check(context: Context, report: CheckReport, *, principal: Principal, 
 
 
 def _admit(
-    connection: Connection,
-    registration: Registration,
-    *,
-    identity: PilotIdentity,
-    host: str,
+    connection: Connection, registration: Registration, *, identity: PilotIdentity, host: str
 ) -> Admitted:
     source, request = _locked(connection, identity.request_id)
     name = pilot_name(source.name, request.id, identity.index)
