@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from server.cluster.placement.demand import Demand, Holding, Offer
-from server.cluster.placement.fit import fits_with
+from server.cluster.placement.fit import NodeGroup, fits_with
 
 MAX_KEEPERS = 10
 """Maximum number of waiting jobs for which a round computes the earliest start, which takes some
@@ -26,10 +26,8 @@ class Keeper:
 
     name: str
     demand: Demand
-    groups: Sequence[Sequence[Offer]]
+    groups: Sequence[NodeGroup]
     """Sets of nodes that could hold the job, in their state at the job's turn."""
-    units: Sequence[int]
-    """Unit of each set: the slots of every share are a multiple of the unit."""
     holdings: Sequence[Holding]
     """Holdings at the job's turn, including the holdings of jobs that started in the same round."""
     offers: Mapping[str, Offer]
@@ -40,7 +38,7 @@ class Keeper:
     @cached_property
     def nodes(self) -> frozenset[str]:
         """Names of the nodes that the job keeps."""
-        return frozenset(offer.node for group in self.groups for offer in group)
+        return frozenset(offer.node for group in self.groups for offer in group.offers)
 
     @cached_property
     def earliest_start(self) -> datetime | None:
@@ -61,7 +59,7 @@ class Keeper:
         ]
         events += [(start, {}) for _, start in starts if start is not None]
         events = [(_AT_ONCE, {}), *sorted(events, key=lambda event: event[0])]
-        free = sum(len(offer.free) for group in self.groups for offer in group)
+        free = sum(len(offer.free) for group in self.groups for offer in group.offers)
         totals = accumulate((sum(gain.values()) for _, gain in events), initial=free)
         enough = bisect_left(list(totals)[1:], self.demand.slots)
 
@@ -96,8 +94,8 @@ class Keeper:
         freed: Counter[str] = Counter()
         for gain in gains:
             freed.update(gain)
-        groups = without(self.groups, closed)
-        return fits_with(self.demand, groups, units=self.units, freed=freed)
+        groups = [group.without(closed) for group in self.groups]
+        return fits_with(self.demand, groups, freed=freed)
 
     def _gain(self, holding: Holding) -> dict[str, int]:
         usable = holding.usable_by(self.demand, self.offers)
@@ -125,9 +123,3 @@ def needed_before(end: datetime, keepers: Iterable[Keeper]) -> set[str]:
         if keeper.earliest_start is None or keeper.earliest_start < end:
             needed |= keeper.nodes
     return needed
-
-
-def without(groups: Iterable[Sequence[Offer]], nodes: Iterable[str]) -> list[list[Offer]]:
-    """Return the groups without the given nodes."""
-    left_out = nodes if isinstance(nodes, set) else set(nodes)
-    return [[offer for offer in group if offer.node not in left_out] for group in groups]

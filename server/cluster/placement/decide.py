@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from server.cluster.placement.backfill import Keeper, estimated, needed_before, without
+from server.cluster.placement.backfill import Keeper, estimated, needed_before
 from server.cluster.placement.demand import (
     CAUTION,
     LEAVES_WITHIN,
@@ -15,8 +15,8 @@ from server.cluster.placement.demand import (
     Offer,
     QueuedJob,
 )
-from server.cluster.placement.fit import choose, could_hold, groups, unit_on
-from server.cluster.placement.open_nodes import BY_FREE, OpenNodes
+from server.cluster.placement.fit import NodeGroup, choose, could_hold, groups, unit_on
+from server.cluster.placement.open_nodes import OpenNodes
 from server.cluster.placement.preempt import victims
 from server.cluster.placement.quotas import Quota, Quotas
 from server.cluster.placement.reasons import why_job_waits
@@ -27,23 +27,21 @@ from trainyard.protocol.attempt import NodeAllocation
 class Decisions:
     """Decisions on the jobs of a round; jobs after a cut are omitted."""
 
-    placed: Mapping[str, tuple[NodeAllocation, ...]]
+    placed: dict[str, tuple[NodeAllocation, ...]] = field(default_factory=dict)
     """Allocation of each job that starts, by job id."""
-    waiting: Mapping[str, str]
+    waiting: dict[str, str] = field(default_factory=dict)
     """Reason why a job waits, by job id."""
-    backfilled: Mapping[str, str]
-    """Name of the first waiting job that keeps a node of a backfilled job, by id of the backfilled
-    job.
-    """
-    victims: Mapping[str, Sequence[Holding]]
+    backfilled: dict[str, str] = field(default_factory=dict)
+    """Name of the first job that keeps a node of a backfilled job, by id of the backfilled job."""
+    victims: dict[str, Sequence[Holding]] = field(default_factory=dict)
     """Attempts that must be preempted, by id of the job that needs their slots."""
-    over_quota: Collection[str]
+    over_quota: set[str] = field(default_factory=set)
     """Ids of jobs that wait because of a quota of their project."""
-    keeping: Collection[Demand]
+    keeping: set[Demand] = field(default_factory=set)
     """Demands of the jobs that keep nodes."""
-    expected_ends: Mapping[str, datetime]
+    expected_ends: dict[str, datetime] = field(default_factory=dict)
     """Expected end of each job that starts, by job id; jobs with an unknown end are omitted."""
-    giving_way: Collection[str]
+    giving_way: set[str] = field(default_factory=set)
     """Ids of jobs that are backfilled on an estimate, and therefore give way."""
 
 
@@ -90,27 +88,23 @@ def decide(
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
     for _ in turns.take(jobs, cut=cut, complete=complete):
         pass
-    return Decisions(
-        turns.placed,
-        turns.waiting,
-        turns.backfilled,
-        turns.victims,
-        turns.over_quota,
-        turns.keeping,
-        turns.expected_ends,
-        turns.giving_way,
-    )
+    return turns.decisions
 
 
 @dataclass(frozen=True)
 class _Span:
-    """Set of nodes that one attempt may span."""
+    """Names of the nodes in one of a demand's node groups, which are the same in every turn."""
 
     nodes: Sequence[str]
     unit: int
-    """Unit: the slots of every share are a multiple of the unit."""
     divided: bool
     """Whether a node has parts of a GPU, which the demand cannot use."""
+
+    def group(self, offers: Sequence[Offer]) -> NodeGroup:
+        """Return the group of these nodes, without parts of GPUs that the demand cannot use."""
+        if self.divided:
+            offers = [offer.without_partitions() for offer in offers]
+        return NodeGroup(offers, self.unit)
 
 
 class Turns:
@@ -136,40 +130,25 @@ class Turns:
         self._now = now
         self._preempt_after = preempt_after
         self._on_estimates = preempt_after is not None if on_estimates is None else on_estimates
-        self._left = dict(self._by_name)
+        self.left = dict(self._by_name)
+        """The nodes by name, without the slots of jobs that have started in this round."""
+        self.holdings = list(holdings)
+        """The holdings of attempts, including jobs that have started in this round."""
+        self.decisions = Decisions()
         self._spans: dict[Demand, Sequence[_Span]] = {}
         self._open: dict[Demand, OpenNodes] = {}
         self._taken: list[tuple[Offer, Offer]] = []  # offers of a node before and after each start
-        self._holdings = list(holdings)
         self._keepers: list[Keeper] = []
         # node -> name of the first waiting job that keeps the node
         self._kept_for: dict[str, str] = {}
         self._reasons: dict[Demand, str] = {}
         self._quotas = Quotas(quotas or {})
-        self.placed: dict[str, tuple[NodeAllocation, ...]] = {}
-        self.waiting: dict[str, str] = {}
-        self.backfilled: dict[str, str] = {}
-        self.victims: dict[str, Sequence[Holding]] = {}
-        self.over_quota: set[str] = set()
-        self.keeping: set[Demand] = set()
-        self.expected_ends: dict[str, datetime] = {}
-        self.giving_way: set[str] = set()
 
     @property
     def free_slots(self) -> int:
         """Number of free slots on nodes that no job ahead keeps."""
-        left = self._left.values()
+        left = self.left.values()
         return sum(len(offer.free) for offer in left if offer.node not in self._kept_for)
-
-    @property
-    def offers(self) -> Sequence[Offer]:
-        """The nodes, without the slots of the jobs that have started in this round."""
-        return list(self._left.values())
-
-    @property
-    def holdings(self) -> Sequence[Holding]:
-        """The holdings of attempts, including jobs that have started in this round."""
-        return self._holdings
 
     def take(
         self, jobs: Sequence[QueuedJob], *, cut: Collection[str] = (), complete: int = 0
@@ -197,58 +176,56 @@ class Turns:
 
     def _place(self, job: QueuedJob) -> bool:
         """Allocate slots to a job if it fits, and return whether it fits."""
-        demand = job.demand
+        demand, made = job.demand, self.decisions
         refusal = self._quotas.refusal(job.project, job.name, demand)
         if refusal is not None:
-            self.waiting[job.id] = refusal
-            self.over_quota.add(job.id)
+            made.waiting[job.id] = refusal
+            made.over_quota.add(job.id)
             return False
         if demand in self._reasons:
-            self.waiting[job.id] = self._reasons[demand]
-            if demand in self.keeping:
+            made.waiting[job.id] = self._reasons[demand]
+            if demand in made.keeping:
                 self._quotas.keep(job.project, demand)
             return False
         chosen = self._choose(demand)
         if chosen is None:
-            eligible, units = self._eligible(demand)
-            chosen = self._backfill(job, eligible, units)
+            eligible = self._eligible(demand)
+            chosen = self._backfill(job, eligible)
         if chosen is None:
-            self._reasons[demand] = self.waiting[job.id] = why_job_waits(
-                demand, eligible, self._kept_for, units=units, offers=self._offers
+            self._reasons[demand] = made.waiting[job.id] = why_job_waits(
+                demand, eligible, self._kept_for, offers=self._offers
             )
-            self._keep(job, eligible, units)
+            self._keep(job, eligible)
             return False
-        self.placed[job.id] = chosen
+        made.placed[job.id] = chosen
         self._quotas.hold(job.project, demand)
         for share in chosen:
-            before = self._left[share.node]
-            after = self._left[share.node] = _take(before, job.name, share.slots)
+            before = self.left[share.node]
+            after = self.left[share.node] = _take(before, job.name, share.slots)
             self._taken.append((before, after))
         shares = {share.node: share.slots for share in chosen}
         ends_at = self._after(job.ends_with(self._by_name[chosen[0].node]))
         if ends_at is not None:
-            self.expected_ends[job.id] = ends_at
-        self._holdings.append(Holding(shares, ends_at, ends_by=self._after(job.bound)))
+            made.expected_ends[job.id] = ends_at
+        self.holdings.append(Holding(shares, ends_at, ends_by=self._after(job.bound)))
         return True
 
     def _span(self, demand: Demand) -> Sequence[_Span]:
-        """Return the sets of nodes that a demand may span, which are the same in every turn."""
         if demand not in self._spans:
             self._spans[demand] = [
                 _Span(
-                    names := [offer.node for offer in group],
+                    [offer.node for offer in group],
                     unit_on(demand, group),
-                    demand.world_size > 1 and any(self._by_name[name].partitions for name in names),
+                    demand.world_size > 1
+                    and any(self._by_name[offer.node].partitions for offer in group),
                 )
                 for group in groups(demand, self._offers)
             ]
         return self._spans[demand]
 
-    def _eligible(self, demand: Demand) -> tuple[list[list[Offer]], list[int]]:
-        """Return a demand's sets of nodes in their current state, and the unit of each set."""
-        spans = self._span(demand)
-        nodes = [[self._left[name] for name in span.nodes] for span in spans]
-        return _usable(spans, nodes), [span.unit for span in spans]
+    def _eligible(self, demand: Demand) -> list[NodeGroup]:
+        """Return a demand's groups of nodes, with the nodes in their current state."""
+        return [span.group([self.left[name] for name in span.nodes]) for span in self._span(demand)]
 
     def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
         """Return an allocation on nodes that no job ahead keeps, or None; skip full nodes."""
@@ -256,73 +233,78 @@ class Turns:
         if demand not in self._open:
             self._open[demand] = OpenNodes(
                 [span.nodes for span in spans],
-                left=self._left,
+                left=self.left,
                 kept=self._kept_for,
                 changes=self._taken,
             )
-        spanned = [
+        groups = []
+        for span, offers in zip(spans, self._open[demand].groups(), strict=True):
+            group = span.group(offers)
             # Parts of GPUs are left out, so the order may have changed.
-            sorted(group, key=BY_FREE) if span.divided else group
-            for span, group in zip(spans, _usable(spans, self._open[demand].groups()), strict=True)
-        ]
-        return choose(demand, spanned, units=[span.unit for span in spans])
+            groups.append(group.by_free() if span.divided else group)
+        return choose(demand, groups)
 
     def _after(self, lasts: timedelta | None) -> datetime | None:
         """Return the expected end of a job that starts now, or None if it is unknown."""
         return None if self._now is None or lasts is None else self._now + lasts
 
     def _backfill(
-        self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
+        self, job: QueuedJob, eligible: Sequence[NodeGroup]
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on kept nodes that no job ahead needs before this job leaves.
-
-        None if there is no such allocation.
-        """
+        """Return an allocation on kept nodes that no job ahead needs before this job leaves."""
         if not self._keepers:
             return None
-        certain = () if job.bound is None else without(eligible, estimated(self._keepers))
-        chosen = self._leaving_after(job.bound, job, groups=certain, units=units)
+        chosen, bound = None, job.bound
+        if bound is not None:
+            chosen = self._leaving_after(bound, job, eligible, closed=estimated(self._keepers))
         if chosen is None and self._on_estimates and job.preemptible:
-            chosen = self._leaving_after(job.bound, job, groups=eligible, units=units)
+            if bound is not None:
+                chosen = self._leaving_after(bound, job, eligible)
             if chosen is None and job.lasts is not None:
-                paced = [[o for o in group if job.lasts_with(o) is not None] for group in eligible]
-                chosen = self._leaving_after(CAUTION * job.lasts, job, groups=paced, units=units)
-            self.giving_way |= set() if chosen is None else {job.id}
+                offers = (offer for group in eligible for offer in group.offers)
+                unknown = {offer.node for offer in offers if job.lasts_with(offer) is None}
+                chosen = self._leaving_after(CAUTION * job.lasts, job, eligible, closed=unknown)
+            if chosen is not None:
+                self.decisions.giving_way.add(job.id)
         if chosen is not None:
             nodes = {share.node for share in chosen}
             first = next(keeper for keeper in self._keepers if keeper.nodes & nodes)
-            self.backfilled[job.id] = first.name
+            self.decisions.backfilled[job.id] = first.name
         return chosen
 
     def _leaving_after(
         self,
-        time: timedelta | None,
+        time: timedelta,
         job: QueuedJob,
+        eligible: Sequence[NodeGroup],
         *,
-        groups: Sequence[Sequence[Offer]],
-        units: Sequence[int],
+        closed: Set[str] = frozenset(),
     ) -> tuple[NodeAllocation, ...] | None:
         """Return an allocation on nodes that no job ahead needs before this job has left, or None.
 
         Each round assumes that an attempt with an order to leave ends within `LEAVES_WITHIN` from
         the time of the round. If the time to leave did not count, a series of short attempts would
         delay the start of a job ahead forever.
+
+        Args:
+            time: run time of the job.
+            job: the job.
+            eligible: the groups of nodes that the job may span.
+            closed: names of further nodes on which the job must not start.
         """
-        left_at = self._after(None if time is None else time + job.leaves_within)
+        left_at = self._after(time + job.leaves_within)
         if left_at is None:
             return None
-        needed = needed_before(left_at, self._keepers)
-        spanned = [sorted(group, key=BY_FREE) for group in without(groups, needed)]
-        return choose(job.demand, spanned, units=units)
+        closed = closed | needed_before(left_at, self._keepers)
+        return choose(job.demand, [group.without(closed).by_free() for group in eligible])
 
-    def _preempt(self, job: QueuedJob, pairs: Sequence[tuple[Sequence[Offer], int]]) -> None:
+    def _preempt(self, job: QueuedJob, able: Sequence[NodeGroup]) -> None:
         """Choose attempts to preempt for a job, on nodes that no job ahead keeps."""
         if self._now is None or self._preempt_after is None:
             return
         found = victims(
-            without((group for group, _ in pairs), self._kept_for.keys()),
-            units=[unit for _, unit in pairs],
-            holdings=self._holdings,
+            [group.without(self._kept_for) for group in able],
+            holdings=self.holdings,
             offers=self._by_name,
             job=job,
             now=self._now,
@@ -330,51 +312,34 @@ class Turns:
         )
         if not found:
             return
-        self.victims[job.id] = found
+        self.decisions.victims[job.id] = found
         leaving, ends_at = {holding.attempt_id for holding in found}, self._now + LEAVES_WITHIN
-        self._holdings = [
+        self.holdings = [
             replace(holding, ends_at=ends_at, ends_by=ends_at)
             if holding.attempt_id in leaving
             else holding
-            for holding in self._holdings
+            for holding in self.holdings
         ]
 
-    def _keep(
-        self, job: QueuedJob, eligible: Sequence[Sequence[Offer]], units: Sequence[int]
-    ) -> None:
-        pairs = [
-            (group, unit)
-            for group, unit in zip(eligible, units, strict=True)
-            if could_hold(job.demand, group, unit=unit)
-        ]
-        if not pairs:
+    def _keep(self, job: QueuedJob, eligible: Sequence[NodeGroup]) -> None:
+        able = [group for group in eligible if could_hold(job.demand, group)]
+        if not able:
             return
-        self._preempt(job, pairs)
+        self._preempt(job, able)
         keeper = Keeper(
             job.name,
             job.demand,
-            groups=[group for group, _ in pairs],
-            units=[unit for _, unit in pairs],
-            holdings=tuple(self._holdings),
+            groups=able,
+            holdings=tuple(self.holdings),
             offers=self._by_name,
             ahead=tuple(self._keepers),
         )
         self._keepers.append(keeper)
-        self.keeping.add(job.demand)
+        self.decisions.keeping.add(job.demand)
         self._quotas.keep(job.project, job.demand)
         for node in keeper.nodes:
             self._kept_for.setdefault(node, job.name)
         self._open.clear()
-
-
-def _usable(spans: Sequence[_Span], nodes: Sequence[list[Offer]]) -> list[list[Offer]]:
-    """Return the nodes of each span, without parts of GPUs if the demand cannot use them."""
-    return [
-        [offer.without_partitions() if offer.partitions else offer for offer in offers]
-        if span.divided
-        else offers
-        for span, offers in zip(spans, nodes, strict=True)
-    ]
 
 
 def _take(offer: Offer, name: str, slots: Collection[int]) -> Offer:

@@ -116,6 +116,8 @@ class Offer:
 
     def without_partitions(self) -> Offer:
         """Return the offer without parts of GPUs, for a demand of several slots."""
+        if not self.partitions:
+            return self
         return replace(
             self,
             slots=self.slots - len(self.partitions),
@@ -181,11 +183,8 @@ class Holding:
 
     def overtook(self, queued_at: datetime | None) -> bool:
         """Return whether the attempt overtook, on an estimate, a job queued at `queued_at`."""
-        return (
-            self.overtook_at is not None
-            and queued_at is not None
-            and (queued_at <= self.overtook_at)
-        )
+        at = self.overtook_at
+        return at is not None and queued_at is not None and queued_at <= at
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return the number of slots that a demand could use after the attempt's end, by node.
@@ -195,14 +194,12 @@ class Holding:
             offers: the nodes by name, including parts of GPUs. A node may offer fewer slots now
                 than at the placement of the attempt.
         """
-        whole = demand.world_size > 1
         found = {}
         for node, slots in self.shares.items():
-            offer = offers.get(node)
-            if offer is None:
+            if (offer := offers.get(node)) is None:
                 continue
             usable = offer.indices.intersection(slots)
-            if whole and offer.partitions:
+            if demand.world_size > 1 and offer.partitions:
                 usable = usable.difference(offer.partitions)
             if usable:
                 found[node] = len(usable)
@@ -238,10 +235,10 @@ class QueuedJob:
 
     def lasts_with(self, offer: Offer) -> timedelta | None:
         """Return the expected duration on a node, or None if it is unknown."""
-        is_known = self.lasts_on in {None, offer.device} and (
-            self.lasts_on_name in {None, offer.device_name}
+        same_device = self.lasts_on in {None, offer.device}
+        return (
+            self.lasts if same_device and self.lasts_on_name in {None, offer.device_name} else None
         )
-        return self.lasts if is_known else None
 
     def ends_with(self, offer: Offer) -> timedelta | None:
         """Return the expected time until an attempt on a node leaves, or None if it is unknown.

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from server.cluster.placement.demand import Demand, Offer
 from server.cluster.placement.open_nodes import BY_FREE
 from trainyard.protocol.attempt import NodeAllocation
 
 
+class NodeGroup(NamedTuple):
+    """Set of nodes that one attempt may span."""
+
+    offers: Sequence[Offer]
+    unit: int
+    """Unit of the demand on these nodes: the slots of every share are a multiple of the unit."""
+
+    def by_free(self) -> Self:
+        """Return the group with its nodes sorted by `BY_FREE`."""
+        return self._replace(offers=sorted(self.offers, key=BY_FREE))
+
+    def without(self, nodes: Container[str]) -> Self:
+        """Return the group without some nodes, given by name."""
+        return self._replace(offers=[offer for offer in self.offers if offer.node not in nodes])
+
+
 class NodeShare(NamedTuple):
     """Part of a demand on one node."""
 
     offer: Offer
-    """The node."""
     slots: int
-    """Number of slots on the node."""
 
 
 def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
@@ -28,8 +42,8 @@ def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
 
 def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, ...] | None:
     """Return the allocation of a demand that waits alone; None if it cannot start now."""
-    spanned = [sorted(group, key=BY_FREE) for group in groups(demand, offers)]
-    return choose(demand, spanned, units=[unit_on(demand, group) for group in spanned])
+    spanned = [NodeGroup(group, unit_on(demand, group)) for group in groups(demand, offers)]
+    return choose(demand, [group.by_free() for group in spanned])
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
@@ -65,8 +79,7 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
         eligible = [offer for offer in eligible if offer.device == "cuda"]
     # After the choice of GPUs, so that the demand waits if all GPUs are divided.
     if demand.world_size > 1:
-        whole = (o.without_partitions() if o.partitions else o for o in eligible)
-        eligible = [offer for offer in whole if offer.slots > 0]
+        eligible = [o for offer in eligible if (o := offer.without_partitions()).slots > 0]
     groups: dict[tuple[str, ...], list[Offer]] = {}
     for offer in eligible:
         key = (offer.device, offer.fabric, *[offer.roots[root] for root in demand.roots])
@@ -81,18 +94,16 @@ def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
     with a fixed number of nodes has equal shares anyway, so its unit is 1.
     """
     units = demand.units if demand.nodes is None else ()
-    return next((unit for unit in units if could_hold(demand, group, unit=unit)), 1)
+    return next((unit for unit in units if could_hold(demand, NodeGroup(group, unit))), 1)
 
 
-def could_hold(demand: Demand, group: Sequence[Offer], *, unit: int) -> bool:
+def could_hold(demand: Demand, group: NodeGroup) -> bool:
     """Return whether the nodes could hold a demand if their slots were free."""
-    by_slots = sorted(group, key=lambda offer: (offer.slots, offer.node))
-    return _spread(demand, by_slots, unit=unit, free=lambda offer: offer.slots) is not None
+    by_slots = sorted(group.offers, key=lambda offer: (offer.slots, offer.node))
+    return _spread(demand, by_slots, unit=group.unit, free=lambda offer: offer.slots) is not None
 
 
-def choose(
-    demand: Demand, groups: Sequence[Sequence[Offer]], *, units: Sequence[int]
-) -> tuple[NodeAllocation, ...] | None:
+def choose(demand: Demand, groups: Sequence[NodeGroup]) -> tuple[NodeAllocation, ...] | None:
     """Return the allocation of a demand on the fewest nodes, or None if it does not fit.
 
     Among allocations on equally few nodes, the allocation in the fewest blocks is best, then in the
@@ -101,13 +112,8 @@ def choose(
     Args:
         demand: the demand, of one slot or more.
         groups: sets of nodes that one attempt may span, each sorted by `BY_FREE`.
-        units: the unit of each group; every share in a group is a multiple of it.
     """
-    fitting = [
-        shares
-        for group, unit in zip(groups, units, strict=True)
-        for shares in _spreads(demand, group, unit=unit)
-    ]
+    fitting = [shares for group in groups for shares in _spreads(demand, group)]
     if not fitting:
         return None
     best = min(fitting, key=_cost)
@@ -117,21 +123,8 @@ def choose(
     )
 
 
-def fits_with(
-    demand: Demand,
-    groups: Sequence[Sequence[Offer]],
-    *,
-    units: Sequence[int],
-    freed: Mapping[str, int],
-) -> bool:
-    """Return whether a demand fits on the free slots and on further slots of some nodes.
-
-    Args:
-        demand: the demand, of one slot or more.
-        groups: sets of nodes that one attempt may span.
-        units: the unit of each group; every share in a group is a multiple of it.
-        freed: number of further slots, by node.
-    """
+def fits_with(demand: Demand, groups: Sequence[NodeGroup], *, freed: Mapping[str, int]) -> bool:
+    """Return whether a demand fits on the free slots and the `freed` slots of the nodes."""
 
     def free(offer: Offer) -> int:
         return len(offer.free) + freed.get(offer.node, 0)
@@ -143,34 +136,30 @@ def fits_with(
         return [group[index] for index in sorted(range(len(group)), key=room.__getitem__)]
 
     return any(
-        _spread(demand, by_free(group), unit=unit, free=free)
-        for group, unit in zip(groups, units, strict=True)
+        _spread(demand, by_free(group.offers), unit=group.unit, free=free) for group in groups
     )
 
 
-def _spreads(demand: Demand, group: Sequence[Offer], *, unit: int) -> Iterator[list[NodeShare]]:
-    """Yield the shares on a set of nodes.
-
-    If these shares span several places, also yield the shares within each place.
-    """
+def _spreads(demand: Demand, group: NodeGroup) -> Iterator[list[NodeShare]]:
+    """Yield the shares on a set of nodes; if they span several places, also those in each place."""
 
     def free(offer: Offer) -> int:
         return len(offer.free)
 
-    shares = _spread(demand, group, unit=unit, free=free)
+    shares = _spread(demand, group.offers, unit=group.unit, free=free)
     if shares is None:
         return
     yield shares
     if len(shares) == 1 or _cost(shares)[1:3] == (1, 1):
         return
     places: dict[tuple[str, ...], list[Offer]] = {}
-    for offer in group:
+    for offer in group.offers:
         if offer.free:
             places.setdefault(offer.place, []).append(offer)
             places.setdefault(offer.place[:1], []).append(offer)
     for place in places.values():
         if sum(map(free, place)) >= demand.slots:
-            within = _spread(demand, place, unit=unit, free=free)
+            within = _spread(demand, place, unit=group.unit, free=free)
             if within is not None:
                 yield within
 

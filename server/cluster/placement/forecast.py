@@ -78,16 +78,16 @@ def forecast(
         # together.
         limits = quotas if rounds == 0 else None
         turns = Turns(free, holdings=held, now=moment, quotas=limits, on_estimates=on_estimates)
+        made = turns.decisions
         for _ in turns.take(left):
             pass
         if rounds == 0:
-            waiting = turns.waiting
-            over_quota = {job_id: waiting[job_id] for job_id in turns.over_quota}
-        starts |= dict.fromkeys(turns.placed, moment)
-        backfilled |= turns.backfilled
-        free, held = turns.offers, turns.holdings
-        decided = {*turns.placed, *over_quota}
-        left = [job for job in left if job.id not in decided]
+            waiting = made.waiting
+            over_quota = {job_id: waiting[job_id] for job_id in made.over_quota}
+        starts |= dict.fromkeys(made.placed, moment)
+        backfilled |= made.backfilled
+        free, held = list(turns.left.values()), turns.holdings
+        left = [job for job in left if job.id not in made.placed.keys() | over_quota]
         ends = [holding.ends_at for holding in held if holding.ends_at is not None]
         if not ends:
             break

@@ -11,7 +11,7 @@ from itertools import combinations
 from math import comb
 
 from server.cluster.placement.demand import LEAVES_WITHIN, Holding, Offer, QueuedJob
-from server.cluster.placement.fit import fits_with
+from server.cluster.placement.fit import NodeGroup, fits_with
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 MAX_SETS = 20_000
@@ -43,10 +43,9 @@ class _Candidate:
 
 
 def victims(
-    groups: Sequence[Sequence[Offer]],
+    groups: Sequence[NodeGroup],
     *,
     job: QueuedJob,
-    units: Sequence[int],
     holdings: Iterable[Holding],
     offers: Mapping[str, Offer],
     now: datetime,
@@ -66,14 +65,13 @@ def victims(
         groups: sets of nodes that the job may span, without nodes that jobs ahead keep.
         job: the waiting job. Attempts that overtook it on an estimate alone, and are behind it in
             the queue's order, leave first; then attempts of lower priority.
-        units: the unit of each group; every share in a group is a multiple of it.
         holdings: the holdings of attempts.
         offers: all nodes by name.
         now: the current time.
         running_since: an attempt of lower priority may leave only if its first step was at or
             before this time.
     """
-    demand, nodes = job.demand, {offer.node for group in groups for offer in group}
+    demand, nodes = job.demand, {offer.node for group in groups for offer in group.offers}
     freed: Counter[str] = Counter()
     candidates: list[_Candidate] = []
     for holding in holdings:
@@ -103,11 +101,11 @@ def victims(
         more = freed.copy()
         for candidate in chosen:
             more.update(candidate.usable)
-        return fits_with(demand, groups, units=units, freed=more)
+        return fits_with(demand, groups, freed=more)
 
     if not candidates or fits(()) or not fits(candidates):
         return ()
-    free = sum(len(offer.free) for group in groups for offer in group) + freed.total()
+    free = sum(len(offer.free) for group in groups for offer in group.offers) + freed.total()
     found = _fewest(candidates, fits, missing=demand.slots - free)
     return [candidate.holding for candidate in found]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,19 +52,13 @@ class Quotas:
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas = quotas
-        self._held = {project: quota.held for project, quota in quotas.items()}
-        self._kept: dict[str, int] = {}
+        self._held = Counter({project: quota.held for project, quota in quotas.items()})
+        self._kept: Counter[str] = Counter()
         # project -> name of the first job that waits for the project's quota
         self._first: dict[str, str] = {}
 
     def refusal(self, project: str, name: str, demand: Demand) -> str | None:
-        """Return why a job may not start within the quotas of its project, or None if it may.
-
-        Args:
-            project: name of the job's project.
-            name: name of the job.
-            demand: the demand of the job.
-        """
+        """Return why a job may not start within the quotas of its project, or None if it may."""
         if self.allows(project, demand):
             return None
         quota, needs = self._quotas[project], demand.slots
@@ -73,7 +68,7 @@ class Quotas:
         assert most is not None, "a quota without a limit refuses nothing"
         if needs > most:
             return f"needs {needs}, and project {project} may hold {most} slots"
-        held, kept = self._held[project], self._kept.get(project, 0)
+        held, kept = self._held[project], self._kept[project]
         holds = f"project {project} holds {held} of its {most} slots"
         if kept:
             holds += f", {kept} more are for its jobs ahead"
@@ -84,20 +79,16 @@ class Quotas:
 
     def allows(self, project: str, demand: Demand) -> bool:
         """Return whether a job may start within its project's quotas; change nothing."""
-        quota = self._quotas.get(project)
-        if quota is None or (quota.used_up is None and quota.max_slots is None):
-            return True
-        if quota.used_up is not None or quota.max_slots is None or project in self._first:
-            return False
-        counted = self._held[project] + self._kept.get(project, 0)
-        return counted + demand.slots <= quota.max_slots
+        quota = self._quotas.get(project, Quota())
+        if quota.used_up is not None or quota.max_slots is None:
+            return quota.used_up is None
+        counted = self._held[project] + self._kept[project]
+        return project not in self._first and counted + demand.slots <= quota.max_slots
 
     def hold(self, project: str, demand: Demand) -> None:
         """Count the slots of a job that starts."""
-        if project in self._held:
-            self._held[project] += demand.slots
+        self._held[project] += demand.slots
 
     def keep(self, project: str, demand: Demand) -> None:
         """Count the slots for which a job waits."""
-        if project in self._held:
-            self._kept[project] = self._kept.get(project, 0) + demand.slots
+        self._kept[project] += demand.slots

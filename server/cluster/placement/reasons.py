@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from server.cluster.placement.demand import Demand, Offer
-from server.cluster.placement.fit import could_hold, eligible_for, has_labels
+from server.cluster.placement.fit import NodeGroup, could_hold, eligible_for, has_labels
 from trainyard.base.labels import in_words
 
 NO_NODE = "no node is online that takes new work"
@@ -15,10 +15,9 @@ SIZES_NAMED = 8
 
 def why_job_waits(
     demand: Demand,
-    groups: Sequence[Sequence[Offer]],
+    groups: Sequence[NodeGroup],
     kept_for: Mapping[str, str],
     *,
-    units: Sequence[int],
     offers: Sequence[Offer],
 ) -> str:
     """Return the reason why a demand waits, such as `needs 4 slots, 2 free, 2 held by llama-7`."""
@@ -26,9 +25,8 @@ def why_job_waits(
         return NO_NODE
     if not groups:
         return f"{_needs(demand)}; no node that is online {_missing(demand, offers)}"
-    pairs = list(zip(groups, units, strict=True))
-    enough = [(group, unit) for group, unit in pairs if could_hold(demand, group, unit=unit)]
-    group, unit = max(enough or pairs, key=lambda pair: sum(len(o.free) for o in pair[0]))
+    enough = [group for group in groups if could_hold(demand, group)]
+    group, unit = max(enough or groups, key=lambda each: sum(len(o.free) for o in each.offers))
     if not enough:  # the unit is 1 then, so it is not named
         slots = [offer.slots for offer in group]
         online = f"{_needs(demand)}, {sum(slots)} are online{_by_node(slots)}"

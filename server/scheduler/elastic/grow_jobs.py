@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Table, Text, or_, select, type_coerce
 
 from server.cluster.nodes.capacity import read_offers
 from server.cluster.placement.demand import Demand, Offer
-from server.cluster.placement.fit import could_hold, fits, groups, unit_on
+from server.cluster.placement.fit import NodeGroup, could_hold, fits, groups, unit_on
 from server.cluster.placement.quotas import Quota
 from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
@@ -265,7 +265,7 @@ def room_among(
         return frozenset(
             offer.node
             for group in groups(demand, offers)
-            if could_hold(demand, group, unit=unit_on(demand, group))
+            if could_hold(demand, NodeGroup(group, unit_on(demand, group)))
             for offer in group
         )
 

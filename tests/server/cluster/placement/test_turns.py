@@ -41,7 +41,7 @@ def test_the_turns_end_behind_the_last_job_of_a_cut_group() -> None:
     queue = [job("a", 1), job("b", 1), job("c", 2)]
     turns = Turns([offer("n", 8)])
     taken = [each.id for each in turns.take(queue, cut={"b"})]
-    assert (taken, set(turns.placed)) == (["a", "b"], {"a", "b"})
+    assert (taken, set(turns.decisions.placed)) == (["a", "b"], {"a", "b"})
 
 
 def test_a_cut_ends_no_turn_of_a_job_ahead_of_those_that_are_left_out() -> None:
