@@ -67,13 +67,6 @@ def held_slots(connection: Connection) -> Mapping[str, int]:
     return {project: int(slots) for project, slots in connection.execute(_HELD_SLOTS).all()}
 
 
-def waiting_jobs(connection: Connection) -> Mapping[str, int]:
-    """Return the number of queued jobs by project; projects without queued jobs are omitted."""
-    queued = jobs.c.state == JobState.QUEUED
-    query = select(jobs.c.project, func.count()).where(queued).group_by(jobs.c.project)
-    return dict(connection.execute(query).all())
-
-
 def list_projects(
     context: Context, *, after: str | None = None, limit: int = 100
 ) -> list[ProjectView]:
@@ -97,14 +90,12 @@ def read_project(context: Context, name: str) -> ProjectView:
 
 def views(context: Context, connection: Connection, rows: Sequence[Project]) -> list[ProjectView]:
     """Return the views of projects."""
-    held, waiting = held_slots(connection), waiting_jobs(connection)
-    used = read_usage(connection, context.now(), of=[row.name for row in rows])
-    weights = select(projects.c.name, projects.c.weight)
-    active = {
-        name: weight
-        for name, weight in connection.execute(weights)
-        if name in held or name in waiting
-    }
+    held = held_slots(connection)
+    queued = select(jobs.c.project, func.count()).where(jobs.c.state == JobState.QUEUED)
+    waiting: dict[str, int] = dict(connection.execute(queued.group_by(jobs.c.project)).all())
+    used = read_usage(connection, context.now(), [row.name for row in rows])
+    weights = connection.execute(select(projects.c.name, projects.c.weight))
+    active = {name: weight for name, weight in weights if name in held or name in waiting}
     all_held, all_weights = sum(held.values()), sum(active.values())
     return [
         ProjectView(

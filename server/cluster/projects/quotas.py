@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection
@@ -24,36 +24,20 @@ def read_quotas(
         now: the current time.
         usage: reads the slot-hours that projects have used.
     """
-    rows = _limited(connection)
+    rows = Project.all(connection, Project.select().where(HAS_QUOTA))
     if not rows:
         return {}
-    held, used_up = held_slots(connection), _used_up(connection, now, rows=rows, usage=usage)
-    return {
-        row.name: Quota(held.get(row.name, 0), row.max_slots, used_up.get(row.name)) for row in rows
-    }
-
-
-def read_used_up(connection: Connection, now: datetime, *, usage: ReadUsage) -> Mapping[str, str]:
-    """Return the projects without slot-hours left in this month, each with the reason as text."""
-    return _used_up(connection, now, rows=_limited(connection), usage=usage)
-
-
-def _limited(connection: Connection) -> Sequence[Project]:
-    return Project.all(connection, Project.select().where(HAS_QUOTA))
-
-
-def _used_up(
-    connection: Connection, now: datetime, *, rows: Sequence[Project], usage: ReadUsage
-) -> dict[str, str]:
     hours = {
         row.name: row.slot_hours_per_month for row in rows if row.slot_hours_per_month is not None
     }
-    if not hours:
-        return {}
-    used = usage(connection, now, of=hours.keys())
+    used = usage(connection, now, hours.keys()) if hours else {}
     month = now.astimezone(UTC).strftime("%B")
-    return {
+    used_up = {
         name: f"project {name} has used its {most:,.10g} slot-hours of {month}"
         for name, most in hours.items()
         if used.get(name, 0.0) >= most
+    }
+    held = held_slots(connection)
+    return {
+        row.name: Quota(held.get(row.name, 0), row.max_slots, used_up.get(row.name)) for row in rows
     }

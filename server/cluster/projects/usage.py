@@ -6,10 +6,9 @@ A share uses its slots from the placement of its attempt to the end of the share
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from sqlalchemy import Connection, insert, select
 
@@ -20,6 +19,8 @@ from server.core.database.slot_tables import HOLDS_SLOTS, holdings
 from server.core.database.tables import attempt_nodes, attempts, jobs
 from server.core.database.upsert import insert_or_add
 
+ReadUsage = Callable[[Connection, datetime, Collection[str]], Mapping[str, float]]
+"""Function that returns the slot-hours of this month for some projects, such as `read_usage`."""
 SECONDS_PER_HOUR = 3600
 USAGE_KEPT = timedelta(seconds=5)
 """Time for which the scheduler reuses computed slot-hours, because each computation reads all live
@@ -45,15 +46,6 @@ class EndedShare:
     """End of the share; never before `since`."""
     spare: bool = False
     """Whether the share was on a spare node, and so had no ranks."""
-
-
-class ReadUsage(Protocol):
-    """Function that returns the slot-hours of projects in this month."""
-
-    def __call__(
-        self, connection: Connection, now: datetime, *, of: Collection[str]
-    ) -> Mapping[str, float]:
-        """Return slot-hours by project; projects that have used none may be omitted."""
 
 
 def month_of(time: datetime) -> str:
@@ -98,28 +90,22 @@ def settle_share(context: Context, connection: Connection, share: EndedShare) ->
 
 
 def read_usage(
-    connection: Connection, now: datetime, *, of: Collection[str] | None = None
+    connection: Connection, now: datetime, names: Collection[str]
 ) -> Mapping[str, float]:
-    """Return the slot-hours of this month by project, including live shares.
+    """Return the slot-hours of this month for the named projects, including live shares.
 
-    Args:
-        connection: a transaction.
-        now: the current time.
-        of: names of the projects; None for all projects.
+    Projects that have used none are omitted.
     """
-    month = month_of(now)
-    settled = select(project_usage.c.project, project_usage.c.slot_seconds).where(
-        project_usage.c.month == month
+    month, of_month = month_of(now), project_usage.c
+    settled = select(of_month.project, of_month.slot_seconds).where(
+        of_month.month == month, of_month.project.in_(names)
     )
     live = (
         select(jobs.c.project, HELD_SINCE, attempt_nodes.c.slots)
         .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
         .join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(HOLDS_SLOTS)
+        .where(HOLDS_SLOTS, jobs.c.project.in_(names))
     )
-    if of is not None:
-        settled = settled.where(project_usage.c.project.in_(of))
-        live = live.where(jobs.c.project.in_(of))
     used: defaultdict[str, float] = defaultdict(float)
     for project, slot_seconds in connection.execute(settled):
         used[project] += slot_seconds
@@ -137,17 +123,11 @@ class RecentUsage:
         self._used: Mapping[str, float] = {}
 
     def read(
-        self, connection: Connection, now: datetime, *, of: Collection[str]
+        self, connection: Connection, now: datetime, names: Collection[str]
     ) -> Mapping[str, float]:
-        """Return the slot-hours of this month by project.
-
-        Args:
-            connection: a transaction.
-            now: the current time.
-            of: names of the projects.
-        """
-        key = month_of(now), frozenset(of)
+        """Return the slot-hours of this month for the named projects."""
+        key = month_of(now), frozenset(names)
         if key != self._key or not timedelta() <= now - self._read_at < USAGE_KEPT:
-            self._used = read_usage(connection, now, of=of)
+            self._used = read_usage(connection, now, names)
             self._key, self._read_at = key, now
         return self._used

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import or_, select
 
-from server.cluster.projects.quotas import read_used_up
+from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
 from server.core.context import Context
 from server.core.database.held import HAS_RANKS
@@ -80,7 +80,8 @@ def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = re
         The number of attempts that were ordered to leave.
     """
     with context.database.read() as connection:
-        used_up = read_used_up(connection, context.now(), usage=usage)
+        quotas = read_quotas(connection, context.now(), usage=usage)
+        used_up = {name: quota.used_up for name, quota in quotas.items() if quota.used_up}
         if not used_up:
             return 0
         rows = connection.execute(

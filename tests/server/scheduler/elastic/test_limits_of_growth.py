@@ -232,7 +232,7 @@ def test_growth_uses_the_sums_of_slot_hours_that_a_round_has_read(
     harness.add_node("c", slots=2)
     pass_time(harness, 600)
     used = {vision: 1e6}
-    grower = ElasticGrower(context, lambda connection, now, *, of: used)
+    grower = ElasticGrower(context, lambda connection, now, names: used)
     repeated = Repeated(harness.clock, grower.run)
     assert repeated.run() == 0
     used = {vision: 0.0}

@@ -281,7 +281,7 @@ def test_quotas_and_slot_hours_count_spare_slots(harness: Harness, context: Cont
     harness.clock.advance(3600)
     with context.database.read() as connection:
         assert held_slots(connection) == {"default": 6}
-        assert read_usage(connection, context.now()) == {"default": 6.0}
+        assert read_usage(connection, context.now(), ["default"]) == {"default": 6.0}
 
 
 def test_slot_time_on_a_spare_node_is_a_category_and_sums_exactly(
