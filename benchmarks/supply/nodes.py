@@ -16,8 +16,7 @@ from provisioner.engine_calls import EngineCalls
 from provisioner.request_folders import RequestFolders
 from provisioner.settings import SourceConfig
 from server.api.auth.service import authenticate_pilot, authenticate_token, create_token
-from server.cluster.supply.claim import claim_request
-from server.cluster.supply.enroll import register_source
+from server.cluster.supply.enroll import claim_request, register_source
 from server.cluster.supply.joining import register_pilot
 from server.cluster.supply.report import store_report
 from server.core.context import Context

@@ -20,7 +20,6 @@ import server.cluster.inbox.endpoints
 import server.cluster.nodes.endpoints
 import server.cluster.projects.endpoints
 import server.cluster.supply.endpoints
-import server.cluster.supply.provisioners
 import server.jobs.checkpoints.endpoints
 import server.jobs.facts.endpoints
 import server.jobs.jobs.endpoints
@@ -71,7 +70,7 @@ MAX_LOGIN_BYTES = 4 * 1024
 ROUTERS: tuple[APIRouter, ...] = (
     server.app.worker_endpoints.router,
     server.cluster.inbox.endpoints.router,
-    server.cluster.supply.provisioners.router,
+    server.cluster.supply.endpoints.provisioner_router,
     server.jobs.jobs.endpoints.router,
     server.jobs.shells.endpoints.worker_router,
     server.jobs.shells.endpoints.router,

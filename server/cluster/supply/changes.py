@@ -73,10 +73,11 @@ def store_requests(
     """Store new requests for nodes from a locked source, and return the ids of the requests."""
     if not new:
         return []
-    now, ids = context.now(), [context.new_id() for _ in new]
-    rows = [
-        {
-            "id": request_id,
+    rows: list[dict[str, Any]] = []
+    asked: list[NewEvent] = []
+    for each in new:
+        row = {
+            "id": context.new_id(),
             "source": source.name,
             "purpose": each.purpose,
             "state": NodeRequestState.WANTED.value,
@@ -85,22 +86,15 @@ def store_requests(
             "shape": source.shape,
             "caused_by": each.caused_by,
             "by_person": each.by_person,
-            "created_at": now,
+            "created_at": context.now(),
         }
-        for request_id, each in zip(ids, new, strict=True)
-    ]
+        requested = NodesRequested(request_id=row["id"], source=source.name, nodes=each.nodes)
+        message = f"{_nodes(each.nodes)} of {source.name} requested for {each.caused_by}"
+        rows.append(row)
+        asked.append(NewEvent(requested, actor, Subject(), message))
     connection.execute(insert(node_requests), rows)
-    asked = [
-        NewEvent(
-            NodesRequested(request_id=request_id, source=source.name, nodes=each.nodes),
-            actor,
-            Subject(),
-            f"{_nodes(each.nodes)} of {source.name} requested for {each.caused_by}",
-        )
-        for request_id, each in zip(ids, new, strict=True)
-    ]
     append_events(context, connection, asked)
-    return ids
+    return [row["id"] for row in rows]
 
 
 def withdraw(

@@ -1,4 +1,4 @@
-"""`/sources`: sources of nodes, and their requests for nodes."""
+"""`/sources`: sources of nodes and their requests; `/provisioners`: the calls of provisioners."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from server.api.auth.dependencies import Admin, Person, person
+from server.api.auth.dependencies import Admin, Person, Source, SourceJoiner, person
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import RequestId, SourceName
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.cluster.supply import queries, service
+from server.cluster.supply.enroll import check_sender, claim_request, register_source
 from server.cluster.supply.gone_nodes import EndShares
-from trainyard.protocol.node_sources.messages import SOURCE_NAME
+from server.cluster.supply.report import store_report
+from trainyard.protocol.node_sources.messages import (
+    SOURCE_NAME,
+    RequestClaim,
+    RequestOrder,
+    SourceRegistration,
+    SourceRegistrationReply,
+    SourceReport,
+    SourceReportReply,
+)
 from trainyard.protocol.node_sources.views import (
     NodeRequestView,
     NodesRequest,
@@ -24,6 +34,8 @@ from trainyard.protocol.node_sources.views import (
 from trainyard.protocol.rest.common import Page
 
 router = APIRouter(prefix="/sources", tags=["sources"], dependencies=[person])
+provisioner_router = APIRouter(prefix="/provisioners", tags=["provisioners"])
+"""API for provisioners, which call the engines. It needs the token of a source."""
 
 OrderBody = Annotated[SourceOrder, Depends(JsonBody(SourceOrder, default=SourceOrder()))]
 NodesBody = Annotated[NodesRequest, Depends(JsonBody(NodesRequest, default=NodesRequest()))]
@@ -160,3 +172,48 @@ def end(
 def explain(context: ServerContext, _: Person, name: SourceName, request_id: RequestId) -> Response:
     """Queue the question for the engine; its response becomes part of the request's reason."""
     return reply(service.explain_request(context, name, request_id), status=202)
+
+
+# ---- calls of provisioners -----------------------------------------------------------------------
+
+
+@provisioner_router.post(
+    "/register", response_model=SourceRegistrationReply, summary="Registration of a source"
+)
+def register(
+    context: ServerContext,
+    principal: SourceJoiner,
+    body: Annotated[SourceRegistration, Depends(JsonBody(SourceRegistration))],
+) -> Response:
+    """Register a source with a join token, or register it again with its own token."""
+    return reply(register_source(context, body, principal=principal))
+
+
+@provisioner_router.post(
+    "/requests/{request_id}/claim",
+    response_model=RequestOrder,
+    summary="Claim of a request for nodes",
+)
+def claim(
+    context: ServerContext,
+    principal: Source,
+    request_id: RequestId,
+    body: Annotated[RequestClaim, Depends(JsonBody(RequestClaim))],
+) -> Response:
+    """Return the order for the engine; a repeat with the same secrets gets the same response."""
+    check_sender(principal, body.source, body.protocol)
+    return reply(claim_request(context, request_id, body))
+
+
+@provisioner_router.post(
+    "/report", response_model=SourceReportReply, summary="Report of an engine's jobs"
+)
+def report(
+    context: ServerContext,
+    principal: Source,
+    end_shares: SharesEnd,
+    body: Annotated[SourceReport, Depends(JsonBody(SourceReport))],
+) -> Response:
+    """Store the engine's description of its jobs; the response lists the jobs to cancel."""
+    check_sender(principal, body.source, body.protocol)
+    return reply(store_report(context, body, end_shares=end_shares))

@@ -32,13 +32,11 @@ def forget_worker(
         return
     now = context.now()
     is_one = nodes.c.name.in_(names)
-    online = connection.scalars(select(nodes.c.name).where(is_one, nodes.c.offline_since.is_(None)))
+    off = update(nodes).where(is_one, nodes.c.offline_since.is_(None)).values(offline_since=now)
     went = [
         NewEvent(NodeOffline(), SERVER, Subject(node=name), f"{name} is offline: {reason}")
-        for name in online.all()
+        for name in sorted(connection.scalars(off.returning(nodes.c.name)))
     ]
-    off = update(nodes).where(is_one, nodes.c.offline_since.is_(None))
-    connection.execute(off.values(offline_since=now))
     connection.execute(update(nodes).where(is_one).values(worker=None, notice=None))
     of_nodes = (tokens.c.node.in_(names)) & (tokens.c.kind == TokenKind.NODE)
     connection.execute(

@@ -85,16 +85,15 @@ def _source_views(
 ) -> list[SourceView]:
     now = context.now()
     uses = read_use(connection, [row.name for row in rows], now)
-    views = []
-    for row in rows:
-        use = uses[row.name]
-        computed = {
-            "online": row.is_online(now),
-            "paused": row.paused_at is not None,
-            "pending_requests": use.pending,
-            "nodes_asked": use.asked,
-            "nodes_running": use.running,
-            "node_hours_this_month": use.hours,
-        }
-        views.append(SourceView(**row.values_for(SourceView) | computed))
-    return views
+    return [
+        SourceView(
+            **row.values_for(SourceView),
+            online=row.is_online(now),
+            paused=row.paused_at is not None,
+            pending_requests=uses[row.name].pending,
+            nodes_asked=uses[row.name].asked,
+            nodes_running=uses[row.name].running,
+            node_hours_this_month=uses[row.name].hours,
+        )
+        for row in rows
+    ]

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import Connection, Float, Table, case, func, literal, select
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy import Connection, Table, case, extract, func, literal, select
 
 from server.cluster.supply.rows import IS_OPEN, NodeRequest
 from server.core.database.column_types import UtcDateTime
@@ -84,7 +81,7 @@ def read_use(connection: Connection, names: Collection[str], now: datetime) -> M
     for each in _Open.all(connection, opened):
         _add(found[each.source], each, month=month, now=now)
     began = case((row.started_at > month, row.started_at), else_=literal(month, UtcDateTime()))
-    seconds = row.nodes * (_Seconds(row.ended_at) - _Seconds(began))
+    seconds = row.nodes * (extract("epoch", row.ended_at) - extract("epoch", began))
     ended = (
         select(row.source, func.sum(seconds))
         .where(row.source.in_(names), row.ended_at > month, row.ended_at > row.started_at)
@@ -94,23 +91,6 @@ def read_use(connection: Connection, names: Collection[str], now: datetime) -> M
         found[source].hours += float(spent) / HOUR
         found[source].committed += float(spent) / HOUR
     return found
-
-
-class _Seconds(FunctionElement[float]):
-    """A time in seconds; the epoch depends on the database, so only differences have a meaning."""
-
-    type = Float()
-    inherit_cache = True
-
-
-@compiles(_Seconds)
-def _of_postgresql(element: _Seconds, compiler: SQLCompiler, **more: Any) -> str:
-    return f"EXTRACT(EPOCH FROM {compiler.process(element.clauses, **more)})"
-
-
-@compiles(_Seconds, "sqlite")
-def _of_sqlite(element: _Seconds, compiler: SQLCompiler, **more: Any) -> str:
-    return f"(86400.0 * julianday({compiler.process(element.clauses, **more)}))"
 
 
 def _add(use: Use, row: _Open, *, month: datetime, now: datetime) -> None:

@@ -15,8 +15,7 @@ from server.api.auth.service import (
     create_token,
 )
 from server.cluster.supply.changes import NewRequest, store_requests, withdraw
-from server.cluster.supply.claim import claim_request
-from server.cluster.supply.enroll import register_source
+from server.cluster.supply.enroll import claim_request, register_source
 from server.cluster.supply.joining import register_pilot
 from server.cluster.supply.report import store_report
 from server.cluster.supply.rows import (

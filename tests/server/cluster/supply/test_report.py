@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from sqlalchemy import Engine, event
 
 from server.cluster.nodes.queries import list_nodes
-from server.cluster.supply.claim import claim_request
+from server.cluster.supply.enroll import claim_request
 from server.cluster.supply.service import explain_request
 from server.core.context import Context
 from server.core.errors import NotFoundError
