@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from sqlalchemy import BindParameter, bindparam, literal, select, union_all
 from starlette.concurrency import run_in_threadpool
@@ -34,15 +35,14 @@ and plan long lists slowly.
 """
 NOTHING = MessagesReply()
 
-_ATTEMPT, _OPERATION = "attempt", "operation"
 _AWAITED: BindParameter[Sequence[str]] = bindparam("awaited", expanding=True)
 _LEVELS = union_all(
     select(
-        literal(_ATTEMPT).label("kind"),
+        literal("attempts").label("kind"),
         attempt_nodes.c.node.label("node"),
         attempt_nodes.c.attempt_id.label("id"),
     ).where(attempt_nodes.c.node.in_(_AWAITED), attempt_nodes.c.state == AttemptNodeState.PLACED),
-    select(literal(_OPERATION), operations.c.node, operations.c.id).where(
+    select(literal("operations"), operations.c.node, operations.c.id).where(
         operations.c.node.in_(_AWAITED), operations.c.state == OperationState.QUEUED
     ),
 )
@@ -60,15 +60,11 @@ def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, Mess
             for names in batches([*nodes], READ_AT_ONCE)
             for row in connection.execute(_LEVELS, {"awaited": names}).all()
         ]
-    ids: defaultdict[str, dict[str, list[str]]] = defaultdict(
-        lambda: {_ATTEMPT: [], _OPERATION: []}
-    )
+    ids: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         ids[row.node][row.kind].append(row.id)
     return {
-        node: MessagesReply(
-            attempts=tuple(sorted(of_node[_ATTEMPT])), operations=tuple(sorted(of_node[_OPERATION]))
-        )
+        node: MessagesReply(**{kind: tuple(sorted(found)) for kind, found in of_node.items()})
         for node, of_node in ids.items()
     }
 
@@ -115,12 +111,13 @@ class Inboxes:
             former.end()
         elif len(self._polls) >= self._most:
             raise UnavailableError(f"{self._most} nodes wait for messages; try again soon")
-        poll = self._polls[node] = _Poll(known)
+        answer: asyncio.Future[MessagesReply] = asyncio.get_running_loop().create_future()
+        poll = self._polls[node] = _Poll(frozenset(known), answer)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_while_awaited())
         try:
             async with asyncio.timeout(wait_seconds):
-                return await poll.answer
+                return await answer
         except TimeoutError:
             return NOTHING
         finally:
@@ -149,31 +146,26 @@ class Inboxes:
                 logger.exception("the messages of nodes could not be read")
                 found, pause = {}, AWAY_SECONDS
             for node, reply in found.items():
-                if (poll := self._polls.get(node)) is not None:
-                    poll.offer(reply)
+                poll = self._polls.get(node)
+                if poll is not None and (new := _without(reply, poll.known)) != NOTHING:
+                    poll.end(new)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._closed.wait()
 
 
+@dataclass(frozen=True)
 class _Poll:
     """The waiting poll of one node."""
 
-    def __init__(self, known: Collection[str]) -> None:
-        self._known = frozenset(known)
-        self.answer: asyncio.Future[MessagesReply] = asyncio.get_running_loop().create_future()
-        """Future of the poll's reply."""
+    known: frozenset[str]
+    """Ids that the node knows already."""
+    answer: asyncio.Future[MessagesReply]
 
-    def offer(self, reply: MessagesReply) -> None:
-        """End the poll with the ids that the node does not know, if there are any."""
-        unknown = _without(reply, self._known)
-        if unknown != NOTHING and not self.answer.done():
-            self.answer.set_result(unknown)
-
-    def end(self) -> None:
-        """End the poll with an empty reply."""
+    def end(self, reply: MessagesReply = NOTHING) -> None:
+        """End the poll with a reply, unless it has ended."""
         if not self.answer.done():
-            self.answer.set_result(NOTHING)
+            self.answer.set_result(reply)
 
 
 def _without(reply: MessagesReply, known: Collection[str]) -> MessagesReply:
