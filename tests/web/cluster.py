@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-from server.cluster.nodes.drain import set_drain
-from server.cluster.nodes.labeling import set_labels
+from server.cluster.nodes.changes import set_drain, set_labels
 from server.cluster.nodes.series import store_samples
 from server.core.context import Context
 from server.core.subject import Actor

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import orjson
-from sqlalchemy import Connection, Integer, Text, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Integer, Text, select, type_coerce
 
 from server.cluster.nodes.slots import withheld_from_placement
 from server.cluster.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
@@ -91,48 +91,37 @@ class _Held(NamedTuple):
     """
 
 
+def _as_text(*columns: ColumnElement[Any]) -> list[ColumnElement[str]]:
+    return [type_coerce(column, Text) for column in columns]
+
+
 _HELD = of_held(
     select(
         attempt_nodes.c.attempt_id,
         attempt_nodes.c.node,
-        type_coerce(attempt_nodes.c.slots, Text),
-        type_coerce(attempt_nodes.c.state, Text),
+        *_as_text(attempt_nodes.c.slots, attempt_nodes.c.state),
         type_coerce(attempt_nodes.c.lost_at.is_not(None), Integer),
         type_coerce(attempt_nodes.c.unreachable_since.is_not(None), Integer),
-        type_coerce(attempts.c.desired, Text),
-        type_coerce(attempts.c.ordered_at, Text),
-        *(
-            type_coerce(column, Text)
-            for column in (
-                *(attempts.c.started_at, attempts.c.created_at),
-                *(attempts.c.expected_end_at, attempts.c.runs_until),
-            )
-        ),
+        *_as_text(attempts.c.desired, attempts.c.ordered_at, attempts.c.started_at),
+        *_as_text(attempts.c.created_at, attempts.c.expected_end_at, attempts.c.runs_until),
         type_coerce(attempts.c.gives_way, Integer),
         jobs.c.id,
         jobs.c.name,
-        type_coerce(jobs.c.state, Text),
+        *_as_text(jobs.c.state),
         jobs.c.priority,
         type_coerce(jobs.c.preemptible, Integer),
-        type_coerce(jobs.c.queued_at, Text),
+        *_as_text(jobs.c.queued_at),
         jobs.c.project,
-        type_coerce(jobs.c.progress, Text),
+        *_as_text(jobs.c.progress),
     )
     .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
     .join(jobs, jobs.c.id == attempts.c.job_id)
 )
-"""Query for the shares that hold their slots, with the columns of `_Held` in the order of its
-fields.
-"""
+"""Query for the shares that hold their slots; its columns are the fields of `_Held`, in order."""
 _NODES = select(
     *(nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.inbox),
-    *(
-        type_coerce(column, Text)
-        for column in (
-            *(nodes.c.roots, nodes.c.partitions, nodes.c.worker_labels),
-            *(nodes.c.set_labels, nodes.c.withheld, nodes.c.hardware),
-        )
-    ),
+    *_as_text(nodes.c.roots, nodes.c.partitions, nodes.c.worker_labels),
+    *_as_text(nodes.c.set_labels, nodes.c.withheld, nodes.c.hardware),
 ).where(TAKES_JOBS)
 """Query for the arguments of `_offer`, except the last argument."""
 
@@ -301,10 +290,7 @@ def _offer(
             indices = slot_indices(slots_of_share)
             holders[job_name] += len(indices)
             taken.update(indices)
-    by_state = (
-        (AttemptNodeState(state), slot_indices(slots_of_share))
-        for _, slots_of_share, _, state in held
-    )
+    by_state = ((AttemptNodeState(state), slot_indices(given)) for _, given, _, state in held)
     reasons = withheld_from_placement(orjson.loads(withheld), by_state)
     usable = [slot for slot in range(slots) if slot not in reasons]
     return Offer(

@@ -13,8 +13,7 @@ from server.api.http.path_params import NodeName
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply, reply_rows
 from server.cluster.nodes import series
-from server.cluster.nodes.drain import set_drain
-from server.cluster.nodes.labeling import set_labels
+from server.cluster.nodes.changes import set_drain, set_labels
 from server.cluster.nodes.queries import list_nodes
 from trainyard.base.names import NAME
 from trainyard.protocol.rest.common import Page

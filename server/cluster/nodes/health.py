@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from server.cluster.nodes.slots import slot_name
 from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.worker_messages import ClockReading, Hardware
 from trainyard.run.failures import Failure, FailureReason
@@ -64,10 +65,9 @@ def device_faults(
         trusted_since: time at which a person ended the last drain of the node; earlier errors do
             not count.
     """
-    slots = {device.uuid: slot for slot, device in enumerate(hardware.accelerators)}
     found: dict[str, None] = {}
     for device in sample.accelerators:
-        name = f"slot {slots[device.uuid]}" if device.uuid in slots else device.uuid
+        name = slot_name(hardware, device.uuid)
         for xid in device.xids:
             at = now - timedelta(seconds=xid.age_seconds)
             if xid.code in BROKEN_XIDS and (trusted_since is None or at > trusted_since):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 
 from sqlalchemy import Connection, select
 
@@ -23,27 +23,18 @@ def predictor_of(connection: Connection, spec: JobSpec) -> Predictor | None:
     """
     if spec.program is not None or spec.model.factory is not None:
         return None
-    kinds = _node_kinds(connection)
+    kinds: Counter[NodeKind] = Counter()
+    for hardware in connection.scalars(select(nodes.c.hardware)):
+        kind = NodeKind(hardware.device, hardware.device_name, hardware.slots, hardware.cores)
+        kinds[kind] += hardware.slots
     device = expected_device(spec, {Slot(each.device, each.name, 0) for each in kinds})
-    eligible = {kind: slots for kind, slots in kinds.items() if kind.device == device}
+    eligible = [kind for kind in kinds if kind.device == device]
     if not eligible:
         return None
-    node = max(eligible, key=lambda kind: eligible[kind])
+    node = max(eligible, key=kinds.__getitem__)
     columns = calibrations.c
-    stored = connection.scalar(
-        select(columns.fitted).where(
-            columns.device == node.device, columns.device_name == node.name
-        )
-    )
+    of_kind = (columns.device == node.device, columns.device_name == node.name)
+    stored = connection.scalar(select(columns.fitted).where(*of_kind))
     fitted: Calibration | None = None if stored is None else stored.read_or_none()
     fitted = fitted or sheet_rates(node.device, node.name)
     return None if fitted is None else Predictor(node, fitted)
-
-
-def _node_kinds(connection: Connection) -> Mapping[NodeKind, int]:
-    """Return the number of slots for each kind of registered node."""
-    kinds: dict[NodeKind, int] = {}
-    for hardware in connection.scalars(select(nodes.c.hardware)):
-        kind = NodeKind(hardware.device, hardware.device_name, hardware.slots, hardware.cores)
-        kinds[kind] = kinds.get(kind, 0) + hardware.slots
-    return kinds

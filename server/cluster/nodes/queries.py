@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Table, exists
+from sqlalchemy import Connection, Table, distinct, exists, func, or_, select
 
-from server.cluster.nodes.slots import withheld_from_placement
-from server.cluster.nodes.slow_slots import slow_slots
+from server.cluster.nodes.slots import slot_name, withheld_from_placement
 from server.core.context import Context
 from server.core.database.held import of_held
+from server.core.database.metric_and_log_tables import stragglers
 from server.core.database.rows import Node, TypedRow
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.errors import NotFoundError
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.rest.nodes import NodeHolding, NodeView, WithheldSlot
 from trainyard.protocol.states import AttemptNodeState, NodeRequestState
+
+SEVERAL_JOBS = 2
+"""Minimum number of slowed jobs for which the view of a node lists a slot as slow."""
+REMEMBERED = timedelta(days=30)
+"""Time for which a straggler counts against the slot on which its rank ran."""
 
 _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
     node_requests.c.id == nodes.c.request_id, node_requests.c.state != NodeRequestState.ENDED
@@ -37,15 +44,32 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
         return _views(context, connection, Node.all(connection, query))
 
 
+def one_node(connection: Connection, name: str, *, locked: bool = False) -> Node:
+    """Return a node; if `locked`, block other writers of its row until the transaction ends.
+
+    Raises:
+        NotFoundError: no node has this name.
+    """
+    query = Node.select().where(nodes.c.name == name)
+    if locked:
+        query = query.with_for_update(key_share=True)
+    if (node := Node.one_or_none(connection, query)) is None:
+        raise NotFoundError(f"no node has the name {name!r}")
+    return node
+
+
 def node_view(context: Context, connection: Connection, name: str) -> NodeView:
-    """Return the view of one existing node."""
-    node = Node.one(connection, Node.select().where(nodes.c.name == name))
-    return _views(context, connection, [node])[0]
+    """Return the view of one node.
+
+    Raises:
+        NotFoundError: no node has this name.
+    """
+    return _views(context, connection, [one_node(connection, name)])[0]
 
 
 def _views(context: Context, connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
     names = [row.name for row in rows]
-    held, slow = _held_on(connection, names), slow_slots(context, connection, names)
+    held, slow = _held_on(connection, names), _slow_slots(context, connection, names)
     return [_view(row, held.get(row.name, ()), slow.get(row.name, ())) for row in rows]
 
 
@@ -85,6 +109,30 @@ def _held_on(connection: Connection, names: list[str]) -> Mapping[str, Sequence[
     return found
 
 
+def _slow_slots(
+    context: Context, connection: Connection, names: Collection[str]
+) -> Mapping[str, Sequence[SlowSlot]]:
+    """Return the slots that slowed several jobs since `trusted_since`, by node."""
+    counted = func.count(distinct(attempts.c.job_id)).label("jobs")
+    query = (
+        select(stragglers.c.node, stragglers.c.slot, counted)
+        .join(attempts, attempts.c.id == stragglers.c.attempt_id)
+        .join(nodes, nodes.c.name == stragglers.c.node)
+        .where(
+            nodes.c.name.in_(names),
+            stragglers.c.found_at >= context.now() - REMEMBERED,
+            or_(nodes.c.trusted_since.is_(None), stragglers.c.found_at > nodes.c.trusted_since),
+        )
+        .group_by(stragglers.c.node, stragglers.c.slot)
+        .having(counted >= SEVERAL_JOBS)
+        .order_by(stragglers.c.node, stragglers.c.slot)
+    )
+    found: dict[str, list[SlowSlot]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.node, []).append(SlowSlot(slot=row.slot, jobs=row.jobs))
+    return found
+
+
 def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> NodeView:
     held = {slot for share in shares for slot in share.slots}
     withheld = withheld_from_placement(row.withheld, ((each.state, each.slots) for each in shares))
@@ -112,9 +160,8 @@ def _problems(node: Node) -> Iterator[str]:
     if node.sample.accelerators_problem is not None:
         yield node.sample.accelerators_problem
     yield from node.sample.problems
-    slots = {device.uuid: slot for slot, device in enumerate(node.hardware.accelerators)}
     for device in node.sample.accelerators:
-        name = f"slot {slots[device.uuid]}" if device.uuid in slots else device.uuid
+        name = slot_name(node.hardware, device.uuid)
         if device.problem is not None:
             yield f"{name}: {device.problem}"
         if device.xids:

@@ -93,8 +93,8 @@ def register(
     check_protocol(registration.protocol)
     _check(registration)
     name = registration.node
-    if principal.kind is TokenKind.NODE and principal.node != name:
-        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {name!r}")
+    if principal.kind is TokenKind.NODE:
+        check_sender(principal, name, registration.protocol)
     with context.database.write() as connection:
         token, admitted = None, None
         if admit is not None:
@@ -119,11 +119,11 @@ def register(
             before=before,
             admitted=admitted,
         )
-    sent = registration.hardware
+    slots = uuids(hardware)
     return RegistrationReply(
         node_token=token,
         heartbeat_seconds=context.settings.heartbeat_seconds,
-        slots=uuids(hardware) if uuids(hardware) != uuids(sent) else (),
+        slots=slots if slots != uuids(registration.hardware) else (),
     )
 
 
@@ -184,8 +184,8 @@ def _numbered(connection: Connection, registration: Registration, before: Node |
     """Return the registered hardware, with the slot numbers that live attempts use."""
     if before is None:
         return registration.hardware
-    live = (attempt_nodes.c.node == before.name, HOLDS_SLOTS)
-    if not connection.scalar(select(exists().where(*live))):
+    live = exists().where(attempt_nodes.c.node == before.name, HOLDS_SLOTS)
+    if not connection.scalar(select(live)):
         return registration.hardware
     return keep_slots(before.hardware, registration.hardware)
 

@@ -16,14 +16,12 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
+from server.cluster.nodes.queries import one_node
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import node_points
-from server.core.database.rows import Node
-from server.core.database.tables import nodes
-from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.errors import InvalidRequestError
 from trainyard.base.problems import Problem
 from trainyard.protocol.node_samples import AcceleratorSample, NodeSample
-from trainyard.protocol.worker_messages import Hardware
 
 MINUTE, QUARTER = 60, 900
 """Period of a row, in seconds."""
@@ -125,7 +123,7 @@ def store_samples(
         samples: samples from heartbeats, by node.
         now: the time at which the samples arrived.
     """
-    start = _start(now, MINUTE)
+    start = _minute_of(now)
     minute = {"of_seconds": MINUTE, "from_start": start}
     rows = connection.execute(_MINUTES, {"of_nodes": [*samples], **minute})
     before: dict[str, Mapping[str, Summary]] = {row.node: row.data for row in rows}
@@ -175,10 +173,9 @@ def read_metrics(
             for one in unknown
         )
     with context.database.snapshot() as connection:
-        node = Node.one_or_none(connection, Node.select().where(nodes.c.name == name))
-        if node is None:
-            raise NotFoundError(f"no node has the name {name!r}")
+        node = one_node(connection, name)
         seconds, rows = _read_rows(connection, name, now=context.now(), hours=hours, names=names)
+    slots = {device.uuid: slot for slot, device in enumerate(node.hardware.accelerators)}
     curves: dict[str, list[dict[str, Any]]] = {}
     for start, data in rows:
         at = datetime.fromtimestamp(start, UTC)
@@ -191,7 +188,11 @@ def read_metrics(
         "sampled_at": None if node.sample is None else node.heartbeat_at,
         "sample": None if node.sample is None else node.sample.model_dump(mode="json"),
         "seconds": seconds,
-        "curves": [_curve(node.hardware, key, points) for key, points in sorted(curves.items())],
+        "curves": [
+            {"name": name, "part": part or None, "slot": slots.get(part), "points": points}
+            for key, points in sorted(curves.items())
+            for name, _, part in [key.partition("/")]
+        ],
     }
 
 
@@ -200,7 +201,7 @@ def _read_rows(
 ) -> tuple[int, list[SeriesRow]]:
     """Return the seconds that each row covers, and the rows of the last hours in order of time."""
     seconds = MINUTE if hours * 3600 <= MINUTES_KEPT * MINUTE else QUARTER
-    points, since = node_points.c, _start(now, MINUTE) - hours * 3600
+    points, since = node_points.c, _minute_of(now) - hours * 3600
     query = select(points.start, points.data).where(
         points.node == node, points.seconds == seconds, points.start >= since
     )
@@ -228,12 +229,6 @@ def _coarser(rows: Iterable[SeriesRow], seconds: int) -> Iterator[SeriesRow]:
     """Merge rows, given in order of time, into rows that cover `seconds` each."""
     for start, some in groupby(rows, lambda row: row[0] // seconds * seconds):
         yield start, _merged(data for _, data in some)
-
-
-def _curve(hardware: Hardware, key: str, points: Sequence[object]) -> dict[str, Any]:
-    name, _, part = key.partition("/")
-    slots = {device.uuid: slot for slot, device in enumerate(hardware.accelerators)}
-    return {"name": name, "part": part or None, "slot": slots.get(part), "points": points}
 
 
 def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
@@ -306,5 +301,5 @@ def _put(
     connection.execute(insert(node_points), given)
 
 
-def _start(now: datetime, seconds: int) -> int:
-    return int(now.timestamp()) // seconds * seconds
+def _minute_of(now: datetime) -> int:
+    return int(now.timestamp()) // MINUTE * MINUTE

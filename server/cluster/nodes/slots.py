@@ -49,6 +49,12 @@ def uuids(hardware: Hardware) -> tuple[str, ...]:
     return tuple(device.uuid for device in hardware.accelerators)
 
 
+def slot_name(hardware: Hardware, uuid: str) -> str:
+    """Return the name of a device in texts: its slot, or its UUID if it has no slot."""
+    slots = uuids(hardware)
+    return f"slot {slots.index(uuid)}" if uuid in slots else uuid
+
+
 def withheld_slots(
     hardware: Hardware,
     sample: NodeSample | None,

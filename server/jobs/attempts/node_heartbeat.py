@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Select, Table, bindparam, literal, select, update
 
-from server.cluster.nodes.drain import cordon_by_server
+from server.cluster.nodes.changes import cordon_by_server
 from server.cluster.nodes.health import clock_is_wrong, device_faults
 from server.cluster.nodes.series import store_samples
 from server.cluster.nodes.slots import reasons_by_uuid, withheld_slots

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, exists, func, select
 
 from server.cluster.nodes.capacity import TAKES_JOBS
-from server.cluster.nodes.drain import cordon_by_server
+from server.cluster.nodes.changes import cordon_by_server
 from server.cluster.nodes.health import (
     NodeFailure,
     in_words,

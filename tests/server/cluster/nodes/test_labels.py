@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from server.cluster.nodes.labeling import set_labels
+from server.cluster.nodes.changes import set_labels
 from server.cluster.nodes.queries import list_nodes
 from server.core.context import Context
 from server.core.database.tables import events, nodes

@@ -12,9 +12,8 @@ import pytest
 from sqlalchemy import Connection, event
 
 from server.app.monitoring import Monitoring
-from server.cluster.nodes.drain import set_drain
-from server.cluster.nodes.queries import list_nodes
-from server.cluster.nodes.slow_slots import REMEMBERED
+from server.cluster.nodes.changes import set_drain
+from server.cluster.nodes.queries import REMEMBERED, list_nodes
 from server.core.context import Context
 from server.core.errors import NotFoundError
 from server.core.events.tail import Tail

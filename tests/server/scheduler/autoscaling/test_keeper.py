@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, update
 
-from server.cluster.nodes.drain import set_drain
+from server.cluster.nodes.changes import set_drain
 from server.cluster.supply.changes import store_requests
 from server.cluster.supply.rows import ONLINE_FOR, open_requests
 from server.core.context import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from server.cluster.nodes.drain import set_drain
+from server.cluster.nodes.changes import set_drain
 from server.core.context import Context
 from server.core.database.tables import nodes
 from server.scheduler.autoscaling.leave_before_end import LeaveKeeper

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.cluster.nodes.drain import set_drain
+from server.cluster.nodes.changes import set_drain
 from server.cluster.nodes.queries import list_nodes
 from server.core.context import Context
 from server.core.database.tables import events

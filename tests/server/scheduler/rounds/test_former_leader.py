@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from server.api.auth.throttle import forget_failed_logins, note_failed_login
 from server.app.periodic_work import periodic_work
-from server.cluster.nodes.drain import set_drain
+from server.cluster.nodes.changes import set_drain
 from server.core.context import Context
 from server.core.database.engine import Database, LeadLostError
 from server.core.database.schema import metadata

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, insert, select, text, update
 
-from server.cluster.nodes.drain import set_drain
+from server.cluster.nodes.changes import set_drain
 from server.core.context import Context
 from server.core.database.slot_tables import capacity_changes, holdings
 from server.core.database.tables import attempts, nodes
