@@ -26,13 +26,9 @@ POLL_SECONDS = 0.25
 AWAY_SECONDS = 1.0
 """Pause after a failed query, in seconds, because the database may be unreachable."""
 MAX_POLLS = 10_000
-"""Maximum number of waiting polls in one process; each poll costs a few kilobytes and a client
-connection.
-"""
+"""Maximum number of waiting polls in one process; each takes a few kilobytes and a connection."""
 READ_AT_ONCE = 500
-"""Maximum number of nodes in one statement, because databases limit the parameters of a statement
-and plan long lists slowly.
-"""
+"""Maximum number of nodes in one statement, because databases plan long lists slowly."""
 NOTHING = MessagesReply()
 
 _AWAITED: BindParameter[Sequence[str]] = bindparam("awaited", expanding=True)
@@ -51,8 +47,7 @@ _LEVELS = union_all(
 def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, MessagesReply]:
     """Return the shares and operations to claim, by node; nodes without any are omitted.
 
-    The ids are levels, not messages: each id is returned until it is claimed, so that a lost
-    response costs nothing.
+    Each id is returned until it is claimed, so a lost response costs nothing.
     """
     with context.database.read() as connection:
         rows = [
@@ -70,10 +65,9 @@ def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, Mess
 
 
 class Inboxes:
-    """The long polls of one process, served by one repeated query.
+    """The long polls of one process, served by one repeated query in the event loop.
 
-    The methods run in the event loop, so a waiting poll holds neither a thread nor a database
-    connection.
+    So a waiting poll holds neither a thread nor a database connection.
     """
 
     def __init__(self, context: Context, *, most: int = MAX_POLLS) -> None:
@@ -91,14 +85,10 @@ class Inboxes:
     async def messages(
         self, node: str, *, known: Collection[str], wait_seconds: float
     ) -> MessagesReply:
-        """Wait until a node has something new to claim, and return the ids.
+        """Wait until a node has ids to claim that it does not know, and return these ids.
 
-        A node has only one poll; a newer poll ends the older poll with an empty reply.
-
-        Args:
-            node: name of the node.
-            known: ids that the node knows already; these ids are not returned.
-            wait_seconds: maximum wait, after which the reply is empty.
+        After `wait_seconds`, the reply is empty. A node has only one poll; a newer poll ends the
+        older poll with an empty reply.
 
         Raises:
             UnavailableError: the process already has its maximum number of polls.

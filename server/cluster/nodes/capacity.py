@@ -24,16 +24,12 @@ from trainyard.spec.auto import DeviceKind
 POLLS = "server"
 """Value of the column `inbox` for nodes that fetch their messages by long polls."""
 _HeldSlots = tuple[str, str, bool, str]
-"""A share's job name, slot indices as JSON text, whether the slots count as held, and state of the
-share.
-"""
+"""A share's job name, slots as JSON text, whether the slots count as held, and state."""
 _StoredTime = str | datetime
 """A time in the form that the database driver returns."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
-"""Maximum number of cached offers, about a kilobyte each. A round makes new offers only for changed
-nodes.
-"""
+"""Maximum number of cached offers, about a kilobyte each; a round makes offers of changed nodes."""
 
 TAKES_JOBS = (
     nodes.c.offline_since.is_(None)
@@ -41,9 +37,7 @@ TAKES_JOBS = (
     & nodes.c.notice.is_(None)
     & nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
 )
-"""SQL condition that a node is online and not draining, and that its worker's protocol is
-supported.
-"""
+"""SQL condition for nodes that are online, not draining, and have a worker of a served protocol."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +53,8 @@ class Capacity:
 class _Held(NamedTuple):
     """A share that holds its slots, with its job; every round reads all such shares.
 
-    To save time, rows are converted as little as possible: states are the stored texts, which equal
-    their enum members; times are in the form that the driver returns; JSON is parsed only when it
-    is used.
+    To save time, states are the stored texts, which equal their enum members, times are in the form
+    that the driver returns, and JSON is a text.
     """
 
     attempt_id: str
@@ -86,9 +79,7 @@ class _Held(NamedTuple):
     queued_at: _StoredTime | None
     project: str
     progress: str
-    """Progress as JSON text. It is the last field because it changes with each report, and the
-    other fields change rarely.
-    """
+    """Progress as JSON text. It is the last field because only it changes with each report."""
 
 
 def _as_text(*columns: ColumnElement[Any]) -> list[ColumnElement[str]]:
@@ -135,13 +126,10 @@ class _Attempt:
     is_paced: bool
     """Whether the attempt's expected end follows from its remaining steps."""
     leaves_until: datetime | None
-    """Time until which the attempt is expected to leave within `LEAVES_WITHIN`. None if it was not
-    ordered to leave, or if it is silent.
-    """
+    """Time until which the attempt counts as leaving within `LEAVES_WITHIN`. None if it was not
+    ordered to leave, or if it is silent."""
     expected_end_at: datetime | None
-    """End that was expected when the attempt was placed. It is used while the pace of the attempt
-    is unknown; None if unknown.
-    """
+    """End expected at placement, used until the attempt's pace is known; None if unknown."""
     runs_until: datetime | None
     """Time at which the attempt reaches its bound; None without a bound."""
 
@@ -150,8 +138,7 @@ class _Attempt:
         """Return the holding of an attempt from its shares.
 
         An attempt has no known end and cannot be preempted if one of its shares is silent, if it
-        has long ignored an order to leave, or if its job is queued and keeps its slots. A job that
-        is not preemptible cannot be preempted either.
+        has long ignored an order to leave, or if its job is queued and keeps its slots.
         """
         first = shares[0]
         kept = first.job_state == JobState.QUEUED
@@ -179,12 +166,7 @@ class _Attempt:
         )
 
     def at(self, now: datetime, progress: str) -> Holding:
-        """Return the holding with its expected end.
-
-        Args:
-            now: the current time.
-            progress: progress of the job, as stored.
-        """
+        """Return the holding with its expected end, given the job's progress as JSON text."""
         seconds_left: float | None = None
         if self.is_paced:
             seconds_left = orjson.loads(progress).get("seconds_left")
@@ -207,10 +189,7 @@ def _to_come(time: datetime | None, now: datetime) -> datetime | None:
 
 
 class CapacityReader:
-    """Reads the capacity in each round, and reuses the attempts that have not changed.
-
-    The cache key of an attempt is the tuple of all columns from which the attempt was made.
-    """
+    """Reads the capacity in each round, and reuses the attempts that have not changed."""
 
     def __init__(self) -> None:
         self._attempts: dict[Hashable, _Attempt] = {}
@@ -233,10 +212,7 @@ class CapacityReader:
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
     """Return the nodes that are online and not draining, with their free slots.
 
-    Args:
-        connection: a transaction.
-        without_job: id of a job to be resized. Its slots count as free, except the slots of lost
-            shares.
+    The slots of `without_job`, a job to be resized, count as free, except those of lost shares.
     """
     return _offers(connection, _read_held(connection), without_job=without_job)
 
@@ -282,7 +258,7 @@ def _offer(
     hardware: str,
     held: Sequence[_HeldSlots],
 ) -> Offer:
-    """Return the offer of a node; the text arguments are columns as stored."""
+    """Return the offer of a node, from its stored columns and the shares that hold its slots."""
     holders: Counter[str] = Counter()
     taken: set[int] = set()
     for job_name, slots_of_share, counts, _ in held:

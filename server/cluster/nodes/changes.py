@@ -30,13 +30,8 @@ def set_drain(
 ) -> NodeView:
     """Drain a node, or end its drain; an order that is already in effect changes nothing.
 
-    Args:
-        context: the server's context.
-        name: name of the node.
-        running: whether the scheduler moves running attempts or lets them finish. None ends the
-            drain, and earlier faults then no longer count against the node.
-        actor: who orders the drain or its end.
-        reasons: texts with the reasons for the drain.
+    `running` is whether the scheduler moves running attempts or lets them finish. None ends the
+    drain, and earlier faults then no longer count against the node.
 
     Raises:
         NotFoundError: no node has this name.
@@ -61,13 +56,7 @@ def cordon_by_server(
 def set_labels(
     context: Context, name: str, labels: Mapping[str, str | None], *, actor: Actor
 ) -> NodeView:
-    """Change labels of a node; its other labels and its running attempts do not change.
-
-    Args:
-        context: the server's context.
-        name: name of the node.
-        labels: values by key; None removes a label.
-        actor: who changes the labels.
+    """Set labels of a node, or remove those with the value None; running attempts stay.
 
     Raises:
         NotFoundError: no node has this name.

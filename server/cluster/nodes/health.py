@@ -26,8 +26,7 @@ BROKEN_XIDS: Mapping[int, str] = {
     140: "an unrecovered memory error",
 }
 """Xid errors after which a GPU needs at least a reset, by their number in NVIDIA's catalog. Other
-Xids, such as 13 and 31, may be errors of a program, so they are not listed.
-"""
+Xids, such as 13 and 31, may be errors of a program."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ class NodeFailure:
 
 def is_of_the_node(failure: Failure) -> bool:
     """Return whether a failure counts against the node that the failure names."""
-    # The reason `launch_error` alone proves nothing, because ranks also raise it for unsuitable
-    # specs.
+    # The reason `launch_error` alone proves nothing: an unsuitable spec may also cause it.
     return failure.reason == FailureReason.NODE_LOST or failure.node_at_fault
 
 
@@ -58,12 +56,8 @@ def device_faults(
 ) -> tuple[str, ...]:
     """Return one text for each Xid error that shows a broken device of a node.
 
-    Args:
-        hardware: hardware of the node.
-        sample: newest sample of the node.
-        now: time at which the sample arrived.
-        trusted_since: time at which a person ended the last drain of the node; earlier errors do
-            not count.
+    The sample arrived at `now`. Errors before `trusted_since`, when a person ended the last drain
+    of the node, do not count.
     """
     found: dict[str, None] = {}
     for device in sample.accelerators:
@@ -83,8 +77,8 @@ def clock_is_wrong(reading: ClockReading | None, *, before: bool, limit: float) 
     near the limit makes the result alternate.
 
     Args:
-        reading: the newest comparison with the database's clock. If None, the result is `before`.
-        before: the previous result.
+        reading: the newest comparison with the database's clock; None repeats the last result.
+        before: the last result.
         limit: maximum difference in seconds; if 0, no clock is wrong.
     """
     if reading is None or limit == 0:
@@ -120,11 +114,10 @@ def repeated_failures(
         failures: failures of all nodes within the window.
         node: name of the node.
         limit: number of failures needed.
-        nodes: number of online nodes with the node's kind of slot. None if no other node takes
-            work, so that no other node can show whether it can run such jobs.
+        nodes: number of online nodes with the node's kind of slot; None if no other node takes
+            work, so that none can show whether it can run such jobs.
         submitters: number of people with jobs within the window.
-        trained_elsewhere: returns whether one of the given jobs, by id, has trained without the
-            node.
+        trained_elsewhere: returns whether one of these jobs, by id, has trained without the node.
     """
     known = list(failures)
     nodes_of_job: dict[tuple[str, FailureReason], set[str]] = defaultdict(set)

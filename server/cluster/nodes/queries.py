@@ -30,9 +30,7 @@ REMEMBERED = timedelta(days=30)
 _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
     node_requests.c.id == nodes.c.request_id, node_requests.c.state != NodeRequestState.ENDED
 )
-"""SQL condition that the allocation of a node has ended, so that only past attempts refer to the
-node.
-"""
+"""SQL condition that the allocation of a node has ended, so only past attempts refer to it."""
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
@@ -45,7 +43,7 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
 
 
 def one_node(connection: Connection, name: str, *, locked: bool = False) -> Node:
-    """Return a node; if `locked`, block other writers of its row until the transaction ends.
+    """Return a node; `locked` locks its row until the transaction ends.
 
     Raises:
         NotFoundError: no node has this name.
@@ -112,7 +110,7 @@ def _held_on(connection: Connection, names: list[str]) -> Mapping[str, Sequence[
 def _slow_slots(
     context: Context, connection: Connection, names: Collection[str]
 ) -> Mapping[str, Sequence[SlowSlot]]:
-    """Return the slots that slowed several jobs since `trusted_since`, by node."""
+    """Return the slots on which several jobs were slow since the last end of a drain, by node."""
     counted = func.count(distinct(attempts.c.job_id)).label("jobs")
     query = (
         select(stragglers.c.node, stragglers.c.slot, counted)

@@ -54,7 +54,7 @@ def check_sender(principal: Principal, node: str, protocol: int) -> None:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A pilot that may become a node: its registration, its request, the end of its allocation."""
+    """A pilot that may become a node."""
 
     registration: Registration
     request_id: str
@@ -62,10 +62,8 @@ class Admitted:
 
 
 Admit = Callable[[Connection], Admitted]
-"""Function that checks whether a pilot may become the node that it names.
-
-It runs in the transaction of the registration, before the transaction takes any lock.
-"""
+"""Function that checks whether a pilot may become the node that it names. It runs first in the
+transaction of the registration."""
 
 
 def register(
@@ -80,8 +78,8 @@ def register(
     A join token is used up, and the reply contains a new token for the node. A join token cannot
     take over the name of an online node. It can take over the name of an offline node, and the old
     token of that node ends. While a node lives, only a worker with the same data folder and boot
-    can register it again. A root may have another UUID here than on other nodes. It is then a
-    different storage, and the scheduler spreads an attempt only over nodes with the same UUID.
+    can register it again. A root with another UUID than on other nodes is another storage, and the
+    scheduler spreads an attempt only over nodes with the same UUID.
 
     Raises:
         InvalidRequestError: the protocol is not supported, or the address or a root is malformed.
@@ -128,11 +126,7 @@ def register(
 
 
 def _refuse_pilot(connection: Connection, name: str) -> None:
-    """Reserve the names of pilots for pilots, so that no registration bypasses their checks.
-
-    Raises:
-        ForbiddenError: the name belongs to a pilot of a request for nodes.
-    """
+    """Reserve the names of pilots for pilots, so that no registration bypasses their checks."""
     parts = PILOT_NAME.fullmatch(name)
     if parts is None:
         return
@@ -246,13 +240,13 @@ def _store(
 
 
 def _moved(before: Node, registration: Registration) -> bool:
-    """Return whether the last check of the node's network may be outdated."""
+    """Return whether a reboot or a new address may have changed the network of the node."""
     boot_id = None if before.worker is None else before.worker.boot_id
     return boot_id != registration.worker.boot_id or before.address != registration.address
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the roots for which another UUID is more common elsewhere than this node's UUID."""
+    """Return the roots for which another UUID than this node's is more common elsewhere."""
     seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
     for roots in others:
         for root, uuid in roots.items():

@@ -51,23 +51,16 @@ SERIES = frozenset({*HOST_SERIES, "gpu_throttled"} | {series for _, series in _N
 """Names of all series."""
 
 MAX_VALUE = 2.0**64
-"""Limit on the absolute value of a point. Larger values, NaN and infinity are errors of a driver;
-one of them in a sum would spoil two weeks of rows.
-"""
+"""Limit on a point's absolute value; larger values, NaN and infinity are errors of a driver."""
 
 Summary = list[float]
-"""Count, minimum, sum and maximum of a series. For a constant series only the count and the
-value.
-"""
+"""Count, minimum, sum and maximum of a series; for a constant series only count and value."""
 SeriesRow = tuple[int, Mapping[str, Summary]]
 """Start of a row in Unix seconds, and the summaries of its series by `name/part`."""
 
 
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
-    """Yield the series name and value of each number in a device's sample.
-
-    A series name ends in the unit of its values.
-    """
+    """Yield the series name, which ends in the unit, and the value of each number of a device."""
     for name, series in _NUMBERS:
         value = getattr(sample, name)
         if value is not None:
@@ -116,12 +109,9 @@ _ADD = update(node_points).where(node_points.c.node == bindparam("of_node"), *_O
 def store_samples(
     connection: Connection, samples: Mapping[str, NodeSample], *, now: datetime
 ) -> None:
-    """Add a sample to the series of each of these nodes.
+    """Add the samples, given by node, to the series of the nodes.
 
-    Args:
-        connection: a transaction that locks the nodes' rows, so that no sample is added twice.
-        samples: samples from heartbeats, by node.
-        now: the time at which the samples arrived.
+    The transaction has locked the nodes' rows, so that no sample is added twice.
     """
     start = _minute_of(now)
     minute = {"of_seconds": MINUTE, "from_start": start}
@@ -151,14 +141,8 @@ def read_metrics(
     """Return the newest sample of a node and its curves over the last hours: a `NodeMetrics`.
 
     There are at most `MAX_POINTS` points, so the period of each point grows with the number of
-    series. Points are plain dicts, because making a model of each point would take longer than
-    everything else.
-
-    Args:
-        context: the server's context.
-        name: name of the node.
-        hours: number of hours up to now.
-        names: names of series; all series if empty.
+    series. Points are plain dicts, because models of them would take longer than everything else.
+    Without `names`, all series are returned.
 
     Raises:
         InvalidRequestError: a name is not the name of a series.
@@ -219,14 +203,13 @@ def _read_rows(
 
 
 def _named(data: Mapping[str, Summary], names: Collection[str]) -> Mapping[str, Summary]:
-    """Return the series with one of the names, or all series if `names` is empty."""
     if not names:
         return data
     return {key: summary for key, summary in data.items() if key.partition("/")[0] in names}
 
 
 def _coarser(rows: Iterable[SeriesRow], seconds: int) -> Iterator[SeriesRow]:
-    """Merge rows, given in order of time, into rows that cover `seconds` each."""
+    """Merge rows, in order of time, into rows that cover `seconds` each."""
     for start, some in groupby(rows, lambda row: row[0] // seconds * seconds):
         yield start, _merged(data for _, data in some)
 
@@ -295,7 +278,6 @@ def _constant(count: float, value: float) -> Summary:
 def _put(
     connection: Connection, seconds: int, *, start: int, rows: Mapping[str, Mapping[str, Summary]]
 ) -> None:
-    """Insert rows for several nodes, all with the same period and start."""
     key = {"seconds": seconds, "start": start}
     given = [{"node": node, **key, "data": data} for node, data in rows.items()]
     connection.execute(insert(node_points), given)

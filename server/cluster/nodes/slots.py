@@ -28,10 +28,6 @@ def keep_slots(before: Hardware, now: Hardware) -> Hardware:
 
     A slot is a device. A device that is no longer listed keeps its number, and new devices get the
     last numbers. So a slot number of an attempt means the same device until the attempt ends.
-
-    Args:
-        before: the registered hardware.
-        now: the hardware that the worker lists, in its own order.
     """
     if before.device != "cuda" or now.device != "cuda":
         return now
@@ -45,7 +41,7 @@ def keep_slots(before: Hardware, now: Hardware) -> Hardware:
 
 
 def uuids(hardware: Hardware) -> tuple[str, ...]:
-    """Return the UUIDs of the devices, in the order of the slots."""
+    """Return the UUIDs of the devices by slot."""
     return tuple(device.uuid for device in hardware.accelerators)
 
 
@@ -65,16 +61,15 @@ def withheld_slots(
 ) -> dict[str, str]:
     """Return the reasons for withholding slots from placement, by slot number as text.
 
-    The text of a reason stays the same while its cause does, because the text is part of the
-    reasons why jobs wait.
+    A reason keeps its text while its cause stays, because the text is part of the reasons why jobs
+    wait.
 
     Args:
         hardware: hardware of the node.
         sample: newest sample of the node; None after a registration, or if the sample failed.
         before: the former reasons by UUID of the device. The reason for a device stays until a
             sample contains the device, or until the whole driver does not respond.
-        was_full: whether the data folder was full before. It counts as full until a sample contains
-            its free space.
+        was_full: whether the data folder counts as full until a sample has its free space.
         clock_is_wrong: whether all slots are withheld because the node's clock is wrong.
     """
     of_node = CLOCK if clock_is_wrong else None
@@ -110,10 +105,8 @@ def withheld_by_launch(
 ) -> dict[str, str]:
     """Return the reasons for withholding slots after a launch, by slot number as text.
 
-    Args:
-        hardware: hardware of the node.
-        held: the slots of the launched share.
-        unusable: reasons why ranks could not use a device, by UUID of the device.
+    `held` has the slots of the launched share, and `unusable` the reasons why ranks could not use a
+    device, by its UUID.
     """
     return {
         str(slot): unusable[device.uuid]
@@ -128,11 +121,8 @@ def withheld_from_placement(
     """Return the withheld slots that ranks do not use, with the reasons for withholding them.
 
     Slots that ranks use are omitted, because inside a container the ranks of an attempt may look
-    like foreign processes, and the newest sample may still contain ended ranks.
-
-    Args:
-        withheld: reasons of the node's withheld slots, by slot number as text.
-        held: state and slots of each share that holds slots of the node.
+    like foreign processes, and the newest sample may still contain ended ranks. `held` has the
+    state and slots of each share on the node.
     """
     in_use: set[int] = set()
     used: set[int] = set()
@@ -149,7 +139,7 @@ def withheld_from_placement(
 
 
 def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
-    """Return whether the data folder is full; `before` if the sample has no reading of it."""
+    """Return whether the data folder is full, or `before` if the sample lacks its free space."""
     disks = () if sample is None else sample.host.disks
     rooms = (disk.free_bytes for disk in disks if disk.name == DATA_DIR)
     return next((room < DATA_DIR_BYTES for room in rooms), before)

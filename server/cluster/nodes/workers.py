@@ -23,11 +23,8 @@ def proves_gone(
 ) -> bool:
     """Return whether a worker's report proves that an attempt has no process on its node.
 
-    Args:
-        claimer: the worker that claimed the attempt's share; None before a claim.
-        sender: the worker that found no process.
-        reported: whether a supervisor of the share has ever reported.
-        lease_expired: whether the lease of the share has expired.
+    The worker `claimer` claimed the share, and `sender` found no process. `reported` is whether a
+    supervisor of the share has ever reported.
     """
     if claimer is None or claimer.folder != sender.folder:
         return False  # the locks in another data folder prove nothing
@@ -78,13 +75,7 @@ def refuse_other_worker(
 def refuse_second_worker(
     context: Context, connection: Connection, *, node: Node, worker: WorkerIdentity
 ) -> None:
-    """Refuse a registration from another data folder or boot while the node lives.
-
-    Args:
-        context: the server's context.
-        connection: a transaction that locks the node's row.
-        node: the node, read from the locked row.
-        worker: the worker that registers.
+    """Refuse a registration from another data folder or boot while the locked node lives.
 
     Raises:
         ConflictError: the former worker has sent a heartbeat, or one of its supervisors has sent a

@@ -14,9 +14,8 @@ from server.cluster.placement.demand import Demand, Holding, Offer
 from server.cluster.placement.fit import NodeGroup, fits_with
 
 MAX_KEEPERS = 10
-"""Maximum number of waiting jobs for which a round computes the earliest start, which takes some
-milliseconds per job on 1,000 nodes. Nothing is backfilled on the nodes of further waiting jobs.
-"""
+"""Maximum number of earliest starts that a round computes; each takes some milliseconds on 1,000
+nodes. Nothing is backfilled on the nodes of further waiting jobs."""
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
@@ -27,7 +26,7 @@ class Keeper:
     name: str
     demand: Demand
     groups: Sequence[NodeGroup]
-    """Sets of nodes that could hold the job, in their state at the job's turn."""
+    """Groups of nodes that could hold the job, in their state at the job's turn."""
     holdings: Sequence[Holding]
     """Holdings at the job's turn, including the holdings of jobs that started in the same round."""
     offers: Mapping[str, Offer]
@@ -46,8 +45,7 @@ class Keeper:
 
         The nodes of a keeper ahead are closed until that keeper could start. After that they count
         as free, as if the keeper took no slots, so the computed time may be too early. The number
-        of free slots only grows with time, so bisection finds the first time at which the job fits.
-        Times with fewer free slots in total than the job needs are skipped.
+        of free slots only grows with time, so bisection finds the time.
         """
         if len(self.ahead) >= MAX_KEEPERS:
             return None
@@ -73,10 +71,9 @@ class Keeper:
 
     @cached_property
     def is_estimated(self) -> bool:
-        """Whether the earliest start depends on estimates, so that it would be later without them.
+        """Whether the job would start later if only certain ends counted.
 
-        Without estimates it is never earlier, because every expected end is at or before the
-        certain end.
+        It would never start earlier, because an expected end is never after the certain end.
         """
         start = self.earliest_start
         if start is None:

@@ -61,9 +61,9 @@ def decide(
     - A waiting job that would fit if its nodes were empty keeps these nodes from the jobs behind
       it, so that a large job does not wait forever. A job larger than the online nodes keeps no
       nodes, nor does a job that waits for a quota of its project.
-    - A job behind it is backfilled, which means that it starts on kept nodes, if it will have left
-      before the earliest start of each job that keeps one of these nodes. It is expected to leave
-      within its bound, or twice its expected duration, plus the time to leave.
+    - A job behind it may start on kept nodes, which is backfill. It must leave before the earliest
+      start of each job that keeps one of them. It is expected to leave within its bound or twice
+      its expected duration, plus the time to leave.
     - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and the
       earliest starts of these jobs do not depend on an estimate. Without preemption, no job is
       backfilled on an estimate.
@@ -78,11 +78,10 @@ def decide(
         now: the current time. If None, nothing is backfilled or preempted.
         preempt_after: time that an attempt must run after its first step before it may be
             preempted; None for never.
-        cut: ids of jobs behind which the queue has further jobs of the same demand that are not in
-            `jobs`. Once a job in `cut` is placed, no job behind it is decided, because that job
-            could overtake an omitted job.
-        complete: number of leading `jobs` to decide even behind a cut. For these, `jobs` contains
-            every job of equal demand that is ahead of them in the queue.
+        cut: ids of jobs after which `jobs` omits jobs of the same demand. After such a job is
+            placed, jobs behind it are not decided, because they could overtake an omitted job.
+        complete: number of first jobs that are decided even behind a cut. No omitted job of equal
+            demand is ahead of them.
         quotas: quotas by project; projects without a quota are omitted.
     """
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
@@ -93,9 +92,10 @@ def decide(
 
 @dataclass(frozen=True)
 class _Span:
-    """Names of the nodes in one of a demand's node groups, which are the same in every turn."""
+    """One of the groups of nodes that a demand may span; it is the same in every turn."""
 
     nodes: Sequence[str]
+    """Names of the nodes."""
     unit: int
     divided: bool
     """Whether a node has parts of a GPU, which the demand cannot use."""
@@ -108,7 +108,7 @@ class _Span:
 
 
 class Turns:
-    """Turns of the jobs in a round: the remaining slots, and the decisions so far."""
+    """Turns of the jobs in a round: the remaining slots and the decisions so far."""
 
     def __init__(
         self,
@@ -122,8 +122,7 @@ class Turns:
     ) -> None:
         """Start a round, with the arguments of `decide`.
 
-        `on_estimates` sets whether jobs are backfilled on estimates; by default they are if
-        `preempt_after` is given.
+        Jobs are backfilled on estimates if `on_estimates`, by default if `preempt_after` is given.
         """
         self._offers = offers
         self._by_name = {offer.node: offer for offer in offers}
@@ -131,16 +130,15 @@ class Turns:
         self._preempt_after = preempt_after
         self._on_estimates = preempt_after is not None if on_estimates is None else on_estimates
         self.left = dict(self._by_name)
-        """The nodes by name, without the slots of jobs that have started in this round."""
+        """The nodes by name, without the slots of jobs that started in this round."""
         self.holdings = list(holdings)
-        """The holdings of attempts, including jobs that have started in this round."""
+        """The holdings of attempts, including jobs that started in this round."""
         self.decisions = Decisions()
         self._spans: dict[Demand, Sequence[_Span]] = {}
         self._open: dict[Demand, OpenNodes] = {}
         self._taken: list[tuple[Offer, Offer]] = []  # offers of a node before and after each start
         self._keepers: list[Keeper] = []
-        # node -> name of the first waiting job that keeps the node
-        self._kept_for: dict[str, str] = {}
+        self._kept_for: dict[str, str] = {}  # node -> first waiting job that keeps the node
         self._reasons: dict[Demand, str] = {}
         self._quotas = Quotas(quotas or {})
 
@@ -153,10 +151,7 @@ class Turns:
     def take(
         self, jobs: Sequence[QueuedJob], *, cut: Collection[str] = (), complete: int = 0
     ) -> Iterator[QueuedJob]:
-        """Yield each job before its turn, then carry out the turn.
-
-        The turns end at a cut, as described for `decide`.
-        """
+        """Yield each job before its turn, then carry out the turn; `decide` explains the cut."""
         is_cut = False
         for number, job in enumerate(jobs):
             if is_cut and number >= complete:
@@ -165,17 +160,14 @@ class Turns:
             is_cut |= self._place(job) and job.id in cut
 
     def would_place(self, job: QueuedJob) -> bool:
-        """Return whether a job would start in the current turn, on nodes that no other job keeps.
-
-        The call changes nothing, so a caller may try several sizes of a job in its turn.
-        """
+        """Return whether a job would start now on nodes that no job keeps; change nothing."""
         demand = job.demand
         if demand in self._reasons or not self._quotas.allows(job.project, demand):
             return False
         return self._choose(demand) is not None
 
     def _place(self, job: QueuedJob) -> bool:
-        """Allocate slots to a job if it fits, and return whether it fits."""
+        """Carry out the turn of a job; return whether it starts."""
         demand, made = job.demand, self.decisions
         refusal = self._quotas.refusal(job.project, job.name, demand)
         if refusal is not None:
@@ -224,7 +216,7 @@ class Turns:
         return self._spans[demand]
 
     def _eligible(self, demand: Demand) -> list[NodeGroup]:
-        """Return a demand's groups of nodes, with the nodes in their current state."""
+        """Return the groups of nodes that a demand may span, in their current state."""
         return [span.group([self.left[name] for name in span.nodes]) for span in self._span(demand)]
 
     def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
@@ -245,13 +237,12 @@ class Turns:
         return choose(demand, groups)
 
     def _after(self, lasts: timedelta | None) -> datetime | None:
-        """Return the expected end of a job that starts now, or None if it is unknown."""
         return None if self._now is None or lasts is None else self._now + lasts
 
     def _backfill(
         self, job: QueuedJob, eligible: Sequence[NodeGroup]
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on kept nodes that no job ahead needs before this job leaves."""
+        """Return an allocation on kept nodes that a job leaves in time for jobs ahead, or None."""
         if not self._keepers:
             return None
         chosen, bound = None, job.bound
@@ -280,17 +271,10 @@ class Turns:
         *,
         closed: Set[str] = frozenset(),
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that no job ahead needs before this job has left, or None.
+        """Return an allocation outside of `closed` nodes, for a job that runs for `time`.
 
-        Each round assumes that an attempt with an order to leave ends within `LEAVES_WITHIN` from
-        the time of the round. If the time to leave did not count, a series of short attempts would
-        delay the start of a job ahead forever.
-
-        Args:
-            time: run time of the job.
-            job: the job.
-            eligible: the groups of nodes that the job may span.
-            closed: names of further nodes on which the job must not start.
+        The job leaves before jobs ahead need these nodes. Its time to leave counts, because
+        otherwise a series of short attempts would delay the start of a job ahead forever.
         """
         left_at = self._after(time + job.leaves_within)
         if left_at is None:
@@ -343,7 +327,6 @@ class Turns:
 
 
 def _take(offer: Offer, name: str, slots: Collection[int]) -> Offer:
-    """Return an offer without the slots of a job that starts."""
     holders = {**offer.holders, name: offer.holders.get(name, 0) + len(slots)}
     free = tuple(slot for slot in offer.free if slot not in slots)
     return replace(offer, free=free, holders=holders)

@@ -19,18 +19,15 @@ LEAVES_WITHIN = timedelta(seconds=60)
 OVERDUE_AFTER = timedelta(minutes=5)
 """Time after which an attempt that has not left has no known end, because its save may hang. It
 counts from the order to leave, or from the time at which the end was first expected within
-`LEAVES_WITHIN`.
-"""
+`LEAVES_WITHIN`."""
 CAUTION = 2
 """Factor on the expected duration of a job that is backfilled on this estimate alone."""
 
 
 def leave_time(seconds: float | None) -> timedelta:
-    """Return the time that an attempt may take to leave after the order to leave.
+    """Return the time that an attempt may take to leave after the order.
 
-    Args:
-        seconds: time that the spec gives the ranks after the signal, in seconds; None if the spec
-            does not set it.
+    `seconds` is the time that the spec gives the ranks after the signal; None if it sets none.
     """
     return max(LEAVES_WITHIN, expected_time(seconds or 0.0))
 
@@ -45,15 +42,11 @@ class Demand:
     """Exact number of nodes, with equal shares; None for the fewest nodes that hold the demand."""
     device: Device = "auto"
     roots: tuple[str, ...] = ("checkpoints",)
-    """Names of the storage roots that every node must have; each root has the same UUID on all
-    nodes.
-    """
+    """Storage roots that every node must have, each with the same UUID on all nodes."""
     storage: tuple[str, str] | None = None
     """Name and UUID of the root with the checkpoint from which the job or operation starts."""
     units: tuple[int, ...] = ()
-    """Preferred units. Each share is a multiple of the first unit that fits on the nodes, otherwise
-    of 1.
-    """
+    """Preferred units: each share is a multiple of the first unit that fits, otherwise of 1."""
     node_selector: tuple[tuple[str, str], ...] = ()
     """Labels that each node must have, as pairs of key and value."""
     exclude_nodes: tuple[str, ...] = ()
@@ -86,7 +79,7 @@ class Offer:
     polls: bool = False
     """Whether the node's worker fetches messages by long polls instead of from the broker."""
     partitions: tuple[int, ...] = ()
-    """Indices of slots that are parts of a GPU. A rank on such a slot cannot reach other ranks."""
+    """Indices of slots that are parts of a GPU; a rank on one cannot reach other ranks."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the node; a missing `fabric`, `block` or `rack` counts as an empty value."""
     withheld: Mapping[int, str] = field(default_factory=dict)
@@ -139,25 +132,18 @@ class Holding:
     priority: int = 0
     """Priority of the attempt's job."""
     first_step_at: datetime | None = None
-    """Time of the attempt's first step; None before that step, and if the attempt cannot be
-    preempted.
-    """
+    """Time of the first step; None before that step, and if the attempt cannot be preempted."""
     overtook_at: datetime | None = None
-    """Time of the attempt's placement if it was backfilled on an estimate alone, so that it gives
-    way to jobs ahead of its own job. Otherwise None.
-    """
+    """Time of placement if the attempt was backfilled on an estimate alone; otherwise None. Such an
+    attempt gives way to jobs ahead of its own job."""
     queued_at: datetime | None = None
     """Time at which the attempt's job was queued for this attempt."""
     ends_by: datetime | None = None
-    """End that depends on no estimate: from the bound of the attempt, or from an order to leave.
-    None if the attempt has neither.
-    """
+    """Certain end, from the bound of the attempt or an order to leave; None if it has neither."""
     project: str = DEFAULT_PROJECT
     """Project of the attempt's job."""
     tag: float = 0.0
-    """For an attempt that was backfilled on an estimate alone: the tag that its job would have if
-    the job were still waiting.
-    """
+    """Tag that the job would have if it still waited; set if `overtook_at` is set."""
 
     @property
     def slots(self) -> int:
@@ -168,8 +154,8 @@ class Holding:
         """Return whether the attempt must give way to `job`.
 
         It must if it overtook `job` on an estimate alone, and `job` is ahead of the attempt's own
-        job. The own job is compared as if it were still waiting. After the attempt has left, its
-        job waits behind `job`, so it does not take the slots back.
+        job. For this comparison, the own job counts as waiting. After the attempt has left, the own
+        job waits behind `job` and does not take the slots back.
         """
         if not self.overtook(job.queued_at):
             return False
@@ -189,10 +175,8 @@ class Holding:
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
         """Return the number of slots that a demand could use after the attempt's end, by node.
 
-        Args:
-            demand: the demand of a waiting job.
-            offers: the nodes by name, including parts of GPUs. A node may offer fewer slots now
-                than at the placement of the attempt.
+        `offers` has the nodes by name, including parts of GPUs. A node may offer fewer slots now
+        than at the placement of the attempt.
         """
         found = {}
         for node, slots in self.shares.items():
@@ -241,9 +225,9 @@ class QueuedJob:
         )
 
     def ends_with(self, offer: Offer) -> timedelta | None:
-        """Return the expected time until an attempt on a node leaves, or None if it is unknown.
+        """Return the expected time until an attempt on a node leaves, at most the job's bound.
 
-        The time is at most the bound of the job.
+        None if both are unknown.
         """
         known = [each for each in (self.lasts_with(offer), self.bound) if each is not None]
         return min(known, default=None)

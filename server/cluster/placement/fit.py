@@ -36,7 +36,7 @@ class NodeShare(NamedTuple):
 
 
 def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
-    """Return whether a demand could start now if no other demand waited."""
+    """Return whether a demand could start now if it waited alone."""
     return allocate(demand, offers) is not None
 
 
@@ -48,8 +48,7 @@ def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, .
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
     """Return the nodes that could run a demand if all their slots were free and whole GPUs."""
-    # There may be thousands of nodes, so attributes are read once and absent conditions are
-    # skipped.
+    # There may be thousands of nodes, so attributes are read once.
     device, roots, storage = demand.device, {*demand.roots}, demand.storage
     excluded, selects = demand.exclude_nodes, demand.node_selector
     return [
@@ -65,15 +64,12 @@ def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
 
 
 def has_labels(demand: Demand, offer: Offer) -> bool:
-    """Return whether a node has the labels of a demand's selector."""
+    """Return whether a node has the labels that a demand selects."""
     return all(offer.labels.get(key) == value for key, value in demand.node_selector)
 
 
 def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: with equal device, fabric and roots.
-
-    Every rule about the nodes that a job may use belongs here or in `eligible_for`.
-    """
+    """Return the sets of nodes that one attempt may span: with equal device, fabric and roots."""
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
@@ -88,7 +84,7 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
 
 
 def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
-    """Return the unit of a demand on these nodes; every share is a multiple of the unit.
+    """Return the unit of a demand on these nodes.
 
     Held slots count as free, so that a demand waits for nodes that can hold its units. A demand
     with a fixed number of nodes has equal shares anyway, so its unit is 1.
@@ -111,7 +107,7 @@ def choose(demand: Demand, groups: Sequence[NodeGroup]) -> tuple[NodeAllocation,
 
     Args:
         demand: the demand, of one slot or more.
-        groups: sets of nodes that one attempt may span, each sorted by `BY_FREE`.
+        groups: the nodes that one attempt may span, each group sorted by `BY_FREE`.
     """
     fitting = [shares for group in groups for shares in _spreads(demand, group)]
     if not fitting:
@@ -165,7 +161,7 @@ def _spreads(demand: Demand, group: NodeGroup) -> Iterator[list[NodeShare]]:
 
 
 def _cost(shares: Sequence[NodeShare]) -> tuple[int, int, int, int]:
-    """Return the cost of an allocation: its numbers of nodes, blocks, racks and free slots."""
+    """Return the numbers of nodes, blocks, racks and free slots of an allocation."""
     places = {share.offer.place for share in shares}
     blocks = {block for block, _ in places}
     return len(shares), len(blocks), len(places), sum(len(share.offer.free) for share in shares)
@@ -182,9 +178,8 @@ def _spread(
 
     Args:
         demand: the demand, of one slot or more.
-        by_free: the nodes that one attempt may span, sorted by the number of slots that they may
-            give.
-        unit: divides the world size; every share is a multiple of it.
+        by_free: the nodes that one attempt may span, sorted by `free`.
+        unit: divides the world size; every share is a multiple of the unit.
         free: returns the number of slots that a node may give.
     """
 
@@ -217,7 +212,7 @@ def _even(
     spares: int = 0,
     room: Callable[[Offer], int],
 ) -> list[NodeShare]:
-    """Return `count` equal shares on the nodes with the least room; enough nodes must have room."""
+    """Return equal shares on the nodes with the least room; enough nodes must have room."""
     first = bisect_left(by_room, share, key=room)
     last = first + count
     ranks = sorted(by_room[first:last], key=lambda offer: offer.node)

@@ -12,9 +12,7 @@ from server.cluster.placement.fit import fits
 from server.cluster.placement.quotas import Quota
 
 FORECAST_JOBS = 50
-"""Maximum number of jobs with a forecast, from the head of the queue; each job may cost another
-round.
-"""
+"""Maximum number of jobs with a forecast, from the head of the queue; each may cost a round."""
 FORECAST_ENDS = 32
 """Maximum number of expected ends that are examined, the earliest first; each end costs a round."""
 TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
@@ -50,17 +48,16 @@ def forecast(
     """Return the expected starts of jobs, from rounds at `now` and at each expected end.
 
     A job of unknown duration counts as running forever. So a job may start earlier than expected,
-    but later only if jobs of higher priority arrive.
+    but later only if jobs of higher priority arrive. A job that waits for a quota has no expected
+    start, because the use of quotas is not forecast.
 
     Args:
         jobs: the first jobs of the queue, in its order.
         offers: the nodes that take new work, in their current state.
         holdings: the holdings of attempts on these nodes.
         now: time of the first round.
-        quotas: quotas by project; projects without a quota are omitted. A job that waits for a
-            quota has no expected start, because the use of quotas is not forecast.
-        on_estimates: whether jobs are backfilled on an estimate alone, so that other jobs may
-            preempt them.
+        quotas: quotas by project; projects without a quota are omitted.
+        on_estimates: whether jobs are backfilled on an estimate alone.
         has_time: called before each round except the first; the forecast ends if it returns False.
     """
     starts: dict[str, datetime] = {}
@@ -74,8 +71,7 @@ def forecast(
     while left:
         free = _freed(free, [holding for holding in held if _has_ended(holding, moment)])
         held = [holding for holding in held if not _has_ended(holding, moment)]
-        # Quotas limit only the first round, because all jobs that remain after it fit into them
-        # together.
+        # The jobs that remain after the first round fit into the quotas together.
         limits = quotas if rounds == 0 else None
         turns = Turns(free, holdings=held, now=moment, quotas=limits, on_estimates=on_estimates)
         made = turns.decisions

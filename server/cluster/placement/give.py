@@ -19,9 +19,7 @@ class QueuedOperation:
     needs_idle_node: bool = False
     """Whether the operation needs a node on which no slot is held."""
     unclaimed_by: str | None = None
-    """Name of the node that last got the operation and did not start it in time; None if there is
-    none.
-    """
+    """Node that last got the operation and did not start it in time; None if there is none."""
 
 
 def give(
@@ -29,8 +27,8 @@ def give(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Assign operations, in order, to the nodes with the fewest held slots, one operation per node.
 
-    An operation that a node did not start goes to the next node by name, so that it tries each node
-    in turn. While all other nodes are busy, it waits for one of them.
+    An operation that a node did not start goes to the next node by name, so that each node gets a
+    turn. While all other nodes are busy, the operation waits for one of them.
 
     Args:
         queue: operations in order of precedence.
@@ -38,8 +36,7 @@ def give(
         busy: nodes that have an operation.
 
     Returns:
-        The node of each operation that can start now, and the reason why each other operation
-        waits, both by id of the operation.
+        The node of each operation that starts, and the reason why each other one waits, by id.
     """
     given: dict[str, str] = {}
     waiting: dict[str, str] = {}

@@ -9,9 +9,7 @@ from operator import attrgetter
 from server.cluster.placement.demand import Offer
 
 MAX_FOLLOWED = 50
-"""Maximum number of changes that are applied one by one; beyond it, sorting all nodes costs no
-more.
-"""
+"""Maximum number of changes applied one by one; beyond it, sorting all nodes is as fast."""
 BY_FREE = attrgetter("by_free")
 """Sort key for the nodes of an allocation: number of free slots, then the name."""
 
@@ -19,9 +17,8 @@ BY_FREE = attrgetter("by_free")
 class OpenNodes:
     """Open nodes in each set of nodes that a demand may span, kept up to date during a round.
 
-    The start of a job takes slots on few nodes, so the next turn of the demand moves only these
-    nodes. During a round no slot becomes free. The caller makes a new object when a job begins to
-    keep nodes.
+    The start of a job takes slots on few nodes, so the demand's next turn moves only these nodes.
+    No slot becomes free during a round. After a job begins to keep nodes, a new object is needed.
     """
 
     def __init__(
@@ -36,10 +33,9 @@ class OpenNodes:
 
         Args:
             spans: names of the nodes in each set.
-            left: all nodes by name, in their state at the current turn.
+            left: all nodes by name; the round updates them.
             kept: names of the nodes that jobs ahead keep.
-            changes: offers of a node before and after each start of this round; the round appends
-                to this list.
+            changes: offers of a node before and after each start; the round appends to this list.
         """
         self._spans, self._left, self._kept, self._changes = spans, left, kept, changes
         self._groups: list[list[Offer]]
@@ -69,7 +65,7 @@ class OpenNodes:
 
 
 def _replace(group: list[Offer], before: Offer, after: Offer) -> None:
-    """Move a changed node to its new position in a sorted group, if the group contains the node."""
+    """Move a changed node to its new position in a sorted group; do nothing if it is absent."""
     index = bisect_left(group, before.by_free, key=BY_FREE)
     if index < len(group) and group[index] is before:
         del group[index]

@@ -16,10 +16,9 @@ WITHOUT = {"training": {"steps", "seed"}, "optimizer": {"lr"}, "program": {"step
 def pace_digest(spec: JobSpec) -> str:
     """Return a digest that is equal for specs with equally long steps on equal hardware.
 
-    The digest includes the section `parallelism` as submitted, because this section has more than
-    the layout. Each attempt has its own layout, so code that compares digests must compare layouts
-    as well. Values of `env` are not included, although they may change the pace, because they may
-    be secrets.
+    The digest has the submitted section `parallelism`, not the layout of an attempt, so code that
+    compares digests must compare layouts as well. It has no values of `env`, because they may be
+    secrets, although they may change the pace.
     """
     given = spec.model_dump(mode="json", exclude_defaults=True, include=set(SECTIONS))
     for section, fields in WITHOUT.items():

@@ -15,13 +15,9 @@ from server.cluster.placement.fit import NodeGroup, fits_with
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 MAX_SETS = 20_000
-"""Maximum number of sets of one size that are compared; beyond it, attempts are added one by
-one.
-"""
+"""Maximum number of sets of one size that are compared; for more, attempts are added one by one."""
 MAX_TRIED = 200
-"""Maximum number of sets with enough slots for which a search checks the fit. Each check takes some
-milliseconds on 1,000 nodes.
-"""
+"""Maximum number of checks whether a job fits; each takes some milliseconds on 1,000 nodes."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +26,13 @@ class _Candidate:
 
     holding: Holding
     usable: Mapping[str, int]
-    """Number of slots of the attempt that the waiting job could use, by node."""
+    """Number of slots that the waiting job could use, by node."""
     rank: int
-    """Priority of the attempt, or a number below all priorities if it gives way to the waiting
-    job.
-    """
+    """Priority of the attempt; a number below all priorities if it gives way to the job."""
 
     @property
     def gain(self) -> int:
-        """Number of slots of the attempt that the waiting job could use, on all nodes."""
+        """Number of slots that the waiting job could use, on all nodes."""
         return sum(self.usable.values())
 
 
@@ -54,22 +48,20 @@ def victims(
     """Return the attempts to preempt so that a job fits; empty if none is needed or too few exist.
 
     The smallest set is chosen. Among equally small sets, the set with the lowest priorities is
-    chosen, then the set with the fewest slots, then the set that started last. If there are too
-    many sets to compare, attempts are added by priority until the job fits, and unneeded attempts
-    are removed.
+    chosen, then the set with the fewest slots, then the set that started last. Attempts that give
+    way to the job have the lowest rank. If there are too many sets to compare, attempts are added
+    by priority until the job fits, and unneeded attempts are removed.
 
     Attempts that are expected to end within `LEAVES_WITHIN` count as gone. This includes all
     attempts with an order to leave, so no second set is preempted while the first set leaves.
 
     Args:
-        groups: sets of nodes that the job may span, without nodes that jobs ahead keep.
-        job: the waiting job. Attempts that overtook it on an estimate alone, and are behind it in
-            the queue's order, leave first; then attempts of lower priority.
+        groups: the nodes that the job may span, without nodes that jobs ahead keep.
+        job: the waiting job.
         holdings: the holdings of attempts.
         offers: all nodes by name.
         now: the current time.
-        running_since: an attempt of lower priority may leave only if its first step was at or
-            before this time.
+        running_since: latest first step of an attempt of lower priority that may leave.
     """
     demand, nodes = job.demand, {offer.node for group in groups for offer in group.offers}
     freed: Counter[str] = Counter()
@@ -129,7 +121,7 @@ def _fewest(
 def _one_by_one(
     candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool]
 ) -> list[_Candidate]:
-    """Return a sufficient set, without attempts that up to `MAX_TRIED` checks proved unneeded."""
+    """Return a sufficient set; up to `MAX_TRIED` checks remove attempts that it does not need."""
     order = sorted(candidates, key=lambda c: (c.rank, -c.gain, _age(c)))
     count = bisect_left(range(1, len(order)), True, key=lambda size: fits(order[:size])) + 1
     taken = order[:count]
@@ -141,14 +133,14 @@ def _one_by_one(
 
 
 def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
-    """Return the priorities, slots and ages of a set of victims, to be minimized in this order."""
+    """Return priorities, slots and ages of a set of victims, to be minimized in this order."""
     priorities = sorted((c.rank for c in chosen), reverse=True)
     slots = sum(c.holding.slots for c in chosen)
     return priorities, slots, sum(map(_age, chosen))
 
 
 def _age(candidate: _Candidate) -> float:
-    """Return a number that grows with the time since the first step, otherwise the placement."""
+    """Return a number that is larger for an earlier first step, or placement without a step."""
     since = candidate.holding.first_step_at or candidate.holding.overtook_at
     assert since is not None, "a candidate took a step, or gives way"
     return -since.timestamp()

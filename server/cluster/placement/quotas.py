@@ -19,9 +19,7 @@ class Quota:
     max_slots: int | None = None
     """Maximum number of held slots; None if unlimited."""
     used_up: str | None = None
-    """Reason why no job of the project starts, if its slot-hours of the month are used up.
-    Otherwise None.
-    """
+    """Reason why no job starts if the month's slot-hours are used up; None otherwise."""
 
     @property
     def left(self) -> float:
@@ -30,11 +28,7 @@ class Quota:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the project's jobs hold too many slots, or have used up their slot-hours.
-
-        While a quota is exceeded, a job of the project does not start again after its attempt has
-        ended.
-        """
+        """Whether the project's jobs hold too many slots or have used up their slot-hours."""
         return self.used_up is not None or self.left < 0
 
     def has_room(self, slots: int) -> bool:
@@ -54,8 +48,7 @@ class Quotas:
         self._quotas = quotas
         self._held = Counter({project: quota.held for project, quota in quotas.items()})
         self._kept: Counter[str] = Counter()
-        # project -> name of the first job that waits for the project's quota
-        self._first: dict[str, str] = {}
+        self._first: dict[str, str] = {}  # project -> first job that waits for its quota
 
     def refusal(self, project: str, name: str, demand: Demand) -> str | None:
         """Return why a job may not start within the quotas of its project, or None if it may."""

@@ -49,12 +49,8 @@ def why_operation_waits(
 ) -> str:
     """Return the reason why an operation waits.
 
-    Args:
-        demand: the demand of the operation.
-        able: the nodes that could run the operation.
-        idle: the nodes of `able` without a held slot if the operation needs an idle node, else all
-            of `able`.
-        offers: the nodes that take new work.
+    Of the nodes that take new work (`offers`), `able` could run the operation, and `idle` could run
+    it now if they had no other operation.
     """
     if not offers:
         return NO_NODE
@@ -77,10 +73,9 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 
 
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
-    """Return the first need of a demand that no node meets.
+    """Return the first need that no node meets, of slots, labels, exclusions, roots and storage.
 
-    The needs are checked in this order: slots, labels, exclusions, roots, storage. If some nodes
-    meet all of them, a demand of several slots lacks undivided GPUs.
+    If some nodes meet all of them, a demand of several slots lacks undivided GPUs.
     """
     if eligible_for(demand, offers):
         return "has whole GPUs"
@@ -91,8 +86,7 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
     usable = [offer for offer in able if offer.slots > 0]
     if not usable:
         return f"offers a slot: {', '.join(_withheld(able))}"
-    able = usable
-    able = [offer for offer in able if has_labels(demand, offer)]
+    able = [offer for offer in usable if has_labels(demand, offer)]
     if not able:
         return f"{such}has the labels {in_words(dict(demand.node_selector))}"
     able = [offer for offer in able if offer.node not in demand.exclude_nodes]

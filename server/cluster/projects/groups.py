@@ -16,25 +16,16 @@ from trainyard.protocol.states import JobState
 
 
 def group_key(project: str | None, shape: Sequence[Any]) -> str:
-    """Return the key of a group.
-
-    Args:
-        project: name of the jobs' project if the project has a quota, else None.
-        shape: the fields of the jobs' demand, in order.
-    """
+    """Return the key of the group with these demand fields; `project` is None without a quota."""
     return hashlib.sha256(orjson.dumps([project, *shape])).hexdigest()
 
 
 def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Store groups that jobs are about to enter; existing groups keep their reason.
+    """Store groups that jobs are about to enter, each with key, shape and slots.
 
-    Groups are stored in the order of their keys, the same order in which `forget_groups` locks
-    them, to prevent deadlocks. `forget_groups` waits for this transaction, and so finds the jobs
-    that enter.
-
-    Args:
-        connection: a writing transaction.
-        groups: key, shape and slots of each group.
+    Existing groups keep their reason. Groups are stored by key, the order in which `forget_groups`
+    locks them, to prevent deadlocks. That function waits for this transaction, so it finds the
+    jobs.
     """
     insert_or_replace(connection, demands, sorted(groups, key=lambda group: str(group["key"])))
 
@@ -42,13 +33,8 @@ def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) ->
 def move_groups(connection: Connection, project: str, *, has_quota: bool) -> None:
     """Move a project's queued jobs to other groups, after its first or last quota changed.
 
-    There is one UPDATE of jobs per group; no spec is parsed, and no job leaves the queue. The
+    The transaction has locked the project. No spec is parsed, and no job leaves the queue. The
     reason why the jobs wait stays until a round finds another reason.
-
-    Args:
-        connection: a writing transaction that locks the project.
-        project: name of the project.
-        has_quota: whether the project has a quota after the change.
     """
     waiting = (
         jobs.c.project == project,

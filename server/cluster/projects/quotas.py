@@ -15,15 +15,7 @@ from server.cluster.projects.usage import ReadUsage, read_usage
 def read_quotas(
     connection: Connection, now: datetime, *, usage: ReadUsage = read_usage
 ) -> Mapping[str, Quota]:
-    """Return quotas by project; projects without a quota are omitted.
-
-    If no project has a quota, nothing else is read.
-
-    Args:
-        connection: a transaction.
-        now: the current time.
-        usage: reads the slot-hours that projects have used.
-    """
+    """Return quotas by project; projects without a quota are omitted."""
     rows = Project.all(connection, Project.select().where(HAS_QUOTA))
     if not rows:
         return {}

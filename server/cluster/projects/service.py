@@ -45,8 +45,7 @@ def change_project(
 ) -> ProjectView:
     """Change the settings that are set in `change`; the current values change nothing.
 
-    Running jobs continue even above a lowered `max_slots`. The next round of the scheduler uses the
-    new settings for placement.
+    Running jobs continue even above a lowered `max_slots`.
 
     Raises:
         NotFoundError: no project has this name.

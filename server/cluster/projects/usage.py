@@ -23,9 +23,7 @@ ReadUsage = Callable[[Connection, datetime, Collection[str]], Mapping[str, float
 """Function that returns the slot-hours of this month for some projects, such as `read_usage`."""
 SECONDS_PER_HOUR = 3600
 USAGE_KEPT = timedelta(seconds=5)
-"""Time for which the scheduler reuses computed slot-hours, because each computation reads all live
-shares of the projects.
-"""
+"""Time for which the scheduler reuses slot-hours, because each read takes all live shares."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,7 @@ def month_of(time: datetime) -> str:
 def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, float]]:
     """Yield each calendar month (UTC) of a period, and the period's seconds in that month.
 
-    Yields nothing if the period ends before it starts, which can happen if the clocks of two
-    servers differ.
+    A period that ends before it starts, because the clocks of two servers differ, has no months.
     """
     at, end = since.astimezone(UTC), until.astimezone(UTC)
     while at < end:
@@ -71,14 +68,8 @@ def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, floa
 def settle_share(context: Context, connection: Connection, share: EndedShare) -> None:
     """Store an ended share, and add its slot time to the use of its project.
 
-    The transaction takes the lock of events first, as every writer of events does. So shares of a
-    project that end at the same time wait for this lock, and cannot deadlock on the row of the
-    month.
-
-    Args:
-        context: the server's context.
-        connection: a writing transaction.
-        share: the ended share.
+    The lock of events comes first, so shares of a project that end at the same time cannot deadlock
+    on the row of the month.
     """
     context.database.lock_events(connection)
     connection.execute(insert(holdings).values(asdict(share)))
@@ -115,7 +106,7 @@ def read_usage(
 
 
 class RecentUsage:
-    """Cache for slot-hours of projects, at most `USAGE_KEPT` old, for the scheduler's rounds."""
+    """Cache for slot-hours of projects, at most `USAGE_KEPT` old."""
 
     def __init__(self) -> None:
         self._key: tuple[str, frozenset[str]] | None = None

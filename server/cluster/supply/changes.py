@@ -34,7 +34,7 @@ class NewRequest:
 def source_changed(
     context: Context, connection: Connection, *, name: str, message: str, actor: Actor = SERVER
 ) -> None:
-    """Store the event for a change to a source; call it after writing the change."""
+    """Store the event for a change to a source; the change must be stored before."""
     row = StoredSource.one(connection, StoredSource.select().where(sources.c.name == name))
     changed = SourceChanged(
         source=name,
@@ -73,10 +73,11 @@ def store_requests(
     """Store new requests for nodes from a locked source, and return the ids of the requests."""
     if not new:
         return []
+    now = context.now()
     rows: list[dict[str, Any]] = []
     asked: list[NewEvent] = []
     for each in new:
-        row = {
+        row: dict[str, Any] = {
             "id": context.new_id(),
             "source": source.name,
             "purpose": each.purpose,
@@ -86,7 +87,7 @@ def store_requests(
             "shape": source.shape,
             "caused_by": each.caused_by,
             "by_person": each.by_person,
-            "created_at": context.now(),
+            "created_at": now,
         }
         requested = NodesRequested(request_id=row["id"], source=source.name, nodes=each.nodes)
         message = f"{_nodes(each.nodes)} of {source.name} requested for {each.caused_by}"
@@ -107,9 +108,8 @@ def withdraw(
 ) -> None:
     """Withdraw open requests of a locked source; the engine is ordered to cancel their jobs.
 
-    A request that no provisioner has claimed ends immediately, because a later claim is refused.
+    A request without a claim ends immediately, because a later claim is refused.
     """
-    now = context.now()
     unclaimed = [each for each in requests if each.claimed_at is None and each.ref is None]
     end_requests(context, connection, unclaimed, reason, actor=actor)
     # An engine job that has ended needs no cancel; its request waits for proof of the job's end.
@@ -118,7 +118,7 @@ def withdraw(
         for each in requests
         if each not in unclaimed and each.cancel_at is None and each.engine_state != "ended"
     ]
-    leave(context, connection, rest, reason, actor=actor, cancel_at=now)
+    leave(context, connection, rest, reason, actor=actor, cancel_at=context.now())
 
 
 def leave(
@@ -131,18 +131,15 @@ def leave(
     **values: Any,
 ) -> None:
     """Move requests of a locked source to `leaving`, and set the columns in `values`."""
-    if not requests:
-        return
     leaving = [each for each in requests if each.state == NodeRequestState.LEAVING]
     moving = [each for each in requests if each.state != NodeRequestState.LEAVING]
     if leaving and values:
-        ids = [each.id for each in leaving]
-        connection.execute(update(node_requests).where(node_requests.c.id.in_(ids)).values(values))
+        of_leaving = node_requests.c.id.in_([each.id for each in leaving])
+        connection.execute(update(node_requests).where(of_leaving).values(values))
     if moving:
-        rows = [{"id": each.id, "reason": reason, **values} for each in moving]
-        drain_nodes(
-            context, connection, requests=[each.id for each in moving], reason=reason, actor=actor
-        )
+        ids = [each.id for each in moving]
+        drain_nodes(context, connection, requests=ids, reason=reason, actor=actor)
+        rows = [{"id": request_id, "reason": reason, **values} for request_id in ids]
         move_requests(connection, NodeRequestState.LEAVING, rows)
         _released(context, connection, requests=moving, reason=reason, actor=actor, ended=False)
 
@@ -156,10 +153,7 @@ def drain_nodes(
     actor: Actor,
     running: Running = "move",
 ) -> None:
-    """Drain the nodes of the given requests; running attempts move or finish.
-
-    With `finish`, a node that is already drained, for example by a person, is not changed.
-    """
+    """Drain the nodes of requests; `finish` does not change a node that is already drained."""
     drain = Drain(running=running, by=actor.name, at=context.now(), reasons=(reason[:500],))
     of_requests = nodes.c.request_id.in_(requests)
     # Sorted by name, as in every statement that locks several nodes, to prevent deadlocks.

@@ -28,10 +28,6 @@ from trainyard.protocol.node_sources.messages import (
 )
 from trainyard.protocol.states import NodeRequestState
 
-WANTED_STATES = frozenset(
-    {NodeRequestState.WANTED, NodeRequestState.PENDING, NodeRequestState.RUNNING}
-)
-
 
 def check_sender(principal: Principal, source: str, protocol: int) -> None:
     """Check the protocol version and the token of a provisioner's call.
@@ -90,7 +86,8 @@ def claim_request(context: Context, request_id: str, claim: RequestClaim) -> Req
     with context.database.write() as connection:
         lock_source(connection, claim.source)
         request = one_request(connection, request_id, source=claim.source)
-        wanted = request.cancel_at is None and request.state in WANTED_STATES
+        over = (NodeRequestState.LEAVING, NodeRequestState.ENDED)
+        wanted = request.cancel_at is None and request.state not in over
         if wanted:
             _check_hashes(request, claim.secret_hashes)
             _keep_hashes(
@@ -115,7 +112,6 @@ def _join(
     principal: Principal,
     before: StoredSource | None,
 ) -> str:
-    """Use the join token up, and return a new token for the source."""
     use_up_join_token(context, connection, principal)
     if before is not None and before.is_online(context.now()):
         raise ConflictError(

@@ -1,4 +1,4 @@
-"""Nodes whose pilots have ended, as the engine proves, and the shares on these nodes."""
+"""Nodes with a pilot that is proved gone, and the shares on these nodes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from trainyard.protocol.rest.nodes import NodeOffline
 HeldShare = tuple[str, str]
 """Id of an attempt, and name of one of its nodes."""
 EndShares = Callable[[Context, Sequence[HeldShare]], None]
-"""Function that ends shares without processes. It is passed in, because the code for attempts is in
-a part above this one.
-"""
+"""Function that ends shares without processes; its code is in a part above this one."""
 
 
 def forget_worker(
     context: Context, connection: Connection, names: Collection[str], *, reason: str
 ) -> None:
-    """Take nodes with an ended pilot offline, and revoke their tokens for a successor to join."""
+    """Take nodes with an ended pilot offline, and revoke their tokens so a successor can join."""
     if not names:
         return
     now = context.now()
@@ -49,7 +47,7 @@ def forget_worker(
 def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldShare]:
     """Return the shares that hold slots on the given nodes.
 
-    Call it in the transaction that stores the proof that the pilots are gone, because afterwards a
+    Call it in the transaction that stores the proof of the pilots' end, because afterwards a
     successor with the same name may hold live shares.
     """
     if not names:
@@ -63,8 +61,7 @@ def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldSh
 def shares_without_pilot(connection: Connection, source: str) -> Sequence[HeldShare]:
     """Return the shares on nodes of a source with a pilot that is proved gone.
 
-    The proof is stored before the shares are ended. If a server dies in between, this function
-    finds the shares.
+    The server may have died after it stored the proof and before it ended the shares.
     """
     live = (
         select(attempt_nodes.c.node, nodes.c.request_id)

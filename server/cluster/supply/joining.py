@@ -27,13 +27,7 @@ from trainyard.protocol.worker_messages import Registration, RegistrationReply
 def register_pilot(
     context: Context, registration: Registration, *, principal: Principal, host: str
 ) -> RegistrationReply:
-    """Register a pilot as a node, or register the node again.
-
-    Args:
-        context: the server's context.
-        registration: the registration that the pilot sent.
-        principal: the pilot, authenticated by its join secret, or the node that the pilot became.
-        host: network address of the client.
+    """Register a pilot as a node, or register the node again; `host` is the client's address.
 
     Raises:
         ForbiddenError: the secret or token belongs to another pilot, the name is wrong, or the
@@ -66,12 +60,6 @@ def register_pilot(
 
 def store_check(context: Context, report: CheckReport, *, principal: Principal, host: str) -> None:
     """Store the results of a check; only the first report of the pilot counts.
-
-    Args:
-        context: the server's context.
-        report: the report that the pilot sent.
-        principal: the pilot, authenticated by its join secret.
-        host: network address of the client.
 
     Raises:
         ForbiddenError: the secret belongs to another pilot, or the client's address is not one that
@@ -127,8 +115,8 @@ def _refuse_again(connection: Connection, node: str) -> None:
     """Refuse a join secret while its node is online and has used its token.
 
     Address, instance, data folder and boot prove nothing, because other users on the pilot's
-    machine know them. So a registration may be repeated only if the response to it was lost, which
-    shows in a node token that was never used.
+    machine know them. A registration may be repeated only while its node token was never used,
+    because then the response may have been lost.
     """
     online = exists().where(nodes.c.name == node, nodes.c.offline_since.is_(None))
     of_node = (tokens.c.node == node) & (tokens.c.kind == TokenKind.NODE)
@@ -189,8 +177,6 @@ def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
     """Check that the client's address is one that the engine names for the pilot.
 
     If the engine names no address, the pilot cannot be distinguished from a thief of its secret.
-    The status of the request is then queried again. Only the operator of the source can turn this
-    check off.
     """
     if not source.check_addresses:
         return
@@ -211,7 +197,7 @@ def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
 
 
 def _ask(context: Context, request_id: str) -> None:
-    """Have the provisioner query the engine's status of a request immediately."""
+    """Order the provisioner to query the engine's status of a request immediately."""
     asked = update(node_requests).where(
         node_requests.c.id == request_id, node_requests.c.ask.is_(None)
     )

@@ -21,6 +21,7 @@ from server.cluster.supply.gone_nodes import (
     shares_without_pilot,
 )
 from server.cluster.supply.rows import (
+    IS_OPEN,
     NodeRequest,
     Pilot,
     StoredSource,
@@ -44,9 +45,7 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.protocol.states import NodeRequestState
 
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
-"""End times after this one count as unlimited, because some engines write an end in the year 9999
-for no limit.
-"""
+"""Later end times count as no limit; some engines write the year 9999 for no limit."""
 ANSWERS = (
     *("ref", "engine_state", "unknown_since", "reason", "explanation"),
     *("starts_at", "ends_at", "started_at"),
@@ -58,11 +57,6 @@ def store_report(
     context: Context, report: SourceReport, *, end_shares: EndShares
 ) -> SourceReportReply:
     """Store the report of a provisioner, and return the ids of requests with engine jobs to cancel.
-
-    Args:
-        context: the server's context.
-        report: the report of the provisioner.
-        end_shares: function that ends the shares on nodes that are proved gone.
 
     Raises:
         NotFoundError: no source has this name.
@@ -132,14 +126,11 @@ def _move(
     moving: Mapping[NodeRequestState, Sequence[NodeRequest]],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Move requests to each new state."""
     for target in (NodeRequestState.PENDING, NodeRequestState.RUNNING):
         if target in moving:
             move_requests(connection, target, [{"id": each.id} for each in moving[target]])
-    for target, change in (
-        (NodeRequestState.LEAVING, leave),
-        (NodeRequestState.ENDED, end_requests),
-    ):
+    changes = {NodeRequestState.LEAVING: leave, NodeRequestState.ENDED: end_requests}
+    for target, change in changes.items():
         alike: dict[str, list[NodeRequest]] = {}
         for each in moving.get(target, ()):
             alike.setdefault(_reason(each, described[each.id]), []).append(each)
@@ -166,7 +157,7 @@ def _answer(request: NodeRequest, job: EngineJob, now: datetime) -> dict[str, An
 
 
 def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
-    """Return the new state that a description proves, or None if the state of the request stays."""
+    """Return the new state that a description proves; None if the state stays."""
     match job.state:
         case "unknown":
             return None
@@ -186,12 +177,11 @@ def _target(request: NodeRequest, job: EngineJob) -> NodeRequestState | None:
 
 
 def _reason(request: NodeRequest, job: EngineJob) -> str:
-    """Return why a request moves: the engine's reason, otherwise the reason for its leaving."""
     return job.reason or _kept_reason(request, job) or f"the engine's job is {job.state}"
 
 
 def _kept_reason(request: NodeRequest, job: EngineJob) -> str:
-    """Return the stored reason if an unknown or leaving request keeps it, else an empty text."""
+    """Return the reason that an unknown or leaving request keeps; empty for other requests."""
     keeps = job.state == "unknown" or request.state == NodeRequestState.LEAVING
     return request.reason if keeps else ""
 
@@ -204,7 +194,7 @@ def _note_missing(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Mark requests that the engine did not describe as unknown; this proves no end of a job."""
+    """Mark requests as unknown if the engine did not describe them; this proves no end of a job."""
     now, asked = context.now(), requests.get(report.asked or "")
     earlier = set(report.earlier)
     missing = [
@@ -239,7 +229,7 @@ def _note_missing(
 
 
 def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | None) -> None:
-    """Store an explanation, and clear the requested call if the report is the response to it."""
+    """Store an explanation, and clear the requested call if the report answers it."""
     values: dict[str, Any] = {} if explanation is None else {"explanation": explanation}
     if asked.ask == ("status" if explanation is None else "explain"):
         values["ask"] = None
@@ -253,8 +243,7 @@ def _orphans(connection: Connection, jobs: Sequence[EngineJob], known: set[str])
     live = {job.request_id for job in jobs if job.state not in ("unknown", "ended")} - known
     if not live:
         return []
-    is_open = node_requests.c.state != NodeRequestState.ENDED.value
-    elsewhere = select(node_requests.c.id).where(node_requests.c.id.in_(live), is_open)
+    elsewhere = select(node_requests.c.id).where(node_requests.c.id.in_(live), IS_OPEN)
     return sorted(live - set(connection.scalars(elsewhere)))
 
 
@@ -321,8 +310,8 @@ def _note_call(
 ) -> None:
     """Store that the provisioner reported, and whether its call to the engine succeeded.
 
-    Only a complete listing clears an error or a needed login. Another call may have reached only a
-    part of the engine, or may not have needed the login.
+    Only a complete listing clears an error or a needed login, because another call may have reached
+    only a part of the engine, or may have needed no login.
     """
     now, error, needs = context.now(), report.error, report.needs_login
     is_listed = report.complete and error is None

@@ -28,9 +28,7 @@ ONLINE_FOR = timedelta(seconds=180)
 IS_OPEN: ColumnElement[bool] = node_requests.c.state != literal_column(
     f"'{NodeRequestState.ENDED}'"
 )
-"""SQL condition for open requests. It has a literal, because the partial index requires a
-literal.
-"""
+"""SQL condition for open requests; the partial index requires the literal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,13 +109,8 @@ def cancel_request(
     """
     with _locked(context, name, request_id) as (connection, request):
         if request.state != NodeRequestState.ENDED:
-            withdraw(
-                context,
-                connection,
-                requests=[request],
-                reason=f"cancelled by {actor.name}",
-                actor=actor,
-            )
+            why = f"cancelled by {actor.name}"
+            withdraw(context, connection, requests=[request], reason=why, actor=actor)
         return request_view(connection, name, request_id)
 
 
@@ -150,7 +145,7 @@ def end_request(
 
 
 def explain_request(context: Context, name: str, request_id: str) -> NodeRequestView:
-    """Have the provisioner query why a request waits; the response becomes part of its reason.
+    """Order the provisioner to query why a request waits; the response becomes part of its reason.
 
     Raises:
         NotFoundError: the source has no such request.

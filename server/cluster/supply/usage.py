@@ -18,10 +18,9 @@ from trainyard.protocol.states import NodeRequestState
 
 HOUR = 3600.0
 WAITS = 5
+"""Number of last started requests of each source that count for its mean waiting time."""
 MEASURED = timedelta(days=1)
-"""Maximum time since the start of a request for which its waiting time counts. Only the newest
-`WAITS` started requests of each source count.
-"""
+"""Maximum time since such a start."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,7 @@ def read_waits(
 ) -> Mapping[str, float]:
     """Return the mean waiting time of recently started requests by source, in seconds.
 
-    If an open request has already waited longer than the mean, its waiting time is returned
-    instead.
+    If an open request has already waited longer, its waiting time is returned instead.
     """
     row = node_requests.c
     place = func.row_number().over(partition_by=row.source, order_by=row.started_at.desc())
