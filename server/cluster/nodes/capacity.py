@@ -31,13 +31,12 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
 """Maximum number of cached offers, about a kilobyte each; a round makes offers of changed nodes."""
 
+IS_SERVED = nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
+"""SQL condition for nodes with a worker of a protocol that the server serves."""
 TAKES_JOBS = (
-    nodes.c.offline_since.is_(None)
-    & nodes.c.drain.is_(None)
-    & nodes.c.notice.is_(None)
-    & nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
+    nodes.c.offline_since.is_(None) & nodes.c.drain.is_(None) & nodes.c.notice.is_(None) & IS_SERVED
 )
-"""SQL condition for nodes that are online, not draining, and have a worker of a served protocol."""
+"""SQL condition for nodes that are online, not draining, and served."""
 
 
 @dataclass(frozen=True)

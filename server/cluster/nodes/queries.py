@@ -18,9 +18,11 @@ from server.core.database.source_tables import node_requests
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import NotFoundError
 from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
 from trainyard.protocol.rest.nodes import NodeHolding, NodeView, WithheldSlot
 from trainyard.protocol.states import AttemptNodeState, NodeRequestState
+from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL, Hardware
 
 SEVERAL_JOBS = 2
 """Minimum number of slowed jobs for which the view of a node lists a slot as slow."""
@@ -148,18 +150,27 @@ def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> Node
 
 
 def _problems(node: Node) -> Iterator[str]:
-    """Yield the problems of a node, from its newest sample and the last check of its clock."""
+    """Yield the problems of a node: of its worker, its clock, and its newest sample."""
+    if not OLDEST_PROTOCOL <= node.protocol <= PROTOCOL:
+        older = "worker" if node.protocol < OLDEST_PROTOCOL else "server"
+        yield (
+            f"its worker uses protocol {node.protocol}, which this server does not serve, so it "
+            f"gets no work: upgrade the {older}"
+        )
     skew = node.clock_skew_seconds
     if node.clock_is_wrong and skew is not None:
         side = "ahead of" if skew > 0 else "behind"
         yield f"its clock is {abs(skew):.1f} s {side} the database's"
-    if node.sample is None:
-        return
-    if node.sample.accelerators_problem is not None:
-        yield node.sample.accelerators_problem
-    yield from node.sample.problems
-    for device in node.sample.accelerators:
-        name = slot_name(node.hardware, device.uuid)
+    if node.sample is not None:
+        yield from _sampled_problems(node.hardware, node.sample)
+
+
+def _sampled_problems(hardware: Hardware, sample: NodeSample) -> Iterator[str]:
+    if sample.accelerators_problem is not None:
+        yield sample.accelerators_problem
+    yield from sample.problems
+    for device in sample.accelerators:
+        name = slot_name(hardware, device.uuid)
         if device.problem is not None:
             yield f"{name}: {device.problem}"
         if device.xids:

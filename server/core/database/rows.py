@@ -299,13 +299,13 @@ class Node(TypedRow):
     name: str
     address: str
     hardware: Hardware
-    device: DeviceKind
     slots: int
     roots: dict[str, str]
     withheld: dict[str, str]
     worker_labels: dict[str, str]
     set_labels: dict[str, str]
     version: str
+    protocol: int
     worker: WorkerIdentity | None
     drain: Drain | None
     notice: str | None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
 from sqlalchemy import Table, func, select, tuple_, update
 
-from server.cluster.nodes.capacity import POLLS
+from server.cluster.nodes.capacity import IS_SERVED, POLLS
 from server.cluster.nodes.workers import HEARTBEATS_MISSED
 from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
@@ -39,7 +39,7 @@ from trainyard.protocol.rest.event_data import Unreachable
 from trainyard.protocol.rest.nodes import NodeOffline
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.protocol.worker_messages import LaunchMessage
-from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.failures import Failure, FailureReason, Remedy
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.retry import RetrySection
 
@@ -80,6 +80,7 @@ class UnclaimedShare(TypedRow):
     node: str
     sent_at: datetime | None
     polls: Annotated[bool, nodes.c.inbox == POLLS]
+    is_served: Annotated[bool, IS_SERVED]
     job_id: Annotated[str, attempts.c.job_id]
     created_at: Annotated[datetime, attempts.c.created_at]
 
@@ -253,18 +254,9 @@ class Reconciler:
             ).all()
             seconds = context.settings.claim_seconds
             ends = [
-                NodeEnd(
-                    node,
-                    AttemptOutcome.FAILED,
-                    Failure(
-                        reason=FailureReason.LAUNCH_ERROR,
-                        message=f"{node} did not claim the attempt within {seconds:g} s; does its "
-                        "worker take messages?",
-                        node=node,
-                        node_at_fault=True,
-                    ),
-                )
-                for node in still
+                NodeEnd(share.node, AttemptOutcome.FAILED, _unclaimed(share, seconds))
+                for share in shares
+                if share.node in still
             ]
             if ends:
                 end_nodes(context, connection, attempt_id, ends, actor=SCHEDULER)
@@ -339,6 +331,29 @@ class Reconciler:
             return shortest
         waited = sent_at - max(share.created_at, uptime.up_since, accepts_since)
         return min(shortest + max(waited, timedelta()), max(LONGEST_RESEND_PAUSE, shortest))
+
+
+def _unclaimed(share: UnclaimedShare, seconds: float) -> Failure:
+    """Return the failure of a share that was not claimed in time.
+
+    If the server does not serve the node's worker, the launch is put back and uses up no retry.
+    """
+    failure = Failure(
+        reason=FailureReason.LAUNCH_ERROR,
+        message=f"{share.node} did not claim the attempt within {seconds:g} s; does its worker "
+        "take messages?",
+        node=share.node,
+        node_at_fault=True,
+    )
+    if share.is_served:
+        return failure
+    return replace(
+        failure,
+        message=f"the server does not serve the protocol of the worker of {share.node}",
+        remedy=Remedy(text=f"Upgrade the worker of {share.node}."),
+        node_at_fault=False,
+        free_retry=True,
+    )
 
 
 def _lost(share: SilentShare, silence: timedelta) -> Failure:

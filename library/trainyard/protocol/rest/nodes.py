@@ -131,7 +131,7 @@ class NodeView(RecordModel):
     drain: Drain | None
     """Author, time and kind of the drain; absent if the node is not drained."""
     problems: tuple[str, ...]
-    """Problems of devices and file systems, from the last heartbeat."""
+    """Problems of the worker, the clock, devices and file systems."""
     notice: str | None
     """Announced reason for a shutdown of the node; its attempts save and move to other nodes."""
     request_id: str | None = None

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import event, select, text, update
 
 from server.cluster.nodes.capacity import CapacityReader, read_capacity, read_offers
+from server.cluster.nodes.queries import list_nodes
 from server.cluster.placement.demand import Offer
 from server.core.context import Context
 from server.core.database.slot_tables import HOLDS_SLOTS
@@ -18,7 +19,7 @@ from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.scheduler.rounds.placements import held_on
 from tests.server.harness import Harness
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.protocol.worker_messages import OLDEST_PROTOCOL
+from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 
 
 def offers(context: Context) -> Sequence[Offer]:
@@ -135,3 +136,18 @@ def test_a_node_whose_worker_is_no_longer_served_takes_no_jobs(
     with context.database.write() as connection:
         connection.execute(update(nodes).values(protocol=OLDEST_PROTOCOL))
     assert [each.node for each in offers(context)] == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "upgraded"), [(OLDEST_PROTOCOL - 1, "worker"), (PROTOCOL + 1, "server")]
+)
+def test_a_node_whose_worker_is_not_served_names_the_remedy(
+    harness: Harness, context: Context, protocol: int, upgraded: str
+) -> None:
+    harness.add_node("old")
+    assert list_nodes(context)[0].problems == ()
+    with context.database.write() as connection:
+        connection.execute(update(nodes).values(protocol=protocol))
+    (problem,) = list_nodes(context)[0].problems
+    assert f"protocol {protocol}" in problem
+    assert problem.endswith(f"upgrade the {upgraded}")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from server.core.context import Context
+from server.core.database.tables import nodes
 from server.core.liveness import beat
 from server.scheduler.rounds.reconcile import Reconciler
 from tests.server.harness import Harness, Supervisor
 from trainyard.protocol.states import JobState
-from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, LaunchMessage
 from trainyard.run.failures import FailureReason
 
 
@@ -45,6 +47,27 @@ def test_an_unclaimed_launch_is_sent_again_and_then_given_up(harness: Harness) -
     assert harness.job(job_id).state == JobState.FAILED
     assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
     assert harness.attempt(job_id).failure.node_at_fault
+
+
+def test_a_launch_for_a_worker_that_is_not_served_is_put_back(
+    harness: Harness, context: Context
+) -> None:
+    """A job that was placed before the upgrade keeps its retries, and its node is not to blame."""
+    harness.add_node("old")
+    job_id = harness.submit(retry={"max_retries": 0})
+    harness.place()
+    with context.database.write() as connection:
+        connection.execute(update(nodes).values(protocol=OLDEST_PROTOCOL - 1))
+    harness.reconcile(seconds=context.settings.claim_seconds)
+    assert harness.job(job_id).state == JobState.QUEUED
+    assert harness.job(job_id).retries_used == 0
+    failure = harness.attempt(job_id).failure
+    assert (failure.reason, failure.node_at_fault) == (FailureReason.LAUNCH_ERROR, False)
+    assert failure.remedy.text == "Upgrade the worker of old."
+    harness.add_node("new")
+    harness.clock.advance(1)
+    assert harness.place() == 1
+    assert [share.node for share in harness.shares(job_id)][-1] == "new"
 
 
 def test_a_clock_that_is_set_back_holds_no_message_back(harness: Harness) -> None:
