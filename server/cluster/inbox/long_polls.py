@@ -65,9 +65,9 @@ def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, Mess
 
 
 class Inboxes:
-    """The long polls of one process, served by one repeated query in the event loop.
+    """The long polls of one process, served by one repeated query.
 
-    So a waiting poll holds neither a thread nor a database connection.
+    A poll waits in the event loop, so it holds neither a thread nor a database connection.
     """
 
     def __init__(self, context: Context, *, most: int = MAX_POLLS) -> None:

@@ -24,19 +24,19 @@ from trainyard.spec.auto import DeviceKind
 POLLS = "server"
 """Value of the column `inbox` for nodes that fetch their messages by long polls."""
 _HeldSlots = tuple[str, str, bool, str]
-"""A share's job name, slots as JSON text, whether the slots count as held, and state."""
+"""Job name of a share, its slots as JSON text, whether they count as held, and its state."""
 _StoredTime = str | datetime
 """A time in the form that the database driver returns."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
-"""Maximum number of cached offers, about a kilobyte each; a round makes offers of changed nodes."""
+"""Maximum number of cached offers, about a kilobyte each; a changed node gets a new one."""
 
 IS_SERVED = nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
 """SQL condition for nodes with a worker of a protocol that the server serves."""
 TAKES_JOBS = (
     nodes.c.offline_since.is_(None) & nodes.c.drain.is_(None) & nodes.c.notice.is_(None) & IS_SERVED
 )
-"""SQL condition for nodes that are online, not draining, and served."""
+"""SQL condition for served nodes that are online and not draining."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,6 @@ class _Attempt:
     """Holding of an attempt without its expected end, which depends on progress and time."""
 
     holding: Holding
-    """Holding of the attempt, without its expected end."""
     is_paced: bool
     """Whether the attempt's expected end follows from its remaining steps."""
     leaves_until: datetime | None

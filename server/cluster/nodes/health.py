@@ -115,7 +115,7 @@ def repeated_failures(
         node: name of the node.
         limit: number of failures needed.
         nodes: number of online nodes with the node's kind of slot; None if no other node takes
-            work, so that none can show whether it can run such jobs.
+            work, so that there is no comparison.
         submitters: number of people with jobs within the window.
         trained_elsewhere: returns whether one of these jobs, by id, has trained without the node.
     """

@@ -59,6 +59,7 @@ class Admitted:
     registration: Registration
     request_id: str
     ends_at: datetime | None
+    """End of the pilot's allocation; None if unknown."""
 
 
 Admit = Callable[[Connection], Admitted]
