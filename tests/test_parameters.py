@@ -76,7 +76,6 @@ EXCEPTIONS = {
         "job_filter",
     ): "FastAPI reads its parameters from the signature",
     ("server/scheduler/elastic/jobs.py", "can_continue"): WRAPPED,
-    ("server/scheduler/rounds/placements.py", "_start"): WRAPPED,
     ("server/telemetry/metrics/continuity/first_step.py", "_other_loss"): STARRED,
     ("server/telemetry/metrics/lineage_values.py", "measure"): VALUE,
     ("server/telemetry/metrics/points.py", "unpack"): STARRED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -43,17 +44,6 @@ class Dispatcher(Protocol):
         """Time since which the broker has accepted every message; None during an outage."""
 
 
-class Sender(Protocol):
-    """Sends messages, and may block while it does."""
-
-    def send(self, message: Message) -> None:
-        """Send one message.
-
-        Raises:
-            Exception: the broker did not accept the message.
-        """
-
-
 class Outbox:
     """Sends messages in parallel, and records whether the broker accepts them.
 
@@ -61,8 +51,9 @@ class Outbox:
     message per waiting launch and operation.
     """
 
-    def __init__(self, sender: Sender, clock: Clock) -> None:
-        self._sender = sender
+    def __init__(self, send: Callable[[Message], None], clock: Clock) -> None:
+        """Take a function that sends one message; it may block, and raises on a refusal."""
+        self._send_one = send
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="send")
         self._lock = threading.Lock()
@@ -86,11 +77,6 @@ class Outbox:
                 self._up_since = None
             return self._up_since
 
-    @property
-    def waiting(self) -> int:
-        """Number of messages that are not sent yet."""
-        return len(self._waiting)
-
     def close(self) -> None:
         """Drop waiting messages; the interpreter's exit waits for messages that are being sent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -98,7 +84,7 @@ class Outbox:
     def _send(self, message: Message) -> None:
         error: Exception | None = None
         try:
-            self._sender.send(message)
+            self._send_one(message)
         except Exception as raised:  # noqa: BLE001 - the message is sent again
             error = raised
         with self._lock:
@@ -110,7 +96,8 @@ class Outbox:
                 self._up_since = self._clock.now()
         if error is not None:
             level = logging.WARNING if was_up else logging.INFO
-            logger.log(level, "the broker did not take %s: %s", message, error, exc_info=was_up)
+            shown = error if was_up else None
+            logger.log(level, "the broker did not take %s: %s", message, error, exc_info=shown)
         elif not was_up:
             logger.info("the broker accepts messages")
 
@@ -130,22 +117,23 @@ class CelerySender:
         _ = self.app.producer_pool
 
     def send(self, message: Message) -> None:
-        """Send one message."""
+        """Send one message.
+
+        Raises:
+            Exception: the broker did not accept the message.
+        """
+        if isinstance(message, SourceMessage):
+            queue = f"source.{message.source}"
+        else:
+            queue = f"node.{message.node}"
         self.app.send_task(
             TASKS[type(message)],
             kwargs=message.model_dump(),
-            queue=_queue(message),
+            queue=queue,
             expires=EXPIRES_SECONDS,
             retry=False,
-            ignore_result=True,
         )
 
     def close(self) -> None:
         """Close the connections to the broker."""
         self.app.close()
-
-
-def _queue(message: Message) -> str:
-    if isinstance(message, SourceMessage):
-        return f"source.{message.source}"
-    return f"node.{message.node}"

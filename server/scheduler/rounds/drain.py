@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from sqlalchemy import or_, select
@@ -20,6 +21,8 @@ from trainyard.protocol.states import AttemptState, DesiredState
 
 FAILED_PAUSE = timedelta(seconds=15)
 """Pause after which a failed order is given again."""
+_Order = tuple[str, str, Actor, str]
+"""Id of an attempt, id of its job, the actor, and the reason."""
 
 
 def order_isolation(context: Context) -> Isolation:
@@ -48,36 +51,21 @@ def run_drain(context: Context, isolation: Isolation) -> int:
             )
             .order_by(share.attempt_id, share.node_rank)
         ).all()
-    leaving = [row for row in rows if row.notice or row.drain.running == "move"]
-    for row in leaving:
-        if row.notice:
-            actor, because = Actor(row.name), f"{row.name} is about to go: {row.notice}"
-        else:
-            actor, because = Actor(row.drain.by), f"{row.name} was drained by {row.drain.by}"
-        _order(
-            context,
-            isolation,
-            attempt_id=row.attempt_id,
-            job_id=row.job_id,
-            actor=actor,
-            because=because,
-        )
-    return len(leaving)
+    orders: list[_Order] = []
+    for attempt_id, job_id, node, drain, notice in rows:
+        if notice:
+            orders.append((attempt_id, job_id, Actor(node), f"{node} is about to go: {notice}"))
+        elif drain.running == "move":
+            because = f"{node} was drained by {drain.by}"
+            orders.append((attempt_id, job_id, Actor(drain.by), because))
+    return _give(context, isolation, orders)
 
 
 def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = read_usage) -> int:
-    """Order attempts to save and leave if their project has used up its slot-hours.
+    """Order attempts of projects without slot-hours left to save and leave; return their number.
 
     The jobs then wait for the next month or a higher quota (docs/projects.md, 14). Each round
     compares all rows, as for a drain.
-
-    Args:
-        context: the server's context.
-        isolation: isolation between orders, for one epoch of the leader.
-        usage: function that reads the slot-hours that projects have used.
-
-    Returns:
-        The number of attempts that were ordered to leave.
     """
     with context.database.read() as connection:
         quotas = read_quotas(connection, context.now(), usage=usage)
@@ -94,24 +82,15 @@ def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = re
             )
             .order_by(attempts.c.id)
         ).all()
-    for row in rows:
-        because = used_up[row.project]
-        _order(
-            context,
-            isolation,
-            attempt_id=row.id,
-            job_id=row.job_id,
-            actor=SCHEDULER,
-            because=because,
-        )
-    return len(rows)
+    orders = [(row.id, row.job_id, SCHEDULER, used_up[row.project]) for row in rows]
+    return _give(context, isolation, orders)
 
 
 def run_bounds(context: Context, isolation: Isolation) -> int:
     """Order attempts that have reached their bound to save and leave; return their number.
 
-    The time limit for claims, not the bound, ends an unclaimed attempt (docs/lifecycle-placing.md,
-    7 and 58).
+    An unclaimed attempt ends at the time limit for claims instead (docs/lifecycle-placing.md, 7 and
+    58).
     """
     launched = (AttemptState.STARTING, AttemptState.RUNNING)
     with context.database.read() as connection:
@@ -124,33 +103,20 @@ def run_bounds(context: Context, isolation: Isolation) -> int:
             )
             .order_by(attempts.c.id)
         ).all()
+    orders: list[_Order] = []
     for row in rows:
         seconds = (row.runs_until - row.created_at).total_seconds()
         because = f"its max_runtime_seconds={seconds:g} are over"
-        _order(
-            context,
-            isolation,
-            attempt_id=row.id,
-            job_id=row.job_id,
-            actor=SCHEDULER,
-            because=because,
-        )
-    return len(rows)
+        orders.append((row.id, row.job_id, SCHEDULER, because))
+    return _give(context, isolation, orders)
 
 
-def _order(
-    context: Context,
-    isolation: Isolation,
-    *,
-    attempt_id: str,
-    job_id: str,
-    actor: Actor,
-    because: str,
-) -> None:
-    """Order one attempt to save and leave; its error delays the orders to no other attempt."""
-    if isolation.is_left_out(attempt_id):
-        return
-    turn = isolation.turn(attempt_id, f"the order to leave of attempt {attempt_id}")
-    with turn, context.database.write() as connection:
-        lock_job(connection, job_id)
-        preempt(context, connection, attempt_id, actor=actor, because=because)
+def _give(context: Context, isolation: Isolation, orders: Sequence[_Order]) -> int:
+    for attempt_id, job_id, actor, because in orders:
+        if isolation.is_left_out(attempt_id):
+            continue
+        turn = isolation.turn(attempt_id, f"the order to leave of attempt {attempt_id}")
+        with turn, context.database.write() as connection:
+            lock_job(connection, job_id)
+            preempt(context, connection, attempt_id, actor=actor, because=because)
+    return len(orders)

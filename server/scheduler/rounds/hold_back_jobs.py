@@ -17,7 +17,7 @@ from server.core.database.tables import jobs, operations
 from server.core.errors import UnreadableError
 from server.core.liveness import server_uptime
 from server.jobs.operations.queries import ARE_OPEN
-from server.jobs.queue.groups import take_out
+from server.jobs.queue.groups import Waiting, take_out
 from trainyard.protocol.operations import OperationKind, OperationTask
 from trainyard.protocol.states import JobState, OperationState
 
@@ -92,9 +92,8 @@ def _await_searches(
     """Return the ids of jobs with a search for commits that can still end in time.
 
     The wait starts when a node with access to the storage is online. The wait ends with the search,
-    or after `recovery_seconds` during which an API server was up. A job does not wait if there is
-    no such node, or if the search has an unreadable task, because no node can start the search
-    then.
+    or after `recovery_seconds` during which an API server was up. A job does not wait for a search
+    that no node can start.
     """
     if not searches:
         return frozenset()
@@ -102,7 +101,7 @@ def _await_searches(
     with context.database.read() as connection:
         offers, uptime = read_offers(connection), server_uptime(connection, now)
     able: list[AwaitedOperation] = []
-    starting: list[tuple[AwaitedOperation, str]] = []
+    starting: dict[str, Waiting] = {}  # by id of the search
     for search in searches:
         task = _task(search)
         if task is None or all(offer.roots.get(task.root) != search.storage for offer in offers):
@@ -110,21 +109,15 @@ def _await_searches(
         able.append(search)
         if search.awaited_since is None:
             assert task.recover is not None, "a search has its task"
-            attempt = task.recover.attempt
-            starting.append((search, f"waits until the checkpoints of attempt {attempt} are found"))
+            why = f"waits until the checkpoints of attempt {task.recover.attempt} are found"
+            starting[search.id] = (search.job_id, by_id[search.job_id].queued_at, why)
     if starting:
         with context.database.write() as connection:
             # A job may have entered its group while no node had access to the storage.
-            take_out(
-                context,
-                connection,
-                [(s.job_id, by_id[s.job_id].queued_at, why) for s, why in starting],
-            )
+            take_out(context, connection, starting.values())
             begun = update(operations).where(operations.c.id == bindparam("search"))
-            connection.execute(
-                begun.values(awaited_since=now),
-                [{"search": key} for key in sorted(search.id for search, _ in starting)],
-            )
+            keys = [{"search": key} for key in sorted(starting)]
+            connection.execute(begun.values(awaited_since=now), keys)
     limit = now - timedelta(seconds=context.settings.recovery_seconds)
     # The search reports to an API server, so its time counts only while an API server is up.
     since = uptime.up_since if uptime is not None else now

@@ -39,24 +39,22 @@ RENEWALS = 40
 """Maximum number of renewals without a round or a write (30 s), so that a scheduler that hangs
 loses the lead."""
 SEEN_SECONDS = 1.0
-"""Maximum pause, in seconds, between two successful reads by a standby. A standby reads the row
-every quarter of a second, so a longer pause shows that the database was unreachable, and that the
-leader may have been unable to renew its lead. The duration of a read does not count, because
-otherwise a slow database would never allow a takeover."""
+"""Maximum pause between two reads by a standby, in seconds. During a longer pause, the database was
+probably unreachable, also for the leader. The duration of a read does not count as a pause,
+because otherwise a slow database would never allow a takeover."""
 SETTLE_SECONDS = 1.5
-"""Time, in seconds, that a standby waits after a pause longer than `SEEN_SECONDS`, so that a living
+"""Time that a standby waits after a pause longer than `SEEN_SECONDS`, in seconds, so that a living
 leader can renew its lead."""
 IDLE_SECONDS = 2.0
-"""Time, in seconds, after which PostgreSQL ends a session that is idle in a leader's transaction. A
-process that is stopped inside a transaction would otherwise keep its locks, including the lock on
-the lead's row."""
+"""Time after which PostgreSQL ends an idle session in a leader's transaction, in seconds. Otherwise
+a stopped process would keep its locks, including the lock on the lead's row."""
 
 
 class Leader:
     """This process's part in the election.
 
-    Rounds run in one thread; another thread renews the lead (`renewed`), because a round may take
-    longer than a lease.
+    The rounds run in one thread. Another thread renews the lead, because a round may take longer
+    than a lease.
     """
 
     def __init__(
@@ -66,8 +64,7 @@ class Leader:
         self._monotonic = monotonic
         self._holder = f"{socket.gethostname()[:200]}:{os.getpid()}:{os.urandom(4).hex()}"
         self._epoch: int | None = None
-        self._renewals_left = RENEWALS
-        self._counting = threading.Lock()  # guards `_renewals_left`
+        self._works = threading.Event()  # set by each round and write
         self._seen_at: float | None = None
         self._settled_at = 0.0
         self._awaited: int | None = None
@@ -78,7 +75,7 @@ class Leader:
         After a loss of the lead, the old epoch is returned until a renewal or a write detects the
         loss.
         """
-        self._restart_count()
+        self._works.set()
         if self._epoch is None and self._is_free():
             self._take()
         return self._epoch
@@ -96,7 +93,7 @@ class Leader:
             LeadLostError: another process has taken the lead since this epoch.
         """
         self._extend(connection, epoch)
-        self._restart_count()
+        self._works.set()
 
     @contextmanager
     def renewed(self) -> Iterator[None]:
@@ -137,11 +134,9 @@ class Leader:
         """Return whether the row shows that no scheduler leads."""
         began = self._monotonic()
         with self._database.read() as connection:
-            row = connection.execute(
-                select(
-                    leaders.c.holder, leaders.c.epoch, _expired(connection).label("expired")
-                ).where(leaders.c.name == NAME)
-            ).one_or_none()
+            columns = (leaders.c.holder, leaders.c.epoch, _expired(connection).label("expired"))
+            lead = select(*columns).where(leaders.c.name == NAME)
+            row = connection.execute(lead).one_or_none()
         now = self._monotonic()
         if self._seen_at is not None and began - self._seen_at > SEEN_SECONDS:
             self._settled_at = now + SETTLE_SECONDS
@@ -157,37 +152,33 @@ class Leader:
         with _transaction(self._database) as connection:
             insert_absent(connection, leaders, [{"name": NAME, "epoch": 0}])
             free = or_(leaders.c.holder.is_(None), _expired(connection))
-            taken = (
-                update(leaders)
-                .where(leaders.c.name == NAME, free)
-                .values(
-                    holder=self._holder,
-                    epoch=leaders.c.epoch + 1,
-                    expires_at=database_time(connection, plus=LEASE_SECONDS),
-                )
-                .returning(leaders.c.epoch)
-            )
-            epoch = connection.scalar(taken)
+            until = database_time(connection, plus=LEASE_SECONDS)
+            taken = update(leaders).where(leaders.c.name == NAME, free)
+            taken = taken.values(holder=self._holder, epoch=leaders.c.epoch + 1, expires_at=until)
+            epoch = connection.scalar(taken.returning(leaders.c.epoch))
         if epoch is not None:
             logger.info("this scheduler leads, in epoch %d", epoch)
             self._epoch = epoch
 
     def _renew(self, stop: threading.Event) -> None:
-        """Renew the lead until `stop` is set, at most `RENEWALS` times in a round.
+        """Renew the lead until `stop` is set, at most `RENEWALS` times without a round or a write.
 
         A failed renewal does not end the loop, because no other scheduler can take the lead while
         the database is unreachable.
         """
-        failed = False
+        left, failed = RENEWALS, False
         while not stop.wait(RENEW_SECONDS):
-            epoch, left = self._epoch, self._renewals_left
+            if self._works.is_set():
+                self._works.clear()
+                left = RENEWALS
+            epoch = self._epoch
             if epoch is None or left == 0:
                 continue
             try:
                 with _transaction(self._database) as connection:
                     self._extend(connection, epoch)
-                failed = False
-                if self._count_renewal(left) == 0:
+                left, failed = left - 1, False
+                if left == 0 and not self._works.is_set():
                     logger.error("the round hangs; the lead of epoch %d expires", epoch)
             except LeadLostError:
                 self.lose(epoch)
@@ -195,21 +186,6 @@ class Leader:
                 if not failed:
                     logger.warning("the lead of epoch %d was not renewed: %s", epoch, error)
                 failed = True
-
-    def _restart_count(self) -> None:
-        with self._counting:
-            self._renewals_left = RENEWALS
-
-    def _count_renewal(self, left: int) -> int:
-        """Count a renewal that started with `left` renewals remaining; return the remaining number.
-
-        The renewal does not count if a round or a write restarted the count while the renewal
-        waited for the row.
-        """
-        with self._counting:
-            if self._renewals_left == left:
-                self._renewals_left = left - 1
-            return self._renewals_left
 
 
 class LeaderDatabase(Database):

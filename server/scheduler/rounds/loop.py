@@ -84,19 +84,13 @@ def collect_seldom() -> None:
 
 
 def run(context: Context, work_of: WorkOf, *, broker_url: str) -> None:
-    """Run the scheduler until SIGTERM or SIGINT.
-
-    Args:
-        context: the server's context.
-        work_of: function that returns the tasks of an epoch.
-        broker_url: URL of the broker for the scheduler's messages.
-    """
+    """Run the scheduler, with its messages sent to a broker, until SIGTERM or SIGINT."""
     collect_seldom()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     sender = CelerySender(broker_url)
-    outbox = Outbox(sender, context.clock)
+    outbox = Outbox(sender.send, context.clock)
     try:
         Scheduler(context, outbox, leader=Leader(context.database), work_of=work_of).run(stop)
     finally:

@@ -26,12 +26,12 @@ from server.jobs.attempts.earlier_checkpoint import windows_left_out, windows_of
 from server.jobs.attempts.launch import Launch, newest_launch, release_kept, release_spares
 from server.jobs.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
 from server.jobs.jobs.checks import not_allowed
-from server.jobs.queue.groups import put_off
+from server.jobs.queue.groups import Waiting, put_off
 from server.jobs.ranks.node_findings import unchecked_nodes
 from trainyard.base.problems import Problem
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.event_data import JobEnded, Placed
-from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import (
     AttemptCause,
     AttemptNodeState,
@@ -41,7 +41,6 @@ from trainyard.protocol.states import (
 )
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.run.failures import REMEDIES, FailureReason
-from trainyard.spec.job import JobSpec
 from trainyard.training.data_stream import Windows
 
 PLACEMENT_LOCK = 7_301_004
@@ -96,30 +95,14 @@ class _Start:
     event: NewEvent
 
 
-@dataclass(frozen=True)
-class _Former:
-    """The state of earlier attempts from which new attempts continue, by job id."""
-
-    newest: Mapping[str, ParentCheckpoint | None]
-    windows: Mapping[str, Windows]
-    """Windows of data that the previous attempt skipped."""
-
-    @classmethod
-    def read(cls, connection: Connection, job_ids: Collection[str]) -> _Former:
-        """Read this state for jobs that ran before."""
-        if not job_ids:
-            return cls({}, {})
-        return cls(newest_of_jobs(connection, job_ids), windows_of_newest(connection, job_ids))
-
-
 def place(
     context: Context, placements: Sequence[Placement], offers: Sequence[Offer]
 ) -> list[LaunchMessage]:
     """Write the attempts of several jobs, and return the launch messages.
 
-    A job is left out if it changed since it was read, or if one of its slots has been taken since.
-    A job leaves the queue for a while if it is unreadable or its environment cannot be decrypted,
-    so that it does not block slots.
+    A job is left out if it changed since the round read it, or if one of its slots is held by now.
+    An unreadable job leaves the queue for a while, so that it does not block slots. So does a job
+    whose environment cannot be decrypted.
 
     Args:
         context: the server's context.
@@ -133,31 +116,42 @@ def place(
         rows = LaunchedJob.all(connection, _LOCK_JOBS, {"ids": list(by_job)})
         names = {share.node for each in placements for share in each.allocation}
         held = held_on(connection, names, but_for=[job.id for job in rows if job.spare_slots])
-        former = _Former.read(connection, [job.id for job in rows if job.attempt > 0])
+        ran = [job.id for job in rows if job.attempt > 0]
+        newest = newest_of_jobs(connection, ran)
+        windows = windows_of_newest(connection, ran) if ran else {}
         starts: list[_Start] = []
-        unreadable: list[tuple[LaunchedJob, str]] = []
+        unreadable: list[Waiting] = []
         refused: list[tuple[LaunchedJob, list[Problem]]] = []
         for job in rows:  # reads everything before the first write
             placement = by_job[job.id]
             if job.state != JobState.QUEUED or job.queued_at != placement.queued_at:
                 continue
-            if not held.isdisjoint(_slots(placement)):
+            needed = ((share.node, slot) for share in placement.allocation for slot in share.slots)
+            if not held.isdisjoint(needed):
                 continue
             try:
                 # A job has problems only if it was stored when the server's settings allowed more.
                 problems = not_allowed(context, context.secrets.restore(job.spec, job.env))
                 if problems:
                     refused.append((job, problems))
-                else:
-                    starts.append(_start(context, connection, job, placement, by_name, former))
+                    continue
+                start = _start(
+                    context,
+                    connection,
+                    job,
+                    placement=placement,
+                    offers=by_name,
+                    newest=newest.get(job.id),
+                    windows=windows.get(job.id, ()),
+                )
+                starts.append(start)
             except (KeyFileError, UnreadableError) as error:
-                unreadable.append((job, error.detail))
+                unreadable.append((job.id, job.queued_at, error.detail))
         _order_checks(context, connection, starts)
-        put_off(context, connection, [(job.id, job.queued_at, why) for job, why in unreadable])
+        put_off(context, connection, unreadable)
         for job, problems in refused:
             _end_not_allowed(context, connection, job=job, problems=problems)
-        if starts:
-            _write(context, connection, starts)
+        _write(context, connection, starts)
     return [
         LaunchMessage(attempt_id=share["attempt_id"], node=share["node"])
         for start in starts
@@ -168,27 +162,21 @@ def place(
 
 def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
     """Write attempts with their shares, and the state changes of their jobs."""
+    if not starts:
+        return
     for start in starts:
         if start.former is not None:
             release_spares(context, connection, start.former)
     connection.execute(insert(attempts), [start.attempt for start in starts])
-    shares = [share for start in starts for share in start.shares]
-    connection.execute(insert(attempt_nodes), shares)
+    connection.execute(insert(attempt_nodes), [share for start in starts for share in start.shares])
     changed, events = [start.job for start in starts], [start.event for start in starts]
     move_jobs(context, connection, target=JobState.STARTING, rows=changed, events=events)
-
-
-def rendezvous_port(attempt_id: str) -> int:
-    """Return the rendezvous port of an attempt, which depends only on the attempt's id."""
-    digest = hashlib.sha256(attempt_id.encode()).digest()
-    return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
 
 
 def lock_placement(context: Context, connection: Connection) -> None:
     """Serialize placements, including placements by a scheduler that no longer leads.
 
-    Every placement takes this lock before the jobs' locks, so that the lock order is always the
-    same.
+    Every placement takes this lock before the locks of jobs, so that no two placements deadlock.
     """
     if not context.database.is_sqlite:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
@@ -219,18 +207,14 @@ def _order_checks(context: Context, connection: Connection, starts: Sequence[_St
     The decision is the same for all nodes of an attempt, because otherwise ranks would wait
     forever.
     """
-    names_of = [
-        [share["node"] for share in start.shares if share["spare_since"] is None]
+    nodes_of = [
+        {share["node"] for share in start.shares if share["spare_since"] is None}
         for start in starts
     ]
-    named = {name for names in names_of if len(names) > 1 for name in names}
+    named = {name for names in nodes_of if len(names) > 1 for name in names}
     unchecked = unchecked_nodes(connection, named, context.now())
-    for start, names in zip(starts, names_of, strict=True):
+    for start, names in zip(starts, nodes_of, strict=True):
         start.attempt["check_network"] = len(names) > 1 and not unchecked.isdisjoint(names)
-
-
-def _slots(placement: Placement) -> set[tuple[str, int]]:
-    return {(share.node, slot) for share in placement.allocation for slot in share.slots}
 
 
 def _end_not_allowed(
@@ -240,47 +224,41 @@ def _end_not_allowed(
     reason = FailureReason.NOT_ALLOWED
     what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
     why = f"{reason}: {what}. {REMEDIES[reason].text}"
-    event = NewEvent(
-        JobEnded(state=JobState.FAILED, reason=why),
-        SCHEDULER,
-        Subject(job.id),
-        f"{job.name} {JobState.FAILED}: {why}",
-    )
-    move(
-        context,
-        connection,
-        event,
-        job_to(
-            job.id,
-            JobState.FAILED,
-            ended_at=context.now(),
-            pending=None,
-            not_before=None,
-            reason=why,
-        ),
-    )
+    message = f"{job.name} {JobState.FAILED}: {why}"
+    data = JobEnded(state=JobState.FAILED, reason=why)
+    event = NewEvent(data, SCHEDULER, Subject(job.id), message)
+    values: dict[str, Any] = {"pending": None, "not_before": None, "reason": why}
+    ended = job_to(job.id, JobState.FAILED, ended_at=context.now(), **values)
+    move(context, connection, event, ended)
 
 
 def _start(
     context: Context,
     connection: Connection,
     job: LaunchedJob,
+    *,
     placement: Placement,
     offers: Mapping[str, Offer],
-    former: _Former,
+    newest: ParentCheckpoint | None,
+    windows: Windows,
 ) -> _Start:
-    """Return the rows of the attempt, its shares and the job's change, without writing them."""
+    """Return the rows of the attempt, its shares and the job's change, without writing them.
+
+    `newest` is the newest usable checkpoint of the job. `windows` are the windows of data that the
+    job's previous attempt skipped.
+    """
     pending = job.pending
     assert pending is not None, "a queued job has a launch"
     spec = pending.overrides.apply_but_schedule(job.spec)
     layout = spec.layout_name(pending.layout)
-    newest = former.newest.get(job.id)
     parent = parent_of_launch(
         connection, job.id, pending, forked_from=job.forked_from, newest=newest
     )
-    windows = windows_left_out(
-        connection, pending, checkpoint_id=parent.id, previous=former.windows.get(job.id, ())
-    )
+    skip = windows_left_out(connection, pending, checkpoint_id=parent.id, previous=windows)
+    # For a rollback, the server has chosen the checkpoint.
+    by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
+    # The row of the job has the digest of the submitted spec.
+    digest = job.pace_digest if spec is job.spec else None
     first = offers[placement.allocation[0].node]
     ranks = placement.allocation[: spec.resources.nodes]
     spares = placement.allocation[len(ranks) :]
@@ -301,12 +279,12 @@ def _start(
         "parent_checkpoint_id": parent.id,
         "start_step": parent.step,
         "allow_code_change": pending.allow_code_change,
-        "parent_named": _is_named(pending),
-        "skip": windows,
+        "parent_named": pending.parent_named or by_a_person,
+        "skip": skip,
         "last_step": parent.step,
-        "rendezvous_port": rendezvous_port(attempt_id),
+        "rendezvous_port": _rendezvous_port(attempt_id),
         "check_network": False,
-        "pace_digest": _pace_digest(job, spec),
+        "pace_digest": digest or pace_digest(spec),
         "expected_end_at": placement.expected_end_at,
         "gives_way": placement.gives_way,
         "runs_until": None if bound is None else now + timedelta(seconds=bound),
@@ -362,14 +340,7 @@ def _start(
     return _Start(attempt, shares, values, keeps, event)
 
 
-def _pace_digest(job: LaunchedJob, spec: JobSpec) -> str:
-    """Return the pace digest of a spec; the job's row has the digest of the submitted spec."""
-    if job.pace_digest is not None and spec is job.spec:
-        return job.pace_digest
-    return pace_digest(spec)
-
-
-def _is_named(pending: PendingLaunch) -> bool:
-    """Return whether a person chose the checkpoint; for a rollback, the server chooses it."""
-    by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
-    return pending.parent_named or by_a_person
+def _rendezvous_port(attempt_id: str) -> int:
+    """Return a port that depends only on the attempt's id."""
+    digest = hashlib.sha256(attempt_id.encode()).digest()
+    return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]

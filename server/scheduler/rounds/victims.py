@@ -19,28 +19,25 @@ from trainyard.spec.sections.resources import priority_words
 def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) -> int:
     """Order attempts to save and leave for a waiting job; return their number.
 
-    Either all victims leave or no victim leaves, because the job needs the slots of all. No victim
-    leaves if the waiting job has left the queue or its group, because the job may then need other
-    slots. No victim leaves if the job of a victim now has at least the priority of the waiting job,
-    unless the victim overtook the waiting job on an estimate alone.
-
-    Args:
-        context: the server's context.
-        job_id: the waiting job.
-        victims: the holdings of the attempts.
+    Either all victims leave or none, because the job needs the slots of all. None leaves if the
+    waiting job has left the queue or its group, because the job may then need other slots. None
+    leaves if the job of a victim now has at least the priority of the waiting job, unless the
+    victim overtook the waiting job on an estimate alone.
 
     Raises:
         NotFoundError: the job of a victim was deleted.
     """
     leaving = sorted(victims, key=lambda victim: victim.job_id)
-    victim_ids = [victim.job_id for victim in leaving]
+    columns = (jobs.c.name, jobs.c.priority, jobs.c.queued_at)
+    grouped = (jobs.c.state == JobState.QUEUED, jobs.c.demand.is_not(None))
     with context.database.write() as connection:
-        for victim_id in victim_ids:  # lock all jobs before the first event
-            lock_job(connection, victim_id)
-        row = select(*(jobs.c.name, jobs.c.state, jobs.c.demand, jobs.c.priority, jobs.c.queued_at))
-        waits = connection.execute(row.where(jobs.c.id == job_id)).one_or_none()
-        if waits is None or waits.state != JobState.QUEUED or waits.demand is None:
+        for victim in leaving:  # lock all jobs before the first event
+            lock_job(connection, victim.job_id)
+        waiting = select(*columns).where(jobs.c.id == job_id, *grouped)
+        waits = connection.execute(waiting).one_or_none()
+        if waits is None:
             return 0
+        victim_ids = [victim.job_id for victim in leaving]
         query = select(jobs.c.id, jobs.c.priority).where(jobs.c.id.in_(victim_ids))
         priorities = {row.id: row.priority for row in connection.execute(query)}
         overtook = {each.job_id for each in leaving if each.overtook(waits.queued_at)}

@@ -83,7 +83,7 @@ def test_rounds_go_on_while_the_broker_hangs(
     silent_since = harness.clock.now()
     sender = CelerySender(f"redis+socket://{broker.path}")
     sender.app.conf.broker_transport_options["socket_timeout"] = SENDS_SECONDS
-    outbox = Outbox(sender, context.clock)
+    outbox = Outbox(sender.send, context.clock)
     leader = Leader(context.database)
     scheduler = Scheduler(context, outbox, leader=leader, work_of=periodic_work)
     jobs = [harness.submit(retry={"max_retries": 0}) for _ in range(JOBS)]
@@ -147,14 +147,14 @@ def message(number: int) -> LaunchMessage:
 
 
 def test_messages_are_sent_in_parallel_and_once_at_a_time(gate: Gate, clock: FakeClock) -> None:
-    outbox = Outbox(gate, clock)
+    outbox = Outbox(gate.send, clock)
     for number in (*range(THREADS + 1), *range(THREADS + 1)):
         outbox.send(message(number))
     wait_until(lambda: len(gate.begun) == THREADS)
     gate.open.set()
     wait_until(lambda: len(gate.sent) == THREADS + 1)
     assert set(gate.sent) == {message(number) for number in range(THREADS + 1)}
-    wait_until(lambda: not outbox.waiting)
+    wait_until(lambda: not outbox._waiting)
     outbox.send(message(0))  # it was sent, so that it can be sent again
     wait_until(lambda: len(gate.sent) == THREADS + 2)
     outbox.close()
@@ -163,7 +163,7 @@ def test_messages_are_sent_in_parallel_and_once_at_a_time(gate: Gate, clock: Fak
 def test_what_the_broker_accepts_is_known_since_its_last_refusal(
     gate: Gate, clock: FakeClock
 ) -> None:
-    outbox = Outbox(gate, clock)
+    outbox = Outbox(gate.send, clock)
     before = outbox.up_since
     assert before is None  # nothing was sent yet
 
@@ -171,7 +171,7 @@ def test_what_the_broker_accepts_is_known_since_its_last_refusal(
         clock.advance(1)
         gate.fails = fails
         outbox.send(message(1))
-        wait_until(lambda: not outbox.waiting)
+        wait_until(lambda: not outbox._waiting)
         return outbox.up_since
 
     gate.open.set()
@@ -191,6 +191,6 @@ def test_what_the_broker_accepts_is_known_since_its_last_refusal(
     assert just_in_time is not None
     assert too_late is None
     gate.open.set()
-    wait_until(lambda: not outbox.waiting)
+    wait_until(lambda: not outbox._waiting)
     assert outbox.up_since == clock.now()
     outbox.close()

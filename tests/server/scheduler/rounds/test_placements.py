@@ -29,10 +29,10 @@ def test_an_error_of_one_job_keeps_no_other_from_its_slots(
     first, broken, last = job_ids
     start = placements._start
 
-    def fail_for_one(context: Context, connection: Any, job: Job, *rest: Any) -> Any:
+    def fail_for_one(context: Context, connection: Any, job: Job, **rest: Any) -> Any:
         if job.id == broken:
             raise RuntimeError("of one job alone")
-        return start(context, connection, job, *rest)
+        return start(context, connection, job, **rest)
 
     monkeypatch.setattr(placements, "_start", fail_for_one)
     harness.place()
@@ -55,7 +55,7 @@ def test_a_lost_connection_ends_the_round_for_all_jobs(
     job_ids = [harness.submit() for _ in range(3)]
     tried = []
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         tried.append(1)
         raise OperationalError("INSERT", {}, Exception("server closed the connection"))
 
@@ -75,10 +75,10 @@ def test_jobs_with_an_error_of_their_own_leave_the_batch(
     unreadable, refused, sound = (harness.submit(name=name) for name in ("un", "re", "so"))
     start = placements._start
 
-    def fail_for_one(context: Context, connection: Any, job: Job, *rest: Any) -> Any:
+    def fail_for_one(context: Context, connection: Any, job: Job, **rest: Any) -> Any:
         if job.id == unreadable:
             raise UnreadableError("of a later version")
-        return start(context, connection, job, *rest)
+        return start(context, connection, job, **rest)
 
     def refuse_one(context: Context, spec: JobSpec) -> list[Problem]:
         return [Problem(pointer="/env", detail="is too large")] if spec.name == "re" else []
