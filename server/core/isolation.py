@@ -8,17 +8,20 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from server.core.database.engine import LeadLostError
 
 logger = logging.getLogger(__name__)
 
+FAILED_PAUSE = timedelta(seconds=30)
+"""Time for which a key is skipped after an error."""
+
 
 class Pauses:
     """Keys that are skipped until their pause ends."""
 
-    def __init__(self, clock: Callable[[], float], *, pause: timedelta) -> None:
+    def __init__(self, clock: Callable[[], float], *, pause: timedelta = FAILED_PAUSE) -> None:
         """Take a monotonic clock, in seconds, and the length of a pause."""
         self._clock = clock
         self._pause = pause
@@ -51,12 +54,23 @@ class Isolation(Pauses):
             what: name of the work in the log, such as `the slot-time of job j1`.
 
         Raises:
-            LeadLostError, OperationalError: the work on other keys would fail, too.
+            LeadLostError, DBAPIError: the work on other keys would fail, too.
         """
         try:
             yield
-        except (LeadLostError, OperationalError):
-            raise
-        except Exception:
+        except Exception as error:
+            if ends_task(error):
+                raise
             logger.exception("%s is left out for %s", what, self._pause)
             self.begin(key)
+
+
+def ends_task(error: Exception) -> bool:
+    """Return whether an error stops the work on all keys: the loss of the lead or the connection.
+
+    A deadlock or a locked row concerns one key. An error without a statement means that no
+    connection could be opened.
+    """
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or error.statement is None
+    return isinstance(error, LeadLostError)

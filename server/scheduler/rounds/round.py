@@ -9,8 +9,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from sqlalchemy.exc import OperationalError
-
 from server.cluster.nodes.capacity import CapacityReader
 from server.cluster.placement.decide import decide
 from server.cluster.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
@@ -18,7 +16,8 @@ from server.cluster.placement.quotas import Quota
 from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
 from server.core.context import Context
-from server.core.database.engine import LeadLostError, batches
+from server.core.database.engine import batches
+from server.core.isolation import Isolation, ends_task
 from server.jobs.queue.groups import enter_groups, learn_durations, put_off
 from server.jobs.queue.heads import explain, note_turn, read_heads, tagged
 from server.jobs.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
@@ -35,8 +34,7 @@ DECIDE_AGAIN_SECONDS = 10.0
 LEARNED_AT_ONCE = 100
 """Maximum number of jobs for which one search looks up durations in newly ended attempts."""
 LEARN_SINCE = timedelta(seconds=30)
-"""Age up to which a search covers ends of attempts, because an end is committed some time after its
-timestamp."""
+"""Age up to which a search covers attempts, because an end is committed after its timestamp."""
 PLACED_TOGETHER = 50
 """Maximum number of jobs placed in one transaction, which locks their rows; each job takes a few
 milliseconds."""
@@ -64,6 +62,7 @@ class Placer:
         self._waiting: Sequence[GroupedJob] = ()
         self._learned: Sequence[str] = ()
         self._victims: Mapping[str, Sequence[Holding]] = {}
+        self._isolation = Isolation(context.clock.monotonic)
         self._soon_since: Mapping[str, datetime] = {}
 
     def run(self) -> int:
@@ -95,14 +94,13 @@ class Placer:
             )
         queue, holdings = tagged(self.queue, heads, holdings=self._doubted(capacity.holdings, now))
         settings = context.settings
+        after = timedelta(seconds=settings.preempt_after_seconds) if settings.preemption else None
         decisions = decide(
             queue,
             offers,
             holdings=holdings,
             now=now,
-            preempt_after=timedelta(seconds=settings.preempt_after_seconds)
-            if settings.preemption
-            else None,
+            preempt_after=after,
             cut=heads.cut,
             complete=heads.complete,
             quotas=quotas,
@@ -155,13 +153,13 @@ class Placer:
         A job that fails alone leaves the queue for a while, so that it does not block slots.
 
         Raises:
-            LeadLostError, OperationalError: the lead is lost, or the database fails for all jobs.
+            LeadLostError, DBAPIError: the lead or the connection is lost.
         """
         try:
             return place(self._context, placements, offers)
-        except (LeadLostError, OperationalError):
-            raise
         except Exception as error:
+            if ends_task(error):
+                raise
             if len(placements) == 1:
                 (failed,) = placements
                 logger.exception("job %s could not be placed", failed.job_id)
@@ -213,11 +211,9 @@ class Placer:
         """
         victims, self._victims = self._victims, {}
         ordered = 0
+        left_out = self._isolation.left_out()
         for job_id, holdings in victims.items():
-            try:
-                ordered += order_to_leave(self._context, job_id, holdings)
-            except (LeadLostError, OperationalError):
-                raise
-            except Exception:  # one job's error must not block other jobs
-                logger.exception("no attempt could be ordered to leave for job %s", job_id)
+            if job_id not in left_out:
+                with self._isolation.turn(job_id, f"the preemption for job {job_id}"):
+                    ordered += order_to_leave(self._context, job_id, holdings)
         return ordered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from psycopg.errors import DeadlockDetected
 from sqlalchemy.exc import OperationalError
 
 from server.core.context import Context
@@ -18,8 +19,18 @@ from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("of one job alone"),
+        OperationalError("INSERT", {}, DeadlockDetected("deadlock detected")),
+    ],
+)
 def test_an_error_of_one_job_keeps_no_other_from_its_slots(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
     harness.add_node(slots=2)
     job_ids = []
@@ -31,7 +42,7 @@ def test_an_error_of_one_job_keeps_no_other_from_its_slots(
 
     def fail_for_one(context: Context, connection: Any, job: Job, **rest: Any) -> Any:
         if job.id == broken:
-            raise RuntimeError("of one job alone")
+            raise error
         return start(context, connection, job, **rest)
 
     monkeypatch.setattr(placements, "_start", fail_for_one)
@@ -42,7 +53,7 @@ def test_an_error_of_one_job_keeps_no_other_from_its_slots(
     states = [harness.job(job_id).state for job_id in (first, broken, last)]
     assert states == [JobState.STARTING, JobState.QUEUED, JobState.STARTING]
     assert f"job {broken} could not be placed" in caplog.text
-    reason = "its placement failed (RuntimeError): see the scheduler's log"
+    reason = f"its placement failed ({type(error).__name__}): see the scheduler's log"
     assert harness.job(broken).reason == reason
     assert len(harness.dispatcher.sent) == 2
 
@@ -57,7 +68,8 @@ def test_a_lost_connection_ends_the_round_for_all_jobs(
 
     def fail(*_: Any, **__: Any) -> Any:
         tried.append(1)
-        raise OperationalError("INSERT", {}, Exception("server closed the connection"))
+        closed = Exception("server closed the connection")
+        raise OperationalError("INSERT", {}, closed, connection_invalidated=True)
 
     with monkeypatch.context() as patched:
         patched.setattr(placements, "_start", fail)
