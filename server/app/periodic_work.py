@@ -55,7 +55,7 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
 
     def preempt() -> None:
         # While the search for sizes is incomplete, a job may turn out to need no preemption.
-        if not work.is_paused(tasks.FIT_SIZES):
+        if fitter.is_complete:
             placer.preempt()
 
     def forget_old_nodes() -> None:

@@ -19,20 +19,15 @@ from server.core.context import Context
 from server.core.database.rows import Job
 from server.core.database.tables import jobs
 from server.core.errors import UnreadableError
+from server.core.isolation import Isolation
 from server.core.lifecycle import lock_job
+from server.jobs.attempts.launch import newest_launch
 from server.jobs.jobs.checks import known_slots
 from server.jobs.queue.heads import read_heads
 from server.jobs.queue.order import GROUPED
 from server.jobs.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
-from server.scheduler.elastic.jobs import (
-    chosen_by_a_person,
-    newest_attempt,
-    on_layout,
-    record_change,
-    size_range_of,
-)
+from server.scheduler.elastic.jobs import chosen_by_a_person, record_change, size_range_of
 from server.scheduler.elastic.sizes import Size, search_best_size
-from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause
 from trainyard.run.failures import FailureReason
 from trainyard.spec.layout import Layout
@@ -42,6 +37,7 @@ logger = logging.getLogger(__name__)
 TRY_AGAIN_SECONDS = 10.0
 """Pause, in seconds, after which sizes are tried again although groups, offers and quotas have not
 changed. The order of the queue may have changed."""
+_LOST = {FailureReason.NODE_LOST, FailureReason.PREEMPTED}
 
 
 class SizeFitter:
@@ -53,8 +49,10 @@ class SizeFitter:
         self._context = context
         self._queue = queue
         self._usage = usage
-        # The state in which no size fitted. As long as groups, offers, quotas and the turn of the
-        # demands are the same, no size will fit for a while.
+        self._isolation = Isolation(context.clock.monotonic)
+        self.is_complete = False
+        """Whether the last run tried all jobs, or changed one."""
+        # The groups, offers, quotas and turn of the demands with which no size fitted.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
         self._hopeless_until = -math.inf  # monotonic
 
@@ -64,6 +62,12 @@ class SizeFitter:
         Elastic jobs are tried in turn until one job fits. The other jobs wait until this job is
         placed.
         """
+        self.is_complete = False
+        changed = yield from self._try_jobs()
+        self.is_complete = True
+        return changed
+
+    def _try_jobs(self) -> Generator[None, None, int]:
         now = self._context.now()
         with self._context.database.read() as connection:
             least = connection.scalar(select(func.min(jobs.c.min_world_size)).where(GROUPED))
@@ -84,15 +88,21 @@ class SizeFitter:
             )
         turns = Turns(offers, quotas=quotas)
         queue = [row.queued for row in heads.rows]
-        elastic = {row.id: row for row in heads.rows if row.min_world_size is not None}
+        left_out = self._isolation.left_out()
+        elastic = {
+            row.id: row
+            for row in heads.rows
+            if row.min_world_size is not None and row.id not in left_out
+        }
         for queued in turns.take(queue, cut=heads.cut, complete=heads.complete):
             row = elastic.get(queued.id)
             if row is not None and (row.min_world_size or 0) <= turns.free_slots:
-                try:
-                    if (yield from self._fit(row, queued, turns)):
-                        return 1
-                except UnreadableError as error:  # the placement round stores it as reason
-                    logger.error("%s", error)
+                with self._isolation.turn(row.id, f"the size of job {row.id}"):
+                    try:
+                        if (yield from self._fit(row, queued, turns)):
+                            return 1
+                    except UnreadableError as error:  # the placement round stores it as reason
+                        logger.error("%s", error)
             yield
         self._hopeless, self._hopeless_until = state, clock() + TRY_AGAIN_SECONDS
         return 0
@@ -107,7 +117,9 @@ class SizeFitter:
             slots = known_slots(connection)
 
         def fits(layout: Layout) -> bool:
-            return turns.would_place(replace(queued, demand=on_layout(queued.demand, layout)))
+            size, units = layout.world_size, layout.node_units
+            demand = replace(queued.demand, world_size=size, units=units)
+            return turns.would_place(replace(queued, demand=demand))
 
         low, high = size_range_of(baseline)
         most = max(min(baseline.layout.world_size, high), job.world_size)
@@ -125,25 +137,21 @@ class SizeFitter:
         return True
 
     def _rewrite(self, connection: Connection, job: Job, size: Size) -> None:
-        pending = job.pending
+        pending, layout = job.pending, size.layout
         assert pending is not None, "a queued job has a launch"
-        changed = pending.model_copy(
-            update={"overrides": size.next.overrides, "layout": size.layout}
-        )
-        # The job leaves its group, so that the next round places it by its new demand.
-        layout = job.spec.layout_name(size.layout)
-        values = {"pending": changed, "layout": layout, "world_size": size.world_size}
-        of_job = jobs.c.id == job.id
-        connection.execute(update(jobs).where(of_job).values(**values, demand=None, reason=None))
-        reason = _why(connection, job, pending=pending, layout=size.layout)
-        record_change(self._context, connection, job=job, layout=size.layout, reason=reason)
-
-
-def _why(connection: Connection, job: Job, *, pending: PendingLaunch, layout: Layout) -> str:
-    """Return the reason for a waiting job's new size: the loss of a node, else free slots."""
-    attempt = newest_attempt(connection, job)
-    failure = attempt.failure if attempt is not None else None
-    lost = {FailureReason.NODE_LOST, FailureReason.PREEMPTED}
-    if pending.cause == AttemptCause.RETRY and failure is not None and failure.reason in lost:
-        return failure.message
-    return f"{layout.slots_in_words} are free, {job.world_size} are not"
+        values = {
+            "pending": pending.model_copy(
+                update={"overrides": size.next.overrides, "layout": layout}
+            ),
+            "layout": job.spec.layout_name(layout),
+            "world_size": size.world_size,
+            "demand": None,  # so that the next round places the job by its new demand
+            "reason": None,
+        }
+        connection.execute(update(jobs).where(jobs.c.id == job.id).values(values))
+        reason = f"{layout.slots_in_words} are free, {job.world_size} are not"
+        if pending.cause == AttemptCause.RETRY:
+            failure = newest_launch(connection, job.id).attempt.failure
+            if failure is not None and failure.reason in _LOST:
+                reason = failure.message
+        record_change(self._context, connection, job=job, layout=layout, reason=reason)

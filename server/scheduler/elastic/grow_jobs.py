@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
 from statistics import median
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
 from sqlalchemy import Connection, Table, Text, or_, select, type_coerce
 
@@ -24,20 +24,20 @@ from server.core.database.rows import Job, TypedRow
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnreadableError
+from server.core.isolation import Isolation
 from server.core.subject import SCHEDULER
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.resume import resume
-from server.jobs.queue.groups import GROUPED_AT_ONCE, demand_of_new, demand_of_shape
+from server.jobs.queue.groups import (
+    GROUPED_AT_ONCE,
+    demand_of,
+    demand_of_new,
+    demand_of_shape,
+)
 from server.jobs.queue.heads import DEMANDS_AT_ONCE
 from server.jobs.queue.order import ARRIVAL
 from server.jobs.queue.queries import NewJob
-from server.scheduler.elastic.jobs import (
-    chosen_by_a_person,
-    demand_on,
-    record_change,
-    size_range_of,
-)
-from server.scheduler.elastic.rotation import Rotation
+from server.scheduler.elastic.jobs import chosen_by_a_person, record_change, size_range_of
 from server.scheduler.elastic.sizes import fastest, is_worth_its_cost, search_best_size
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
@@ -45,8 +45,12 @@ from trainyard.spec.layout import Layout
 
 logger = logging.getLogger(__name__)
 
+Row = TypeVar("Row")
+
+JOBS_A_RUN = 20
+"""Number of jobs in a batch of a rotation."""
 LAST_ATTEMPTS = 5
-"""Number of newest attempts of a job with start-up times that estimate the cost of a restart."""
+"""Number of newest attempts whose start-up times estimate the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
 """A queued job without a group is expected to enter a group within this time, unless it is in a
 pause. A job that waits longer cannot start."""
@@ -63,6 +67,19 @@ class GrowingJob(TypedRow):
     held_slots: Annotated[int, HELD_SLOTS.label("held_slots")]
     progress: Progress
     attempt_id: Annotated[str, attempts.c.id.label("attempt_id")]
+
+
+class Rotation:
+    """Returns successive batches of jobs, so that each job gets its turn."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def next(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the next batch of rows; the next call starts after this batch."""
+        turn = self._turn % max(len(rows), 1)
+        self._turn = turn + JOBS_A_RUN
+        return [*rows[turn:], *rows[:turn]][:JOBS_A_RUN]
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,7 @@ class ElasticGrower:
         self._context = context
         self._usage = usage
         self._rotation = Rotation()
+        self._isolation = Isolation(context.clock.monotonic)
 
     def run(self) -> Generator[None, None, int]:
         """Order one job to grow if the gain is worth the cost; return the number of jobs.
@@ -105,20 +123,35 @@ class ElasticGrower:
         A batch of jobs is tried in turn until one job grows. The remaining jobs are then skipped,
         because they were read before the change.
         """
-        now = self._context.now()
+        now, left_out = self._context.now(), self._isolation.left_out()
         with self._context.database.read() as connection:
-            rows = _able(self._context, connection, now)
+            rows = [row for row in self._able(connection, now) if row.id not in left_out]
             room = read_room(connection, now, self._usage) if rows else None
         if room is None or not any(offer.free for offer in room.offers):
             return 0
         for row in self._rotation.next(rows):
-            try:
-                if (yield from self._grow(row, room)):
-                    return 1
-            except (ConflictError, InvalidRequestError, UnreadableError) as error:
-                logger.warning("job %s does not grow: %s", row.id, error)
+            with self._isolation.turn(row.id, f"the growth of job {row.id}"):
+                try:
+                    if (yield from self._grow(row, room)):
+                        return 1
+                except (ConflictError, InvalidRequestError, UnreadableError) as error:
+                    logger.warning("job %s does not grow: %s", row.id, error)
             yield
         return 0
+
+    def _able(self, connection: Connection, now: datetime) -> Sequence[GrowingJob]:
+        """Return the jobs that may grow, by priority."""
+        newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
+        old = now - timedelta(seconds=self._context.settings.grow_after_seconds)
+        able = (
+            jobs.c.state == JobState.RUNNING,
+            jobs.c.desired == DesiredState.RUN,
+            jobs.c.world_size < jobs.c.max_world_size,
+            attempts.c.state == AttemptState.RUNNING,
+            attempts.c.started_at <= old,
+        )
+        query = GrowingJob.select().join(attempts, newest).where(*able)
+        return GrowingJob.all(connection, query.order_by(jobs.c.priority.desc(), jobs.c.id))
 
     def _grow(self, row: GrowingJob, room: Room) -> Generator[None, None, bool]:
         """Order a job to grow if the gain is worth the cost; return whether it was ordered."""
@@ -131,29 +164,37 @@ class ElasticGrower:
                 return False
             baseline = chosen_by_a_person(job)
             slots = known_slots(connection)
-            offers = _with_own(connection, row.attempt_id, room.offers)
+            room = _with_own(connection, row.attempt_id, room)
             restart_seconds = _restart_seconds(connection, row.id)
-        _, high = size_range_of(baseline)
-        free = sum(len(offer.free) for offer in offers)
 
-        def fits_now(layout: Layout) -> bool:
-            demand = demand_on(job, baseline, layout)
-            return demand.slots - row.held_slots <= room.left(row.project) and fits(demand, offers)
+        def fits_in(room: Room, layout: Layout) -> bool:
+            demand = demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
+            within = demand.slots - row.held_slots <= room.left(row.project)
+            return within and fits(demand, room.offers)
 
+        free = sum(len(offer.free) for offer in room.offers)
+        high = size_range_of(baseline)[1]
         most = int(min(high, free, row.world_size + room.left(row.project)))
+        sizes = range(row.world_size + 1, most + 1)
         size = yield from search_best_size(
-            baseline, range(row.world_size + 1, most + 1), fits=fits_now, slots=slots
+            baseline, sizes, fits=partial(fits_in, room), slots=slots
         )
         present = fastest(baseline, row.world_size, slots=slots)
         if size is None or present is None:
             return False
-        worth = is_worth_its_cost(
+        if not is_worth_its_cost(
             seconds_left=seconds_left,
             speed=present.speed,
             new_speed=size.speed,
             restart_seconds=restart_seconds,
-        )
-        if not worth or not self._has_room(row, demand_on(job, baseline, size.layout)):
+        ):
+            return False
+        with self._context.database.read() as connection:  # the search may have taken seconds
+            now_left = read_room(connection, self._context.now(), self._usage)
+            if now_left is None:
+                return False
+            now_left = _with_own(connection, row.attempt_id, now_left)
+        if not fits_in(now_left, size.layout):
             return False
         count = size.world_size - row.world_size
         reason = f"{count} slot{'' if count == 1 else 's'} came free"
@@ -162,39 +203,12 @@ class ElasticGrower:
         resume(self._context, row.id, size.request, actor=SCHEDULER, running=running, note=note)
         return True
 
-    def _has_room(self, row: GrowingJob, demand: Demand) -> bool:
-        """Return whether a job still fits; the search may have taken several ticks."""
-        with self._context.database.read() as connection:
-            room = read_room(connection, self._context.now(), self._usage)
-            if room is None or demand.slots - row.held_slots > room.left(row.project):
-                return False
-            return fits(demand, _with_own(connection, row.attempt_id, room.offers))
-
-
-def _able(context: Context, connection: Connection, now: datetime) -> Sequence[GrowingJob]:
-    """Return the jobs that may grow, by priority."""
-    since = now - timedelta(seconds=context.settings.grow_after_seconds)
-    return GrowingJob.all(
-        connection,
-        GrowingJob.select()
-        .join(attempts, (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt))
-        .where(
-            jobs.c.state == JobState.RUNNING,
-            jobs.c.desired == DesiredState.RUN,
-            jobs.c.world_size < jobs.c.max_world_size,
-            attempts.c.state == AttemptState.RUNNING,
-            attempts.c.started_at <= since,
-        )
-        .order_by(jobs.c.priority.desc(), jobs.c.id),
-    )
-
 
 def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
     """Return the room for growth; None while the needs of other jobs are unknown.
 
-    The needs are unknown while a newly queued job has no group. They are also unknown while a job
-    leaves its slots to continue elsewhere, because it is not queued yet and may need these or other
-    slots. A job in a pause has the demand of its launch.
+    The needs are unknown while a newly queued job has no group, and while a job leaves its slots to
+    continue elsewhere. A job in a pause needs the demand of its launch.
     """
     waits = jobs.c.state == JobState.QUEUED
     young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
@@ -215,27 +229,19 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     waiting = [
         (projects[row.key], demand_of_shape(row.shape)) for row in shapes if row.key in projects
     ]
-    waiting += _paused(connection, now, queued_after=now - SOON_QUEUED)
+    waiting += _paused(connection, now)
     if len({demand for _, demand in waiting}) > DEMANDS_AT_ONCE:
         return None  # the match of so many demands would take too long
     return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
 
 
-def _paused(
-    connection: Connection, now: datetime, *, queued_after: datetime
-) -> list[tuple[str, Demand]]:
-    """Return project and demand of queued jobs in a pause, with `not_before` in the future.
-
-    Args:
-        connection: a transaction.
-        now: the present time.
-        queued_after: only jobs that were queued after this time count.
-    """
+def _paused(connection: Connection, now: datetime) -> list[tuple[str, Demand]]:
+    """Return project and demand of newly queued jobs in a pause."""
     paused = NewJob.select().where(
         jobs.c.state == JobState.QUEUED,
         jobs.c.demand.is_(None),
         jobs.c.not_before > now,
-        jobs.c.queued_at > queued_after,
+        jobs.c.queued_at > now - SOON_QUEUED,
     )
     found: list[tuple[str, Demand]] = []
     for row in NewJob.all(connection, paused.order_by(*ARRIVAL).limit(GROUPED_AT_ONCE)):
@@ -274,10 +280,9 @@ def room_among(
     for project, demand in waiting:
         quota = quotas.get(project, Quota())
         most = quota.max_slots
-        if quota.used_up is not None:
+        never_starts = most is not None and demand.slots > most
+        if quota.used_up is not None or never_starts:
             continue
-        if most is not None and demand.slots > most:
-            continue  # the job never starts
         nodes = able(demand)
         if nodes and most is not None:
             closed.add(project)
@@ -287,18 +292,17 @@ def room_among(
     return Room(unneeded, quotas, closed)
 
 
-def _with_own(connection: Connection, attempt_id: str, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers, with an attempt's slots counted as free, because its end frees them."""
+def _with_own(connection: Connection, attempt_id: str, room: Room) -> Room:
+    """Return the room with the slots of an attempt, because its end frees them."""
     shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
         attempt_nodes.c.attempt_id == attempt_id
     )
     own = {row.node: row.slots for row in connection.execute(shares)}
-    return [
-        replace(offer, free=tuple(sorted({*offer.free, *own[offer.node]})))
-        if offer.node in own
-        else offer
-        for offer in offers
+    offers = [
+        replace(offer, free=tuple(sorted({*offer.free, *own.get(offer.node, ())})))
+        for offer in room.offers
     ]
+    return replace(room, offers=offers)
 
 
 def _restart_seconds(connection: Connection, job_id: str) -> float:

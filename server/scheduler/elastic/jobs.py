@@ -1,4 +1,4 @@
-"""Elastic jobs: the settings that a person chose, and the demands at other sizes."""
+"""Elastic jobs: the settings that a person chose, and the record of a changed size."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from dataclasses import replace
 from sqlalchemy import Connection, select, update
 
 from server.cluster.nodes.capacity import read_offers
-from server.cluster.placement.demand import Demand
 from server.cluster.placement.fit import fits
 from server.cluster.placement.quotas import Quota
 from server.core.context import Context
-from server.core.database.rows import Attempt, Job
-from server.core.database.tables import attempt_nodes, attempts, jobs
+from server.core.database.rows import Job
+from server.core.database.tables import attempt_nodes, jobs
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import SCHEDULER, Subject
-from server.jobs.attempts.launch import newest_attempt_id
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.next_attempt import Baseline
 from server.jobs.queue.groups import demand_of
@@ -49,30 +47,14 @@ def size_range_of(baseline: Baseline) -> tuple[int, int]:
     return found
 
 
-def demand_on(job: Job, baseline: Baseline, layout: Layout) -> Demand:
-    """Return the demand of a job that has run, for a given layout."""
-    return demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
-
-
-def on_layout(demand: Demand, layout: Layout) -> Demand:
-    """Return the same job's demand for another layout."""
-    return replace(demand, world_size=layout.world_size, units=layout.node_units)
-
-
 def can_continue(
     connection: Connection, job_id: str, attempt_id: str, quotas: Mapping[str, Quota]
 ) -> bool:
     """Return whether a job fits in any of its sizes without the silent nodes of its attempt.
 
-    Its slots on the other nodes, including spare nodes, count as free, because the end of the
-    attempt frees them. A job does not continue if it is ordered to end, or if its project exceeds a
-    quota.
-
-    Args:
-        connection: a transaction.
-        job_id: the job.
-        attempt_id: id of the job's newest attempt.
-        quotas: quotas by project; projects without one are omitted.
+    The slots of its newest attempt on the other nodes, including spare nodes, count as free,
+    because the end of the attempt frees them. A job does not continue if it is ordered to end, or
+    if its project exceeds a quota.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.
@@ -84,11 +66,8 @@ def can_continue(
         return False
     baseline = chosen_by_a_person(job)
     share = attempt_nodes.c
-    silent = connection.scalars(
-        select(share.node).where(
-            share.attempt_id == attempt_id, share.unreachable_since.is_not(None)
-        )
-    ).all()
+    of_attempt = select(share.node).where(share.attempt_id == attempt_id)
+    silent = connection.scalars(of_attempt.where(share.unreachable_since.is_not(None))).all()
     offers = read_offers(connection, without_job=job_id)
     offers = [offer for offer in offers if offer.node not in silent]
     layouts: Iterable[Layout] = [baseline.layout]
@@ -98,16 +77,9 @@ def can_continue(
         numbers = range(low, min(high, free) + 1)
         sizes = (fastest(baseline, number, slots=slots) for number in numbers)
         layouts = (size.layout for size in sizes if size is not None)
-    demands = (demand_on(job, baseline, layout) for layout in layouts)
+    overrides, bound = baseline.overrides, job.storage
+    demands = (demand_of(job.spec, overrides, layout, bound=bound) for layout in layouts)
     return any(fits(replace(demand, spare_nodes=0), offers) for demand in demands)
-
-
-def newest_attempt(connection: Connection, job: Job) -> Attempt | None:
-    """Return the newest attempt of a job; None before the first attempt."""
-    attempt_id = newest_attempt_id(connection, job.id)
-    if attempt_id is None:
-        return None
-    return Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
 
 
 def record_change(
@@ -119,10 +91,5 @@ def record_change(
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(size_change=change))
     verb = "shrinks" if now < before else "grows"
     shape = f" as {layout}" if job.spec.program is None else ""
-    event = NewEvent(
-        change,
-        SCHEDULER,
-        Subject(job.id),
-        f"{job.name} {verb} from {before} to {layout.slots_in_words}{shape}: {reason}",
-    )
-    append_event(context, connection, event)
+    message = f"{job.name} {verb} from {before} to {layout.slots_in_words}{shape}: {reason}"
+    append_event(context, connection, NewEvent(change, SCHEDULER, Subject(job.id), message))

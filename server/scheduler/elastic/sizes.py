@@ -14,8 +14,8 @@ from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.training.known_devices import Slot
 
 GAIN_OVER_COST = 3.0
-"""A change of size must save at least this multiple of the time that it costs. The factor is large
-because the estimate counts only idle ranks, and a job may end, fail or shrink before it gains."""
+"""Least ratio of the saved time to the cost of a change of size. It is large because the estimate
+counts only idle ranks, and because a job may end, fail or shrink before it gains."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ def fastest(baseline: Baseline, world_size: int, *, slots: Collection[Slot] = ()
     """Return the fastest legal layout for a number of slots; None if no layout is legal.
 
     Only `dp_replicate` and `dp_shard` change; the micro-batch size changes by the rules of a
-    resume. If several layouts are equally fast, the result is the layout nearest to the job's own
-    axes.
+    resume. Of equally fast layouts, the result is the one nearest to the job's own axes.
 
     Args:
         baseline: the settings that a person chose last.
@@ -63,7 +62,7 @@ def fastest(baseline: Baseline, world_size: int, *, slots: Collection[Slot] = ()
             devices.
     """
     found = [
-        Size(each, speed_of(each.plan))
+        Size(each, _speed_of(each.plan))
         for layout in data_parallel_layouts(baseline.effective.parallelism.sizes, world_size)
         if (each := _planned(baseline, layout, slots)) is not None
     ]
@@ -77,18 +76,15 @@ def search_best_size(
     fits: Callable[[Layout], bool],
     slots: Collection[Slot] = (),
 ) -> Generator[None, None, Size | None]:
-    """Search for the fastest size that fits; if several are equally fast, for the smallest.
+    """Return the fastest size that fits, the smallest among equals; None if no size fits.
 
-    Yields after each size, so that a caller can pause between two sizes.
+    Yields after each size, so that the caller can pause.
 
     Args:
         baseline: the settings that a person chose last.
         world_sizes: the numbers of slots to choose from.
         fits: returns whether a layout could start now.
         slots: as in `fastest`.
-
-    Returns:
-        The size; None if no size fits.
     """
     best: Size | None = None
     for world_size in sorted(world_sizes, reverse=True):
@@ -102,13 +98,11 @@ def search_best_size(
     return best
 
 
-def speed_of(plan: Plan | ProgramPlan) -> float:
+def _speed_of(plan: Plan | ProgramPlan) -> float:
     """Return the expected throughput of a layout, relative to one rank that never idles.
 
-    The FLOPs of a step are the same on every layout. So the time per step is the compute time of
-    its ranks plus their idle time, in which they have no sequence or wait in a pipeline.
-    Communication is ignored. Ranks of a program are assumed never to idle, so more slots are always
-    faster.
+    Ranks idle without a sequence and in a pipeline's bubbles. Communication is ignored. Ranks of a
+    program are assumed never to idle, so more slots are always faster.
     """
     if isinstance(plan, ProgramPlan):
         return plan.world_size
@@ -129,8 +123,7 @@ def is_worth_its_cost(
     """
     if new_speed <= speed:
         return False
-    gain = seconds_left * (1 - speed / new_speed)
-    return gain >= GAIN_OVER_COST * restart_seconds
+    return seconds_left * (1 - speed / new_speed) >= GAIN_OVER_COST * restart_seconds
 
 
 def _planned(baseline: Baseline, layout: Layout, slots: Collection[Slot]) -> NextAttempt | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
@@ -13,18 +13,14 @@ from sqlalchemy import Connection, Table, exists, func, select
 
 from server.cluster.nodes.capacity import TAKES_JOBS
 from server.cluster.nodes.changes import cordon_by_server
-from server.cluster.nodes.health import (
-    NodeFailure,
-    in_words,
-    is_of_the_node,
-    repeated_failures,
-)
+from server.cluster.nodes.health import NodeFailure, in_words, is_of_the_node, repeated_failures
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.held import HAS_RANKS
 from server.core.database.rows import TypedRow
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import UnreadableError
+from server.core.isolation import Isolation
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.run.failures import Failure
 from trainyard.spec.job import JobSpec
@@ -32,8 +28,7 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 OVERLAP = timedelta(seconds=30)
-"""Age up to which a run reads rows again, because transactions do not commit in the order of their
-times."""
+"""Age up to which attempts are read again, because an end is committed after its timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,51 +49,53 @@ class NodeWatch:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._isolation = Isolation(context.clock.monotonic)
         self._read_at: datetime | None = None
         self._warned: dict[str, str] = {}
         self._failures: dict[str, NodeFailure] = {}
 
     def run(self) -> int:
         """Judge nodes with new failures; return the number of cordoned nodes."""
-        new, since = self._count_failures()
-        return self._judge_nodes(new, since)
+        return self._judge_nodes(self._count_failures())
 
     def judge_again(self) -> int:
         """Judge all nodes with failures again, because jobs may have trained elsewhere since."""
-        _, since = self._count_failures()
-        return self._judge_nodes(list(self._failures.values()), since)
+        self._count_failures()
+        return self._judge_nodes(self._failures.values())
 
-    def _count_failures(self) -> tuple[list[NodeFailure], datetime]:
-        """Return the new failures, and the start of the window in which failures count."""
-        now = self._context.now()
-        since = now - timedelta(seconds=self._context.settings.cordon_window_seconds)
-        last = self._read_at
+    def _count_failures(self) -> list[NodeFailure]:
+        """Count failures since the last read, forget old failures, and return the new failures."""
+        now, last = self._context.now(), self._read_at
+        since = self._window_start()
         # After the clock was set back, the whole window is read.
         new = self._read(since if last is None or now < last else last - OVERLAP)
         self._read_at = now  # not before: failures since the last read would never count
         self._failures = {
             each.attempt_id: each for each in (*self._failures.values(), *new) if each.at > since
         }
-        return new, since
+        return new
 
-    def _judge_nodes(self, new: Sequence[NodeFailure], since: datetime) -> int:
+    def _window_start(self) -> datetime:
+        return self._context.now() - timedelta(seconds=self._context.settings.cordon_window_seconds)
+
+    def _judge_nodes(self, new: Iterable[NodeFailure]) -> int:
         limit = self._context.settings.cordon_after_failures
         if limit == 0:
             return 0
         found = Counter(each.node for each in self._failures.values())
         due = {each.node for each in new if found[each.node] >= limit}
-        return sum(self._judge(node, since) for node in sorted(due))
+        cordoned = 0
+        for node in sorted(due - set(self._isolation.left_out())):
+            with self._isolation.turn(node, f"the cordon of node {node}"):
+                cordoned += self._judge(node)
+        return cordoned
 
     def _read(self, since: datetime) -> list[NodeFailure]:
         """Return the uncounted failures of nodes since the given time."""
-        ended = attempts.c.ended_at
-        query = (
-            _Ended.select()
-            .join(jobs, jobs.c.id == attempts.c.job_id)
-            .where(ended > since, attempts.c.outcome == AttemptOutcome.FAILED)
-        )
+        query = _Ended.select().join(jobs, jobs.c.id == attempts.c.job_id)
+        failed = (attempts.c.ended_at > since, attempts.c.outcome == AttemptOutcome.FAILED)
         with self._context.database.read() as connection:
-            rows = _Ended.all(connection, query)
+            rows = _Ended.all(connection, query.where(*failed))
         return [
             NodeFailure(
                 row.id,
@@ -116,8 +113,11 @@ class NodeWatch:
             and is_of_the_node(failure)
         ]
 
-    def _judge(self, node: str, since: datetime) -> bool:
-        """Cordon a node if its failures require this; return whether the node was cordoned."""
+    def _judge(self, node: str) -> bool:
+        """Cordon a node that fails repeatedly; return whether the node was cordoned.
+
+        The last node of its kind that takes work is not cordoned.
+        """
         context = self._context
         with context.database.write() as connection:
             found = select(nodes.c.device, nodes.c.drain, nodes.c.trusted_since)
@@ -131,18 +131,21 @@ class NodeWatch:
                 for each in self._failures.values()
                 if row.trusted_since is None or each.at > row.trusted_since
             ]
-            has_another = _has_another(connection, node, row.device)
+            others = select(nodes.c.name).where(
+                nodes.c.name != node, nodes.c.device == row.device, TAKES_JOBS
+            )
+            is_last = connection.execute(others.limit(1)).first() is None
             repeated = repeated_failures(
                 counted,
                 node,
                 limit=context.settings.cordon_after_failures,
-                nodes=_online(connection, row.device) if has_another else None,
-                submitters=_submitters(connection, since),
+                nodes=None if is_last else _online(connection, row.device),
+                submitters=_submitters(connection, self._window_start()),
                 trained_elsewhere=lambda jobs: _trained_without(connection, jobs, node),
             )
             if not repeated:
                 return False
-            if not has_another:
+            if is_last:
                 if self._warned.get(node) != repeated[-1].attempt_id:
                     self._warned[node] = repeated[-1].attempt_id
                     logger.warning("%s: %s; it is the last of its kind", node, in_words(repeated))
@@ -181,9 +184,3 @@ def _trained_without(connection: Connection, job_ids: Collection[str], node: str
         attempts.c.job_id.in_(job_ids), attempts.c.last_step > attempts.c.start_step, ~on_node
     )
     return bool(connection.scalar(select(exists(trained))))
-
-
-def _has_another(connection: Connection, node: str, device: str) -> bool:
-    """Return whether another node of this kind of slot takes new work."""
-    others = select(nodes.c.name).where(nodes.c.name != node, nodes.c.device == device, TAKES_JOBS)
-    return bool(connection.scalar(select(exists(others))))

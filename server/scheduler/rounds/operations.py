@@ -21,6 +21,7 @@ from server.core.database.tables import checkpoints, nodes, operations
 from server.core.errors import ConflictError, NotFoundError, UnreadableError
 from server.core.events.notices import notify_all
 from server.core.events.store import NewEvent
+from server.core.isolation import Isolation
 from server.core.leases import OPERATION_LEASES
 from server.core.lifecycle import move, operation_to
 from server.core.liveness import server_uptime
@@ -37,12 +38,7 @@ from server.jobs.operations.service import (
     repeat_later,
 )
 from server.scheduler.rounds.dispatch import Dispatcher, Message
-from trainyard.protocol.operations import (
-    MAX_TRIES,
-    REPEATED,
-    OperationKind,
-    OperationTask,
-)
+from trainyard.protocol.operations import MAX_TRIES, REPEATED, OperationKind, OperationTask
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
 from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import OperationMessage
@@ -54,13 +50,12 @@ MAX_CONSIDERED = 1000
 ON_NETWORK = (("network", "true"),)
 """Label of nodes that can download packages."""
 MAX_FAILING_SCRUBS = 20
-"""Maximum number of failed scrubs that wait for their next try; with more, no further checkpoint is
-scrubbed."""
+"""Maximum number of failed scrubs that wait for another try; then no new scrub is queued."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedOperation(OperationHead):
-    """An operation that has not started."""
+    """A queued operation, or a running one that occupies its node."""
 
     task: StoredRecord[OperationTask]
     storage: str | None
@@ -82,6 +77,7 @@ class OperationKeeper:
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
         self._dispatcher = dispatcher
+        self._isolation = Isolation(context.clock.monotonic)
 
     def run(self) -> None:
         """Run one round: expire leases, assign operations and send messages."""
@@ -98,18 +94,16 @@ class OperationKeeper:
             queue = self._queue(connection, now)
             if not queue:
                 return []
-            running = connection.scalars(
-                select(operations.c.node).where(operations.c.state == OperationState.RUNNING)
-            )
-            busy, offers = {node for node in running if node}, read_offers(connection)
-            builds = _running_builds(connection)
+            runs = operations.c.state == OperationState.RUNNING
+            running = UnclaimedOperation.all(connection, UnclaimedOperation.select().where(runs))
+            offers = read_offers(connection)
         given = [
             row for row in queue if row.node and row.given_at and claim_by < row.given_at <= now
         ]
-        waiting, reasons = _wanted(
-            [row for row in queue if row not in given], _built_by([*builds, *given])
-        )
-        placed, why = give(waiting, offers, busy | {row.node for row in given if row.node})
+        assigned = [*running, *given]
+        building = _built_by([row for row in assigned if row.kind == OperationKind.BUILD])
+        waiting, reasons = _wanted([row for row in queue if row not in given], building)
+        placed, why = give(waiting, offers, {row.node for row in assigned if row.node})
         reasons |= why
         for row in given:
             reasons[row.id] = f"was given to {row.node}, which has not started it yet"
@@ -138,20 +132,14 @@ class OperationKeeper:
         ]
 
     def _explain(
-        self,
-        connection: Connection,
-        rows: Sequence[UnclaimedOperation],
-        reasons: Mapping[str, str],
+        self, connection: Connection, rows: Sequence[UnclaimedOperation], reasons: Mapping[str, str]
     ) -> None:
         """Store changed reasons on the operations, then send them as notices.
 
         Both writes are sorted by key, so that all transactions lock several rows in the same order.
         """
-        stored = [
-            row
-            for row in sorted(rows, key=lambda row: row.id)
-            if _mark(connection, row, waiting=reasons[row.id])
-        ]
+        ordered = sorted(rows, key=lambda row: row.id)
+        stored = [row for row in ordered if _mark(connection, row, waiting=reasons[row.id])]
         changed = [
             (Subject(row.job_id), OperationWaiting(**identity(row), waiting=reasons[row.id]))
             for row in sorted(stored, key=lambda row: (row.job_id, row.id))
@@ -167,13 +155,9 @@ class OperationKeeper:
         latest = now + timedelta(seconds=REPEATS.longest)
         not_before = operations.c.not_before
         due = or_(not_before.is_(None), not_before <= now, not_before > latest)
-        kind = operations.c.kind
-        turn = case(
-            *((kind == OperationKind.RECOVER, 0), (kind == OperationKind.BUILD, 0)),
-            (kind == OperationKind.SAMPLE, 1),
-            (kind == OperationKind.SCRUB, 3),
-            else_=2,
-        )
+        kind = OperationKind
+        turns = {kind.RECOVER: 0, kind.BUILD: 0, kind.SAMPLE: 1, kind.SCRUB: 3}
+        turn = case(*((operations.c.kind == key, turns[key]) for key in turns), else_=2)
         waits = operations.c.state == OperationState.QUEUED
         queued = UnclaimedOperation.select().where(waits, due)
         return UnclaimedOperation.all(
@@ -188,8 +172,11 @@ class OperationKeeper:
                 return
             expired = OPERATION_LEASES.expired(uptime, seconds=seconds)
             silent = SilentOperation.all(connection, SilentOperation.select().where(expired))
+        left_out = self._isolation.left_out()
         for row in silent:
-            self._take_back(row)
+            if row.id not in left_out:
+                with self._isolation.turn(row.id, f"the expired lease of operation {row.id}"):
+                    self._take_back(row)
 
     def _take_back(self, row: SilentOperation) -> None:
         """Queue an operation again after its lease expired; after the third expiry, fail it."""
@@ -213,12 +200,9 @@ class OperationKeeper:
                     actor=SCHEDULER,
                 )
                 return
-            event = NewEvent(
-                OperationQueued(**identity(row), reason=reason),
-                SCHEDULER,
-                Subject(row.job_id, node=row.node),
-                f"{describe(row)} again: {reason}",
-            )
+            data = OperationQueued(**identity(row), reason=reason)
+            message = f"{describe(row)} again: {reason}"
+            event = NewEvent(data, SCHEDULER, Subject(row.job_id, node=row.node), message)
             given = dict.fromkeys(("node", "sent_at", "given_at", "waiting"))
             queued = operation_to(row.id, OperationState.QUEUED, **given)
             move(context, connection, event, queued)
@@ -234,45 +218,32 @@ class OperationKeeper:
             return
         scrubs = (operations.c.kind == OperationKind.SCRUB, ARE_OPEN)
         seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)
-        oldest = (
-            select(checkpoints.c.id)
-            .where(
-                checkpoints.c.deleting_since.is_(None),
-                checkpoints.c.verified.is_not(False),  # a damaged checkpoint stays damaged
-                seen_at < now - timedelta(days=days),
-                ~exists().where(operations.c.checkpoint_id == checkpoints.c.id, *scrubs),
-            )
-            .order_by(seen_at, checkpoints.c.id)
-            .limit(1)
+        due = select(checkpoints.c.id).where(
+            checkpoints.c.deleting_since.is_(None),
+            checkpoints.c.verified.is_not(False),  # a damaged checkpoint stays damaged
+            seen_at < now - timedelta(days=days),
+            ~exists().where(operations.c.checkpoint_id == checkpoints.c.id, *scrubs),
         )
         fresh = operations.c.failing.is_(None)
         counted = select(func.count().filter(fresh), func.count().filter(~fresh)).where(*scrubs)
         context = self._context
         with context.database.read() as connection:
-            checkpoint_id = connection.scalar(oldest)
+            checkpoint_id = connection.scalar(due.order_by(seen_at, checkpoints.c.id).limit(1))
             open_now, failing = connection.execute(counted).one()
             if checkpoint_id is None or open_now or failing >= MAX_FAILING_SCRUBS:
                 return
         gone = suppress(NotFoundError, ConflictError)  # between the read and the lock
         with context.database.write() as connection, gone:
             job, checkpoint = locked_to_stay(connection, checkpoint_id)
-            reason = f"not looked at for {days:g} days"
-            kind = OperationKind.SCRUB
             queue_on(
                 context,
                 connection,
                 job=job,
                 checkpoint=checkpoint,
-                kind=kind,
+                kind=OperationKind.SCRUB,
                 actor=SCRUBBING,
-                reason=reason,
+                reason=f"not looked at for {days:g} days",
             )
-
-
-def _running_builds(connection: Connection) -> Sequence[UnclaimedOperation]:
-    running = operations.c.state == OperationState.RUNNING
-    builds = UnclaimedOperation.select().where(running, operations.c.kind == OperationKind.BUILD)
-    return UnclaimedOperation.all(connection, builds)
 
 
 def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]:

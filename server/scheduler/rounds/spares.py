@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import Connection, Select, Table, func, insert, or_, select, update
 
 from server.cluster.nodes.capacity import TAKES_JOBS, read_offers
-from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.demand import Offer
 from server.cluster.placement.fit import allocate, groups
 from server.cluster.placement.quotas import Quota
 from server.cluster.projects.quotas import read_quotas
@@ -25,8 +24,7 @@ from server.core.lifecycle import lock_job
 from server.jobs.attempts.launch import Launch, newest_launch, release_spares
 from server.jobs.queue.groups import demand_of, demand_of_new
 from server.jobs.queue.queries import NewJob
-from server.scheduler.elastic.grow_jobs import Room, read_room
-from server.scheduler.elastic.rotation import Rotation
+from server.scheduler.elastic.grow_jobs import Room, Rotation, read_room
 from server.scheduler.rounds.dispatch import Dispatcher
 from server.scheduler.rounds.hold_back_jobs import held_back
 from server.scheduler.rounds.placements import Placement, held_on, lock_placement, place
@@ -38,9 +36,6 @@ REPLACE_SECONDS = 0.1
 ROOM_SECONDS = 0.1
 """Age, in seconds, after which free slots are read again before a reservation, because other jobs
 may need the slots."""
-FAILED_PAUSE = timedelta(seconds=30)
-"""Time for which a job is left out after an error."""
-
 
 _ENDED = attempts.c.state == AttemptState.ENDED
 
@@ -68,10 +63,10 @@ class Spare(TypedRow):
 class _Round:
     """The data that one round needs to place jobs on their kept slots."""
 
-    searched: Collection[str] = ()
+    searched: Collection[str]
     """Ids of jobs that wait for a search for commits or for a build."""
-    offers: Sequence[Offer] = ()
-    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    offers: Sequence[Offer]
+    quotas: Mapping[str, Quota]
     """Quotas by project; projects without one are omitted."""
 
 
@@ -85,19 +80,20 @@ class SpareKeeper:
         self._dispatcher = dispatcher
         self._usage = usage
         self._rotation = Rotation()
-        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic)
 
     def run(self) -> int:
-        """Replace lost nodes, and return the number of placed jobs.
-
-        This runs before the round of placement, because only the job itself may use the slots that
-        it keeps.
-        """
+        """Replace lost nodes before the round of placement; return the number of placed jobs."""
         clock = self._context.clock.monotonic
         ends_at = clock() + REPLACE_SECONDS
         with self._context.database.read() as connection:
             spares = Spare.all(connection, _concerned())
-        round_ = self._read_round() if spares and spares[0].of_ended else _Round()
+        round_: _Round | None = None
+        if spares and spares[0].of_ended:
+            searched = held_back(self._context)
+            with self._context.database.read() as connection:
+                quotas = read_quotas(connection, self._context.now(), usage=self._usage)
+                round_ = _Round(searched, read_offers(connection), quotas)
         placed, left_out = 0, self._isolation.left_out()
         for job_id, of_job in groupby(spares, key=lambda spare: spare.job_id):
             if job_id not in left_out:
@@ -107,15 +103,8 @@ class SpareKeeper:
                 break  # the next round handles the rest
         return placed
 
-    def _read_round(self) -> _Round:
-        searched = held_back(self._context)
-        with self._context.database.read() as connection:
-            offers = read_offers(connection)
-            quotas = read_quotas(connection, self._context.now(), usage=self._usage)
-        return _Round(searched, offers, quotas)
-
-    def _keep(self, job_id: str, spares: Sequence[Spare], round_: _Round) -> int:
-        """Place a job on its spare nodes and return 1, or release the nodes and return 0.
+    def _keep(self, job_id: str, spares: Sequence[Spare], round_: _Round | None) -> bool:
+        """Place a job on its spare nodes, or release them; return whether the job was placed.
 
         While the attempt runs, only unusable spare nodes are released. A job that waits for a
         search for commits keeps its spare nodes.
@@ -124,20 +113,20 @@ class SpareKeeper:
             job_id: the job.
             spares: all spare nodes of an ended attempt, or the possibly unusable spare nodes of a
                 running attempt.
-            round_: the data of the round.
+            round_: the data of the round; None if all attempts run.
         """
-        if not spares[0].of_ended:
+        if round_ is None or not spares[0].of_ended:
             useless = [spare.node for spare in spares if not spare.is_usable]
             if useless:
                 self._release(job_id, useless)
-            return 0
+            return False
         if job_id in round_.searched:
-            return 0
+            return False
         with self._isolation.turn(job_id, f"the lost node of job {job_id}"):
             if self._replace(job_id, round_, spare_nodes=len(spares)):
-                return 1
+                return True
         self._release(job_id)  # now the job queues like others, even after an error
-        return 0
+        return False
 
     def _release(self, job_id: str, names: Collection[str] | None = None) -> None:
         with self._context.database.write() as connection:
@@ -146,12 +135,9 @@ class SpareKeeper:
             release_spares(self._context, connection, launch, nodes=names)
 
     def _replace(self, job_id: str, round_: _Round, *, spare_nodes: int) -> bool:
-        """Place a job on the slots that it keeps; return whether the job was placed.
+        """Place a job on the slots that it keeps, with at most `spare_nodes` spare nodes.
 
-        Args:
-            job_id: the job.
-            round_: the data of the round.
-            spare_nodes: maximum number of spare nodes of the next attempt.
+        Return whether the job was placed.
         """
         with self._context.database.read() as connection:
             row = NewJob.one_or_none(connection, NewJob.select().where(jobs.c.id == job_id))
@@ -166,28 +152,29 @@ class SpareKeeper:
         found = next(filter(None, allocations), None)
         if found is None:
             return False
-        messages = place(self._context, [Placement(job_id, row.queued_at, found)], kept)
-        for message in messages:
+        for message in place(self._context, [Placement(job_id, row.queued_at, found)], kept):
             self._dispatcher.send(message)
-        return bool(messages)
+        with self._context.database.read() as connection:  # nodes that poll get no message
+            state = connection.scalar(select(jobs.c.state).where(jobs.c.id == job_id))
+        return state == JobState.STARTING
 
     def reserve(self) -> Iterator[None]:
         """Reserve free nodes for a batch of attempts that have fewer spare nodes than requested."""
-        now, clock = self._context.now(), self._context.clock.monotonic
+        context, clock = self._context, self._context.clock.monotonic
         left_out = self._isolation.left_out()
-        with self._context.database.read() as connection:
+        with context.database.read() as connection:
             job_ids = [each for each in connection.scalars(_lacking()) if each not in left_out]
-            room = read_room(connection, now, self._usage) if job_ids else None
+            room = read_room(connection, context.now(), self._usage) if job_ids else None
         read_at = clock()
         for job_id in self._rotation.next(job_ids):
             if room is None or not any(offer.free for offer in room.offers):
                 return
             with self._isolation.turn(job_id, f"the search for a spare node of job {job_id}"):
-                with self._context.database.read() as connection:
+                with context.database.read() as connection:
                     launch = newest_launch(connection, job_id)
                     row = _spare_share(launch, room)
                     if row is not None and clock() >= read_at + ROOM_SECONDS:
-                        room = read_room(connection, self._context.now(), self._usage)
+                        room = read_room(connection, context.now(), self._usage)
                         read_at = clock()
                         row = None if room is None else _spare_share(launch, room)
                 if room is not None and row is not None:
@@ -195,13 +182,7 @@ class SpareKeeper:
             yield
 
     def _reserve(self, launch: Launch, row: Mapping[str, Any], room: Room) -> Room:
-        """Reserve one more node for a job unless the job changed; return the remaining room.
-
-        Args:
-            launch: the newest launch of the job.
-            row: the share of the node.
-            room: the free slots.
-        """
+        """Store a share on a spare node unless the job changed; return the remaining room."""
         context, job_id = self._context, launch.job.id
         node, slots = row["node"], row["slots"]
         with context.database.write() as connection:
@@ -213,28 +194,10 @@ class SpareKeeper:
                 return room
             if not held_on(connection, [node]).isdisjoint((node, slot) for slot in slots):
                 return room
-            since = {"spare_since": context.now()}
-            connection.execute(insert(attempt_nodes).values({**row, **since}))
+            connection.execute(insert(attempt_nodes).values(**row, spare_since=context.now()))
             more = jobs.c.spare_slots + len(slots)
             connection.execute(update(jobs).where(jobs.c.id == job_id).values(spare_slots=more))
         return room.without(node, project=launch.job.project, slots=len(slots))
-
-
-def spare_among(
-    demand: Demand, offers: Sequence[Offer], *, share: int, used: Collection[str]
-) -> Offer | None:
-    """Return the node with the fewest free slots that could replace any node of an attempt.
-
-    Args:
-        demand: the demand of the attempt.
-        offers: the nodes.
-        share: slots of each node of the attempt.
-        used: nodes of the attempt; the spare node has the same kind of slots, fabric and storage.
-    """
-    spanned = groups(demand, offers)
-    group = next((each for each in spanned if any(offer.node in used for offer in each)), [])
-    able = [offer for offer in group if offer.node not in used and len(offer.free) >= share]
-    return min(able, key=lambda offer: offer.by_free, default=None)
 
 
 def _concerned() -> Select[Any]:
@@ -277,21 +240,28 @@ def _lacking() -> Select[str]:
 
 
 def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
-    """Return the share on a spare node that a job may reserve within its project's quota."""
-    job, attempt, share = launch.job, launch.attempt, len(launch.nodes[0].slots)
-    if share > room.left(job.project):
+    """Return the share on a spare node that a job may reserve within its project's quota.
+
+    The node has the kind of slots, the fabric and the storage of the attempt's nodes. Among several
+    nodes, the one with the fewest free slots is chosen.
+    """
+    job, attempt, slots = launch.job, launch.attempt, len(launch.nodes[0].slots)
+    if slots > room.left(job.project):
         return None
     demand = demand_of(job.spec, attempt.overrides, attempt.layout, bound=job.storage)
     shares = [*launch.nodes, *launch.spares]
-    used = {each.node for each in shares}
-    found = spare_among(demand, room.offers, share=share, used=used)
-    if found is None:
+    used = {share.node for share in shares}
+    spanned = groups(demand, room.offers)
+    group = next((each for each in spanned if any(offer.node in used for offer in each)), [])
+    able = [offer for offer in group if offer.node not in used and len(offer.free) >= slots]
+    if not able:
         return None
+    found = min(able, key=lambda offer: offer.by_free)
     return {
         "attempt_id": attempt.id,
         "node": found.node,
-        "node_rank": max(each.node_rank for each in shares) + 1,
-        "slots": found.free[:share],
+        "node_rank": max(share.node_rank for share in shares) + 1,
+        "slots": found.free[:slots],
         "state": AttemptNodeState.SPARE.value,
     }
 

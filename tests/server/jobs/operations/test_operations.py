@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
@@ -9,10 +11,12 @@ from server.cluster.placement.demand import Demand, Offer
 from server.cluster.placement.give import QueuedOperation, give
 from server.core.context import Context
 from server.core.errors import ConflictError, NotFoundError
+from server.core.lifecycle import Move, operation_to
 from server.core.liveness import beat
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints import guards, service
 from server.jobs.operations.cancel import cancel
+from server.scheduler.rounds import operations as keeper
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness
 from tests.server.yard import Yard
@@ -142,6 +146,28 @@ def test_a_silent_node_is_outrun_by_the_next_claim(yard: Yard, context: Context)
     assert (view.state, view.tries) == (OperationState.FAILED, 3)
     with pytest.raises(ConflictError, match="no longer"):
         yard.report(operation_id, fence=3, outcome=DONE)
+
+
+def test_an_error_of_one_operation_keeps_no_other_on_a_silent_node(
+    yard: Yard, context: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, checkpoints = saved(yard, 4, 8)
+    yard.harness.add_node("node-2")
+    broken, other = [service.verify(context, each, actor=ADA) for each in checkpoints]
+    for operation_id, node in yard.give():
+        yard.claim(operation_id, node)
+
+    def fails(operation_id: str, target: OperationState, **values: Any) -> Move:
+        if operation_id == broken:
+            raise ValueError("of one operation alone")
+        return operation_to(operation_id, target, **values)
+
+    monkeypatch.setattr(keeper, "operation_to", fails)
+    silence(yard.harness)
+    yard.give()
+    states = [yard.operation(each).state for each in (broken, other)]
+    assert states == [OperationState.RUNNING, OperationState.QUEUED]
+    assert f"operation {broken} is left out" in caplog.text
 
 
 def test_a_superseded_supervisor_is_refused_while_the_next_one_works(

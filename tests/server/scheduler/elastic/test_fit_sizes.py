@@ -9,12 +9,14 @@ from sqlalchemy import Connection
 
 from server.cluster.placement.decide import Turns
 from server.cluster.placement.demand import QueuedJob
+from server.core.database.rows import Job
+from server.jobs.jobs.next_attempt import Baseline
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel
 from server.jobs.queue import heads
 from server.scheduler.elastic import fit_sizes
 from server.scheduler.elastic.fit_sizes import SizeFitter
-from server.scheduler.elastic.jobs import can_continue
+from server.scheduler.elastic.jobs import can_continue, chosen_by_a_person
 from server.scheduler.rounds import reconcile
 from tests.actors import ADA
 from tests.server.harness import Harness
@@ -48,6 +50,26 @@ def test_jobs_that_fit_nowhere_hold_up_none_behind_them(harness: Harness) -> Non
     run_round(harness)
     assert harness.job(small).state == JobState.STARTING
     assert {harness.job(each).state for each in large} == {JobState.QUEUED}
+
+
+def test_an_error_of_one_job_keeps_no_other_from_its_size(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.add_node("a", slots=3)
+    broken = harness.submit(name="broken", **WIDE)
+    harness.clock.advance(1)
+    other = harness.submit(**WIDE)
+    harness.place()
+
+    def fails(job: Job) -> Baseline:
+        if job.id == broken:
+            raise ValueError("of one job alone")
+        return chosen_by_a_person(job)
+
+    monkeypatch.setattr(fit_sizes, "chosen_by_a_person", fails)
+    assert harness.fit() == 1
+    assert (harness.job(broken).world_size, harness.job(other).world_size) == (6, 3)
+    assert f"the size of job {broken} is left out" in caplog.text
 
 
 def test_each_size_is_tried_on_what_the_jobs_ahead_leave_and_these_are_placed_once(

@@ -13,11 +13,14 @@ from server.cluster.placement.demand import Demand
 from server.cluster.placement.quotas import Quota
 from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
+from server.core.database.rows import Job
 from server.core.database.tables import jobs, nodes
+from server.jobs.jobs.next_attempt import Baseline
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel, stop
 from server.scheduler.elastic import grow_jobs
 from server.scheduler.elastic.grow_jobs import ElasticGrower, room_among
+from server.scheduler.elastic.jobs import chosen_by_a_person
 from server.scheduler.elastic.sizes import search_best_size
 from tests.actors import ADA
 from tests.server.cluster.placement.cluster import offer
@@ -161,6 +164,25 @@ def test_one_job_grows_onto_free_slots_and_the_next_waits_for_it(harness: Harnes
     assert states == {JobState.STOPPING, JobState.RUNNING}
     pass_time(harness, 10)
     assert harness.grow() == 0, "the first job has not taken the slots yet"
+
+
+def test_an_error_of_one_job_keeps_no_other_from_growing(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, _ = shrunk(harness)
+    other, _ = shrunk(harness, "cd")
+    harness.add_node("e", slots=2)
+
+    def fails(job: Job) -> Baseline:
+        if job.id == broken:
+            raise ValueError("of one job alone")
+        return chosen_by_a_person(job)
+
+    monkeypatch.setattr(grow_jobs, "chosen_by_a_person", fails)
+    assert grown(harness) == 1
+    states = [harness.job(each).state for each in (broken, other)]
+    assert states == [JobState.RUNNING, JobState.STOPPING]
+    assert f"the growth of job {broken} is left out" in caplog.text
 
 
 def test_no_job_takes_what_a_job_that_leaves_its_node_needs(harness: Harness) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from server.cluster.nodes.capacity import read_capacity, read_offers
+from server.cluster.nodes.capacity import POLLS, read_capacity, read_offers
 from server.cluster.nodes.queries import list_nodes
 from server.cluster.nodes.slots import CLOCK
 from server.cluster.projects.queries import held_slots
@@ -132,13 +132,16 @@ def test_a_slot_that_a_job_keeps_is_withheld_unless_its_ranks_were_seen_there(
     assert (harness.job(job_id).state == JobState.STARTING) == (placed == 1)
 
 
-def test_spares_that_are_left_over_stay_reserved(harness: Harness) -> None:
+@pytest.mark.parametrize("inbox", ["broker", POLLS])
+def test_spares_that_are_left_over_stay_reserved(harness: Harness, inbox: str) -> None:
     two = {"resources": FOUR["resources"] | {"spare_nodes": 2}}
     job_id, (first, _) = with_spare(harness, "abcd", **two)
+    for name in "abcd":
+        change(harness, name, inbox=inbox)
     assert ranks_and_spares(harness, job_id)[1] == ["c", "d"]
     lose(harness, [first])
     end_all([first])
-    harness.keep_spares()
+    assert harness.keep_spares() == 1
     assert ranks_and_spares(harness, job_id) == (["a", "c"], ["d"])
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from server.cluster.nodes.changes import set_drain
+from server.cluster.nodes.changes import cordon_by_server, set_drain
 from server.cluster.nodes.queries import list_nodes
 from server.core.context import Context
 from server.core.database.tables import events, jobs
+from server.core.isolation import FAILED_PAUSE
 from server.core.subject import Actor
 from server.jobs.attempts.node_heartbeat import node_heartbeat
+from server.scheduler.rounds import cordon
 from server.scheduler.rounds.cordon import NodeWatch
 from tests.actors import ADA, EVE
 from tests.server.harness import WORKER, Harness
@@ -213,6 +215,39 @@ def submitted_by(context: Context, actor: Actor, *job_ids: str) -> None:
     mine = update(jobs).where(jobs.c.id.in_(job_ids)).values(token_id=actor.token_id)
     with context.database.write() as connection:
         connection.execute(mine)
+
+
+def test_an_error_for_one_node_keeps_no_other_from_its_cordon(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = NodeWatch(context)
+    harness.add_node("b", slots=6)
+    job_ids = trained(harness, 7, 8, 9, 17, 18, 19)
+    set_drain(context, "b", "finish", actor=ADA)
+    for name in "ac":
+        harness.add_node(name, slots=3)
+    harness.clock.advance(60)
+    assert harness.place() == 6
+    reasons = {"a": FailureReason.LAUNCH_ERROR, "c": FailureReason.NODE_LOST}
+    for job_id in job_ids:
+        (supervisor,) = harness.claim_all(job_id)
+        supervisor.end("failed", reasons[supervisor.node], names_node=True, node_at_fault=True)
+    set_drain(context, "b", None, actor=ADA)
+    harness.clock.advance(60)
+
+    def fails(*args: Any, name: str, **named: Any) -> None:
+        if name == "a":
+            raise ValueError("of one node alone")
+        cordon_by_server(*args, name=name, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cordon, "cordon_by_server", fails)
+        assert watch.run() == 1
+    assert (drain_of(context, "a"), drain_of(context, "c") is None) == (None, False)
+    assert watch.judge_again() == 0, "the node is left out for a while"
+    harness.clock.advance(FAILED_PAUSE.total_seconds())
+    assert watch.judge_again() == 1
+    assert drain_of(context, "a") is not None
 
 
 def test_evidence_that_comes_later_counts(

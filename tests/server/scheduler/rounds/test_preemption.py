@@ -14,6 +14,7 @@ from server.cluster.placement.demand import OVERDUE_AFTER
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes, jobs
 from server.jobs.jobs.service import cancel, delete, set_priority
+from server.scheduler.elastic import fit_sizes
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
 from server.scheduler.rounds.round import DECIDE_AGAIN_SECONDS, Placer
@@ -214,6 +215,36 @@ def test_an_elastic_job_preempts_only_where_no_size_fits(
             break
     expected = {2: (JobState.RUNNING, JobState.STARTING), 4: (JobState.STOPPING, JobState.QUEUED)}
     assert states == expected[held]
+
+
+def test_no_attempt_leaves_after_a_failed_search_for_sizes(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_node("a", slots=4)
+    low, _ = harness.running(resources={"world_size": 4})
+    harness.clock.advance(context.settings.preempt_after_seconds)
+    harness.submit(
+        training={"global_batch_size": 8, "micro_batch_size": 2},
+        resources={"world_size": 4, "min_world_size": 1, "priority": "high"},
+    )
+    scheduler = Scheduler(
+        context, harness.dispatcher, leader=Leader(context.database), work_of=periodic_work
+    )
+
+    def fails(_: object) -> None:
+        raise ValueError("no offer can be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_sizes, "read_offers", fails)
+        for _ in range(3):
+            with pytest.raises(ExceptionGroup):
+                scheduler.tick()
+            harness.clock.advance(DECIDE_AGAIN_SECONDS)
+    assert harness.job(low).state == JobState.RUNNING
+    for _ in range(3):
+        scheduler.tick()
+        harness.clock.advance(DECIDE_AGAIN_SECONDS)
+    assert harness.job(low).state == JobState.STOPPING
 
 
 def test_an_attempt_that_is_about_to_end_for_ever_is_preempted_alone(harness: Harness) -> None:
