@@ -7,7 +7,7 @@ or heartbeat, or at the start of the servers' uptime, whichever is later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
@@ -45,14 +45,11 @@ from trainyard.spec.sections.retry import RetrySection
 
 logger = logging.getLogger(__name__)
 
-FAILED_PAUSE = timedelta(seconds=30)
-"""Time for which an attempt is left out after an error."""
 LONGEST_RESEND_PAUSE = timedelta(seconds=EXPIRES_SECONDS)
-"""Longest pause before an unclaimed launch is sent again; by then the previous message has
-expired."""
+"""Longest pause between two messages for a launch; by then the first message has expired."""
 TRY_WITHOUT_EVERY = timedelta(seconds=5)
-"""Pause between two checks whether an elastic job fits without its silent nodes. Each check is
-costly because it tries all sizes of the job."""
+"""Pause between two checks whether a job fits without its silent nodes. A check is costly, because
+it tries all sizes of an elastic job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class UnclaimedShare(TypedRow):
     table: ClassVar[Table] = attempt_nodes
     attempt_id: str
     node: str
-    sent_at: datetime | None
+    sent_at: Annotated[datetime, func.coalesce(attempt_nodes.c.sent_at, attempts.c.created_at)]
     polls: Annotated[bool, nodes.c.inbox == POLLS]
     is_served: Annotated[bool, IS_SERVED]
     job_id: Annotated[str, attempts.c.job_id]
@@ -94,7 +91,7 @@ class Reconciler:
         self._context = context
         self._dispatcher = dispatcher
         self._usage = usage
-        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic)
         self._fits_nowhere = Pauses(context.clock.monotonic, pause=TRY_WITHOUT_EVERY)  # by attempt
 
     def run(self) -> None:
@@ -150,14 +147,15 @@ class Reconciler:
         """
         accepts_since = self._dispatcher.up_since
         claim_by = uptime.now - timedelta(seconds=self._context.settings.claim_seconds)
-        able = [s for s in unclaimed if s.polls or accepts_since is not None]
         latest = uptime.now + SKEW  # later times were stored before a clock was set back
-
-        def waits_since(share: UnclaimedShare) -> datetime:
-            began = (share.created_at, None if share.polls else accepts_since)
-            return max([uptime.up_since, *(at for at in began if at and at <= latest)])
-
-        return [share for share in able if waits_since(share) <= claim_by]
+        late = []
+        for share in unclaimed:
+            reachable_since = uptime.up_since if share.polls else accepts_since
+            if reachable_since is not None:
+                began = (at for at in (share.created_at, reachable_since) if at <= latest)
+                if max(uptime.up_since, *began) <= claim_by:
+                    late.append(share)
+        return late
 
     def _mark_offline(self, names: Sequence[str]) -> None:
         context = self._context
@@ -169,9 +167,8 @@ class Reconciler:
             marks = update(nodes).where(nodes.c.name.in_(marked))
             connection.execute(marks.values(offline_since=context.now()))
             for name in marked:
-                event = NewEvent(
-                    NodeOffline(), SCHEDULER, Subject(node=name), f"the worker of {name} is silent"
-                )
+                message, subject = f"the worker of {name} is silent", Subject(node=name)
+                event = NewEvent(NodeOffline(), SCHEDULER, subject, message)
                 append_event(context, connection, event)
 
     def _expire(self, share: SilentShare, uptime: ServerUptime) -> None:
@@ -184,61 +181,52 @@ class Reconciler:
         spec = _effective_spec(share)
         retry = RetrySection() if spec is None else spec.retry
         if silence >= timedelta(seconds=retry.node_lost_after_seconds):
-            self._end_lost(share, silence)
+            self._lose(share, silence, ends=True)
         elif share.unreachable_since is None:
             self._mark_unreachable(share, silence)
         elif spec is not None and share.lost_at is None and spec.resources.continues_without_node:
             limit = spec.resources.shrink_after_seconds or 0.0  # the lease has expired already
-            if silence >= timedelta(seconds=limit):
-                self._continue_without(share, silence)
+            if silence >= timedelta(seconds=limit) and self._can_continue(share):
+                self._lose(share, silence, ends=False)
 
     def _mark_unreachable(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context
         with context.database.write() as connection:
             lock_job(connection, share.job_id)
-            marked = connection.execute(
-                update(attempt_nodes)
-                .where(NODE_LEASES.unheard_since(share))
-                .values(unreachable_since=context.now())
-            )
-            if marked.rowcount == 1:
-                event = NewEvent(
-                    Unreachable(),
-                    SCHEDULER,
-                    Subject(share.job_id, attempt=share.number, node=share.node),
-                    f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
-                    "its ranks may still run",
-                )
+            marks = update(attempt_nodes).where(NODE_LEASES.unheard_since(share))
+            if connection.execute(marks.values(unreachable_since=context.now())).rowcount == 1:
+                subject = Subject(share.job_id, attempt=share.number, node=share.node)
+                message = f"{_silence_of(share, silence)}; its ranks may still run"
+                event = NewEvent(Unreachable(), SCHEDULER, subject, message)
                 append_event(context, connection, event)
 
-    def _continue_without(self, share: SilentShare, silence: timedelta) -> None:
+    def _can_continue(self, share: SilentShare) -> bool:
+        """Return whether the job fits without its silent nodes; False between two checks."""
+        if self._fits_nowhere.is_left_out(share.attempt_id):
+            return False
+        with self._context.database.read() as connection:
+            quotas = read_quotas(connection, self._context.now(), usage=self._usage)
+            found = can_continue(connection, share.job_id, share.attempt_id, quotas)
+        if not found:
+            self._fits_nowhere.begin(share.attempt_id)
+        return found
+
+    def _lose(self, share: SilentShare, silence: timedelta, *, ends: bool) -> None:
+        """End a silent share or, unless `ends`, mark it as lost so that its job continues."""
         context, attempt_id = self._context, share.attempt_id
-        if self._fits_nowhere.is_left_out(attempt_id):
-            return
-        with context.database.read() as connection:
-            quotas = read_quotas(connection, context.now(), usage=self._usage)
-            if not can_continue(connection, share.job_id, attempt_id, quotas):
-                self._fits_nowhere.begin(attempt_id)
-                return
+        reason, message = FailureReason.NODE_LOST, _silence_of(share, silence)
+        failure = Failure(reason=reason, message=message, node=share.node)
         with context.database.write() as connection:
             lock_job(connection, share.job_id)
             silent = select(attempt_nodes.c.lost_at).where(NODE_LEASES.unheard_since(share))
             row = connection.execute(silent).one_or_none()
-            if row is None or row.lost_at is not None:
+            if row is None or (row.lost_at is not None and not ends):
                 return  # a report or the end came between the read and the lock
-            failure = _lost(share, silence)
+            if ends:
+                end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
+                end_nodes(context, connection, attempt_id, [end], actor=SCHEDULER)
+                return
             lose_node(context, connection, attempt_id=attempt_id, failure=failure, actor=SCHEDULER)
-
-    def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
-        context = self._context
-        failure = _lost(share, silence)
-        with context.database.write() as connection:
-            lock_job(connection, share.job_id)
-            silent = select(attempt_nodes.c.node).where(NODE_LEASES.unheard_since(share))
-            if connection.execute(silent).one_or_none() is None:
-                return  # a report or the end came between the read and the lock
-            end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
-            end_nodes(context, connection, share.attempt_id, [end], actor=SCHEDULER)
 
     def _give_up(self, attempt_id: str, shares: Sequence[UnclaimedShare]) -> None:
         """End the shares of an attempt that were not claimed in time."""
@@ -264,19 +252,18 @@ class Reconciler:
     def _send_again(self, unclaimed: Sequence[UnclaimedShare], uptime: ServerUptime) -> None:
         now = uptime.now
         waiting = [
-            (share, share.sent_at)
+            share
             for share in unclaimed
-            if share.sent_at is not None
-            and not share.polls
-            and not timedelta() <= now - share.sent_at < self._pause(share, share.sent_at, uptime)
+            if not share.polls
+            and not timedelta() <= now - share.sent_at < self._pause(share, uptime)
         ]
         if not waiting:
             return
-        reached = self._reached({share.node for share, _ in waiting}, now)
+        reached = self._reached({share.node for share in waiting}, now)
         due = [
             (share.attempt_id, share.node)
-            for share, sent_at in waiting
-            if not self._is_before(share.node, sent_at, reached=reached, now=now)
+            for share in waiting
+            if not self._may_still_arrive(share, reached.get(share.node), now)
         ]
         if not due:
             return
@@ -303,33 +290,34 @@ class Reconciler:
         with self._context.database.read() as connection:
             return {node: sent_at for node, sent_at in connection.execute(query) if sent_at}
 
-    def _is_before(
-        self, node: str, sent_at: datetime, *, reached: Mapping[str, datetime], now: datetime
+    def _may_still_arrive(
+        self, share: UnclaimedShare, reached: datetime | None, now: datetime
     ) -> bool:
-        """Return whether a node still processes messages that were sent before the given time.
+        """Return whether a node still takes messages from before the message for a share.
 
-        Nodes take messages in order, so the node will probably take the message of that time too. A
-        repeat would only add a refused claim to a busy API. The message is lost if a later message
-        was claimed, and may be lost if it was sent before the broker came up.
+        Nodes take messages in order, so the node will probably take this message too. A repeat
+        would only add a refused claim to a busy API. The message is lost if the node claimed a
+        later message, and may be lost if the broker came up after it. `reached` is the send time of
+        the newest message that the node claimed lately.
         """
-        accepts_since = self._dispatcher.up_since
-        if node not in reached or accepts_since is None or sent_at < accepts_since:
+        accepts_since, sent_at = self._dispatcher.up_since, share.sent_at
+        if reached is None or accepts_since is None or sent_at < accepts_since:
             return False
-        return reached[node] <= sent_at and now - sent_at < LONGEST_RESEND_PAUSE
+        return reached <= sent_at and now - sent_at < LONGEST_RESEND_PAUSE
 
-    def _pause(self, share: UnclaimedShare, sent_at: datetime, uptime: ServerUptime) -> timedelta:
+    def _pause(self, share: UnclaimedShare, uptime: ServerUptime) -> timedelta:
         """Return the pause after the last message for a share: 5, 10, 20, 40, then 60 s.
 
-        A message may be lost, but far more often its node is busy, and each further message costs a
-        refused claim. The pause is `resend_seconds` plus the time that the share had waited when
-        the message was sent, so the pause doubles. Messages from before the broker or the servers
-        came up were probably lost, so the pauses then start over.
+        The node is far more often busy than unreachable, and each repeat costs a refused claim. The
+        pause is `resend_seconds` plus the waiting time of the share at its last message, so it
+        doubles. Messages from before the broker or the servers came up were probably lost, so the
+        pauses then start over.
         """
         shortest = timedelta(seconds=self._context.settings.resend_seconds)
         accepts_since = self._dispatcher.up_since
         if accepts_since is None:
             return shortest
-        waited = sent_at - max(share.created_at, uptime.up_since, accepts_since)
+        waited = share.sent_at - max(share.created_at, uptime.up_since, accepts_since)
         return min(shortest + max(waited, timedelta()), max(LONGEST_RESEND_PAUSE, shortest))
 
 
@@ -356,12 +344,8 @@ def _unclaimed(share: UnclaimedShare, seconds: float) -> Failure:
     )
 
 
-def _lost(share: SilentShare, silence: timedelta) -> Failure:
-    return Failure(
-        reason=FailureReason.NODE_LOST,
-        message=f"{share.node} has been silent for {silence.total_seconds():.0f} s",
-        node=share.node,
-    )
+def _silence_of(share: SilentShare, silence: timedelta) -> str:
+    return f"{share.node} has been silent for {silence.total_seconds():.0f} s"
 
 
 def _effective_spec(share: SilentShare) -> JobSpec | None:
