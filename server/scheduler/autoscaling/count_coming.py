@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, select
 
-from server.cluster.supply.rows import NodeRequest
+from server.cluster.supply.rows import NodeRequest, Pilot
 from server.core.database.source_tables import pilots
 from server.core.database.tables import nodes
 from trainyard.protocol.node_sources.messages import pilot_name
@@ -26,29 +26,20 @@ def count_coming(
 ) -> Mapping[str, int]:
     """Return the number of nodes that are expected to join or come back, by open request.
 
-    If the request waits in the engine, all nodes that have not joined count. If the request runs, a
-    node does not count after `JOINS_WITHIN`, or if its pilot is proved gone and the engine names no
-    successor. If the request is completing, no node counts, because only a requeue would bring its
-    nodes back.
+    Of a request that waits in the engine, all nodes that have not joined count. Of a running
+    request, a node does not count after `JOINS_WITHIN`, or if its pilot is proved gone without a
+    successor. Of a completing request, no node counts, because only a requeue brings nodes back.
     """
     expected = [
         each
         for each in requests
         if each.state != NodeRequestState.LEAVING and each.engine_state != "completing"
     ]
-    row = pilots.c
-    columns = (row.request_id, row.number, row.named, row.joined, row.gone_at)
     ids = [each.id for each in expected]
-    known = {
-        (each.request_id, each.number): each
-        for each in connection.execute(select(*columns).where(row.request_id.in_(ids)))
-    }
-    silent_since: dict[str, datetime | None] = {
-        each.name: each.offline_since
-        for each in connection.execute(
-            select(nodes.c.name, nodes.c.offline_since).where(nodes.c.request_id.in_(ids))
-        )
-    }
+    started = Pilot.all(connection, Pilot.select().where(pilots.c.request_id.in_(ids)))
+    known = {(each.request_id, each.number): each for each in started}
+    joined = select(nodes.c.name, nodes.c.offline_since).where(nodes.c.request_id.in_(ids))
+    silent_since = {each.name: each.offline_since for each in connection.execute(joined)}
     found: Counter[str] = Counter()
     for request in expected:
         for number in range(request.nodes):
@@ -59,7 +50,8 @@ def count_coming(
                 pilot = known.get((request.id, number))
                 if pilot is not None and pilot.gone_at is not None and pilot.named == pilot.joined:
                     continue
-                times = (request.started_at, silent_since.get(name), pilot and pilot.gone_at)
+                gone_at = None if pilot is None else pilot.gone_at
+                times = (request.started_at, silent_since.get(name), gone_at)
                 since = max((each for each in times if each is not None), default=now)
                 if now - since > JOINS_WITHIN:
                     continue

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection
-
 from server.cluster.supply.gone_nodes import HeldShare
 from server.core.context import Context
 from server.core.isolation import Isolation
@@ -28,21 +26,13 @@ def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
     `shares_without_pilot` returns the share of this attempt again.
     """
     isolation = Isolation(context.clock.monotonic, pause=NEXT_LISTING)
+    done = (AttemptNodeState.ENDED, AttemptNodeState.SPARE)  # a spare has no process to end
     for attempt_id, node in shares:
+        message = f"the allocation of {node} ended, by the word of its engine"
+        failure = Failure(reason=FailureReason.NODE_LOST, message=message, node=node)
         turn = isolation.turn(attempt_id, f"attempt {attempt_id}")
         with turn, context.database.write() as connection:
-            _end_share(context, connection, attempt_id=attempt_id, node=node)
-
-
-def _end_share(context: Context, connection: Connection, *, attempt_id: str, node: str) -> None:
-    share = locked_share(connection, attempt_id, node)
-    ends = (AttemptNodeState.ENDED, AttemptNodeState.SPARE)  # a spare has no process to end
-    if share is None or share.state in ends:
-        return
-    failure = Failure(
-        reason=FailureReason.NODE_LOST,
-        message=f"the allocation of {node} ended, by the word of its engine",
-        node=node,
-    )
-    end = NodeEnd(node, AttemptOutcome.FAILED, failure)
-    end_nodes(context, connection, attempt_id, [end], actor=SERVER)
+            share = locked_share(connection, attempt_id, node)
+            if share is not None and share.state not in done:
+                end = NodeEnd(node, AttemptOutcome.FAILED, failure)
+                end_nodes(context, connection, attempt_id, [end], actor=SERVER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sqlalchemy import Connection, delete, exists, func, or_, select, update
+from sqlalchemy import delete, exists, func, or_, select, update
 
 from server.cluster.nodes.series import QUARTER, QUARTERS_KEPT
 from server.cluster.supply.changes import source_changed
@@ -30,24 +30,11 @@ LOST = (
 def forget_nodes(context: Context) -> int:
     """Delete the series of nodes with long-ended requests, and rows of nodes without attempts.
 
-    Returns:
-        The number of nodes with deleted rows, at most 200.
-    """
-    with context.database.write() as connection:
-        names = _old(context, connection)
-        if names:
-            connection.execute(delete(node_points).where(node_points.c.node.in_(names)))
-            named = exists().where(attempt_nodes.c.node == nodes.c.name)
-            gone = delete(nodes).where(nodes.c.name.in_(names), ~named)
-            connection.execute(gone)
-    return len(names)
-
-
-def _old(context: Context, connection: Connection) -> list[str]:
-    """Return the names of nodes with rows to delete, from requests that ended long ago.
-
     The requests of a deleted source are deleted too, so for their nodes the time counts from the
     last heartbeat.
+
+    Returns:
+        The number of nodes with deleted rows, at most 200.
     """
     request = node_requests.c
     has_points = exists().where(node_points.c.node == nodes.c.name)
@@ -64,7 +51,12 @@ def _old(context: Context, connection: Connection) -> list[str]:
         .order_by(nodes.c.name)
         .limit(FORGOTTEN_AT_ONCE)
     )
-    return list(connection.scalars(query.with_for_update(of=nodes)))
+    with context.database.write() as connection:
+        names = connection.scalars(query.with_for_update(of=nodes)).all()
+        if names:
+            connection.execute(delete(node_points).where(node_points.c.node.in_(names)))
+            connection.execute(delete(nodes).where(nodes.c.name.in_(names), unnamed))
+    return len(names)
 
 
 def note_lost(context: Context) -> int:
@@ -83,7 +75,6 @@ def note_lost(context: Context) -> int:
             shown = update(node_requests).where(node_requests.c.id == request.id, new)
             if connection.execute(shown.values(explanation=LOST)).rowcount:
                 what = f"request {request.id} of {request.source} is {LOST}"
-                source_changed(
-                    context, connection, name=request.source, message=what, actor=SCHEDULER
-                )
+                name = request.source
+                source_changed(context, connection, name=name, message=what, actor=SCHEDULER)
     return len(found)

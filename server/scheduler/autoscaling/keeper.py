@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, bindparam, select, update
 
 from server.cluster.nodes.capacity import Capacity, read_capacity
-from server.cluster.placement.demand import Demand
 from server.cluster.supply.changes import NewRequest, source_changed, store_requests, withdraw
 from server.cluster.supply.rows import (
     IS_OPEN,
@@ -56,8 +56,6 @@ FREED_WITHIN = timedelta(minutes=2)
 """A job requests no nodes if it fits on slots that attempts should free within this time."""
 SHOW_STORAGE = 200
 """Number of newest nodes that determine the storage roots in use."""
-FAILED_PAUSE = timedelta(seconds=30)
-"""Time for which a source is left out after an error."""
 
 Send = Callable[[SourceMessage], None]
 
@@ -74,7 +72,7 @@ class _Node(TypedRow):
     is_online: Annotated[bool, nodes.c.offline_since.is_(None).label("is_online")]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Snapshot:
     """The rows from one read of the database."""
 
@@ -88,7 +86,12 @@ class _Snapshot:
     waits: Mapping[str, float]
     capacity: Capacity
     waiting: Sequence[UnmetJob]
-    roots: Mapping[str, str] = field(default_factory=dict)
+    roots: Mapping[str, str]
+
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """Names of the nodes on which an attempt holds slots."""
+        return frozenset(node for holding in self.capacity.holdings for node in holding.shares)
 
 
 class SupplyKeeper:
@@ -106,7 +109,7 @@ class SupplyKeeper:
         self._queue = queue
         self._over_quota = over_quota
         self._send = send
-        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic)
         # Only this leader knows these times, so a takeover delays the end of requests a little.
         self._unneeded_since: dict[str, datetime] = {}
         self._idle_since: dict[str, datetime] = {}
@@ -126,19 +129,20 @@ class SupplyKeeper:
         self._call(known, now)
         return changes
 
-    # ---- reading -----------------------------------------------------------------------------
-
     def _read(
         self, connection: Connection, known: Mapping[str, StoredSource], now: datetime
     ) -> _Snapshot:
-        requests = NodeRequest.all(
-            connection, NodeRequest.select().where(IS_OPEN).order_by(node_requests.c.id)
-        )
+        open_now = NodeRequest.select().where(IS_OPEN).order_by(node_requests.c.id)
+        requests = NodeRequest.all(connection, open_now)
         ids = [each.id for each in requests]
         found: dict[str, list[_Node]] = {}
         for node in _Node.all(connection, _Node.select().where(nodes.c.request_id.in_(ids))):
             found.setdefault(node.request_id or "", []).append(node)
-        waiting = self._waiting(connection)
+        waiting: list[UnmetJob] = []
+        if group_sizes(connection):
+            rows, _ = self._queue.first(read_shares(connection), limit=MAX_DEMANDS, of_group=1)
+            over_quota = set(self._over_quota())
+            waiting = [_as_waiting(row) for row in rows[:MAX_DEMANDS] if row.id not in over_quota]
         return _Snapshot(
             known,
             requests,
@@ -151,20 +155,9 @@ class SupplyKeeper:
             roots_in_use(connection) if waiting else {},
         )
 
-    def _waiting(self, connection: Connection) -> list[UnmetJob]:
-        sizes = group_sizes(connection)
-        if not sizes:
-            return []
-        rows, _ = self._queue.first(read_shares(connection), limit=MAX_DEMANDS, of_group=1)
-        held_back = set(self._over_quota())
-        return [_as_waiting(row) for row in rows[:MAX_DEMANDS] if row.id not in held_back]
-
-    # ---- planning ----------------------------------------------------------------------------
-
     def _plan(self, state: _Snapshot, now: datetime) -> SupplyPlan:
-        held = {node for holding in state.capacity.holdings for node in holding.shares}
         open_now = [
-            self._as_open(each, state, held=held, now=now)
+            self._as_open(each, state, now)
             for each in state.requests
             if each.state != NodeRequestState.LEAVING and each.purpose == "nodes"
         ]
@@ -174,10 +167,8 @@ class SupplyKeeper:
             freed=_freed(state.capacity, now),
             requests=open_now,
             suppliers=[
-                _supplier(
-                    source, state.uses[name], wait=state.waits.get(name, 0.0), roots=state.roots
-                )
-                for name, source in state.sources.items()
+                _supplier(source, state)
+                for source in state.sources.values()
                 if _may_be_asked(source, now)
             ],
         )
@@ -191,12 +182,11 @@ class SupplyKeeper:
         self._idle_since = {k: v for k, v in self._idle_since.items() if k in ids}
         return planned
 
-    def _as_open(
-        self, request: NodeRequest, state: _Snapshot, *, held: Collection[str], now: datetime
-    ) -> OpenNodeRequest:
+    def _as_open(self, request: NodeRequest, state: _Snapshot, now: datetime) -> OpenNodeRequest:
         known = state.nodes.get(request.id, ())
         joined = [node for node in known if node.is_online]
-        is_idle = not any(node.name in held for node in known)  # a silent node may still train
+        # A silent node may still train.
+        is_idle = not any(node.name in state.held for node in known)
         idle_seconds = None
         # A completing request may be requeued, and a cancel would prevent that.
         runs = request.state == NodeRequestState.RUNNING and request.engine_state != "completing"
@@ -222,16 +212,13 @@ class SupplyKeeper:
             roots=state.roots,
         )
 
-    # ---- changes -----------------------------------------------------------------------------
-
     def _carry_out(self, state: _Snapshot, planned: SupplyPlan) -> int:
         over = {*planned.give_up, *_emptied(state)}
-        given_up = {each.id: each for each in state.requests if each.id in over}
-        names = {each.source for each in planned.ask}
-        names |= {each.source for each in given_up.values()}
-        for name in sorted(names - set(self._isolation.left_out())):
+        given_up = [each for each in state.requests if each.id in over]
+        names = {each.source for each in planned.ask} | {each.source for each in given_up}
+        for name in sorted(names.difference(self._isolation.left_out())):
             with self._isolation.turn(name, f"source {name}"):
-                self._change(name, planned.ask, given_up.values())
+                self._change(name, planned.ask, given_up)
         return len(planned.ask) + len(given_up)
 
     def _change(self, name: str, ask: Iterable[NodeAsk], given_up: Iterable[NodeRequest]) -> None:
@@ -243,18 +230,11 @@ class SupplyKeeper:
         with context.database.write() as connection:
             source = lock_source(connection, name)
             fresh = {each.id: each for each in open_requests(connection, name)}
-            still = [
-                fresh[each.id]
-                for each in given_up
-                if each.id in fresh and fresh[each.id].state == each.state
-            ]
+            unchanged = [r for r in given_up if r.id in fresh and fresh[r.id].state == r.state]
             waiting = (NodeRequestState.WANTED, NodeRequestState.PENDING)
-            rest = [each for each in still if each.state in waiting]
-            idle = [each for each in still if each not in rest]
-            withdraw(context, connection, requests=idle, reason="idle", actor=SCHEDULER)
-            withdraw(
-                context, connection, requests=rest, reason="no queued job needs it", actor=SCHEDULER
-            )
+            for waits, reason in ((False, "idle"), (True, "no queued job needs it")):
+                some = [fresh[r.id] for r in unchanged if (r.state in waiting) == waits]
+                withdraw(context, connection, requests=some, reason=reason, actor=SCHEDULER)
             if source.paused_at is None:
                 store_requests(context, connection, source, asked, actor=SCHEDULER)
 
@@ -270,18 +250,15 @@ class SupplyKeeper:
                     continue
                 away = update(sources).where(sources.c.name == name)
                 connection.execute(away.values(is_away=True))
-                source_changed(
-                    context, connection, name=name, message=f"the provisioner of {name} is silent"
-                )
-
-    # ---- calls -------------------------------------------------------------------------------
+                message = f"the provisioner of {name} is silent"
+                source_changed(context, connection, name=name, message=message)
 
     def _call(self, known: Mapping[str, StoredSource], now: datetime) -> None:
         """Send due calls: listings, submissions, cancels, and calls with an awaited result."""
         with self._context.database.read() as connection:
             requests = NodeRequest.all(connection, NodeRequest.select().where(IS_OPEN))
         due = [SourceMessage(source=name, call="list") for name in known]
-        submits = [each for each in requests if _is_due(each, now)]
+        submits = [each for each in requests if _submits_now(each, now)]
         for each in requests:
             call = each.ask if each.cancel_at is None else "cancel"
             if call is None and each.engine_state == "completing":
@@ -302,16 +279,15 @@ class SupplyKeeper:
             self._send(message)
 
     def _is_due(self, message: SourceMessage, source: StoredSource | None, now: datetime) -> bool:
-        last = self._sent_at.get(message)
         pause = LIST_EVERY if message.call == "list" else ASK_EVERY
         if source is not None and not source.is_online(now):
             pause = AWAY_EVERY
-        passed = math.inf if last is None else self._context.clock.monotonic() - last
-        return passed >= pause.total_seconds()
+        last = self._sent_at.get(message, -math.inf)
+        return self._context.clock.monotonic() - last >= pause.total_seconds()
 
 
 def roots_in_use(connection: Connection) -> Mapping[str, str]:
-    """Return the storage in use: the UUID of each root, from the newest node that has the root."""
+    """Return the UUID of each storage root, from the newest node that has the root."""
     newest = select(nodes.c.roots).order_by(nodes.c.registered_at.desc()).limit(SHOW_STORAGE)
     roots: dict[str, str] = {}
     for each in connection.scalars(newest):
@@ -325,8 +301,6 @@ def _emptied(state: _Snapshot) -> Collection[str]:
     A request that the engine has requeued meanwhile ends too. An offline node may still run an
     attempt, which then holds slots and keeps its request.
     """
-    held = {node for holding in state.capacity.holdings for node in holding.shares}
-    busy = {each for each, found in state.nodes.items() if any(n.name in held for n in found)}
     return {
         each.id
         for each in state.requests
@@ -334,11 +308,11 @@ def _emptied(state: _Snapshot) -> Collection[str]:
         and each.cancel_at is None
         and each.engine_state in ("running", "pending")
         and each.id in state.nodes
-        and each.id not in busy
+        and not any(node.name in state.held for node in state.nodes[each.id])
     }
 
 
-def _is_due(request: NodeRequest, now: datetime) -> bool:
+def _submits_now(request: NodeRequest, now: datetime) -> bool:
     """Return whether a request is due for its first or a repeated submission."""
     is_wanted = request.state == NodeRequestState.WANTED and request.ref is None
     if not is_wanted or request.cancel_at is not None:
@@ -356,18 +330,15 @@ def _message(request: NodeRequest, call: str) -> SourceMessage:
 
 
 def _as_waiting(row: GroupedJob) -> UnmetJob:
-    demand, least = row.queued.demand, None
-    if row.min_world_size is not None and row.min_world_size < demand.world_size:
-        least = _smallest(demand, row.min_world_size)
+    demand, size = row.queued.demand, row.min_world_size
+    if size is None or size >= demand.world_size:
+        return UnmetJob(row.name, demand)
+    least = replace(demand, world_size=size, nodes=None, units=(), spare_nodes=0)
     return UnmetJob(row.name, demand, least)
 
 
-def _smallest(demand: Demand, world_size: int) -> Demand:
-    return replace(demand, world_size=world_size, nodes=None, units=(), spare_nodes=0)
-
-
-def _supplier(source: StoredSource, use: Use, *, wait: float, roots: Mapping[str, str]) -> Supplier:
-    left = use.left(source.limits)
+def _supplier(source: StoredSource, state: _Snapshot) -> Supplier:
+    left = state.uses[source.name].left(source.limits)
     return Supplier(
         name=source.name,
         shape=source.shape,
@@ -376,8 +347,8 @@ def _supplier(source: StoredSource, use: Use, *, wait: float, roots: Mapping[str
         nodes_left=left.nodes,
         nodes_per_request=source.limits.nodes_per_request,
         node_seconds_left=None if left.node_hours is None else left.node_hours * HOUR,
-        wait_seconds=wait,
-        roots=roots,
+        wait_seconds=state.waits.get(source.name, 0.0),
+        roots=state.roots,
     )
 
 

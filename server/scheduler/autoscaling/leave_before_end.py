@@ -14,11 +14,9 @@ from server.core.database.tables import nodes
 from server.core.isolation import Isolation
 from server.core.subject import SCHEDULER
 from trainyard.protocol.node_sources.messages import USEFUL_SECONDS
-from trainyard.protocol.rest.nodes import Drain, Running
+from trainyard.protocol.rest.nodes import Drain
 
 USEFUL = timedelta(seconds=USEFUL_SECONDS)
-FAILED_PAUSE = timedelta(seconds=30)
-"""Time for which a request is left out after an error."""
 ENDS_AT = "its allocation ends at"
 
 
@@ -27,10 +25,10 @@ class LeaveKeeper:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
+        self._isolation = Isolation(context.clock.monotonic)
 
     def run(self) -> int:
-        """Run one round; return the number of requests that begin to leave or refuse new work."""
+        """Run one round; return the number of requests with nodes to empty or to close."""
         now = self._context.now()
         node, request = nodes.c, node_requests.c
         query = (
@@ -42,45 +40,39 @@ class LeaveKeeper:
         )
         with self._context.database.read() as connection:
             rows = connection.execute(query).all()
-        # The loop is by request, not by node, because the nodes of one allocation end together.
+        # By request, because the nodes of one allocation end together.
         full: dict[tuple[str, str], datetime] = {}
         going: dict[tuple[str, str], datetime] = {}
-        back: list[tuple[str, str]] = []
+        back: dict[tuple[str, str], None] = {}
         for row in rows:
-            left = _time_left(row.ends_at, now, leave_seconds=row.leave_seconds)
-            key = (row.source, row.id)
+            key, leave_time = (row.source, row.id), timedelta(seconds=row.leave_seconds)
+            # The time until attempts must leave.
+            left = timedelta.max if row.ends_at is None else row.ends_at - now - leave_time
             if left <= timedelta():
                 if row.drain is None or row.drain.running != "move":
                     going[key] = row.ends_at
             elif left <= USEFUL and row.drain is None:
                 full[key] = row.ends_at
             elif left > USEFUL and takes_nothing_new(row.drain):
-                back.append(key)
+                back[key] = None
         left_out = self._isolation.left_out()
-        for key, ends_at in {**dict.fromkeys(back), **full, **going}.items():
+        for key, ends_at in {**back, **full, **going}.items():
             source, request_id = key
             if request_id not in left_out:
                 with self._isolation.turn(request_id, f"request {request_id}"):
-                    self._change(source, request_id, ends_at, moves=key in going)
+                    if ends_at is None:
+                        self._take_back(source, request_id)
+                    else:
+                        self._leave(source, request_id, ends_at, moves=key in going)
         return len(full | going)
-
-    def _change(
-        self, source: str, request_id: str, ends_at: datetime | None, *, moves: bool
-    ) -> None:
-        if ends_at is None:
-            self._take_back(source, request_id)
-        else:
-            self._leave(source, request_id, ends_at, moves=moves)
 
     def _take_back(self, source: str, request_id: str) -> None:
         """Accept attempts again on the nodes of a request, because its end was postponed."""
         context = self._context
         with context.database.write() as connection:
             lock_source(connection, source)
-            if not any(
-                r.id == request_id and r.cancel_at is None
-                for r in open_requests(connection, source)
-            ):
+            open_now = open_requests(connection, source)
+            if not any(each.id == request_id and each.cancel_at is None for each in open_now):
                 return
             of_request = nodes.c.request_id == request_id
             # Every statement that locks several nodes locks them by name, so that no two deadlock.
@@ -98,18 +90,14 @@ class LeaveKeeper:
             rows = [r for r in open_requests(connection, source) if r.id == request_id]
             if moves:
                 leave(context, connection, rows, reason, actor=SCHEDULER)
-            ids = [row.id for row in rows]
-            running: Running = "move" if moves else "finish"
             drain_nodes(
-                context, connection, requests=ids, reason=reason, actor=SCHEDULER, running=running
+                context,
+                connection,
+                requests=[row.id for row in rows],
+                reason=reason,
+                actor=SCHEDULER,
+                running="move" if moves else "finish",
             )
-
-
-def _time_left(ends_at: datetime | None, now: datetime, *, leave_seconds: float) -> timedelta:
-    """Return the time until attempts must leave; `timedelta.max` if the allocation has no end."""
-    if ends_at is None:
-        return timedelta.max
-    return ends_at - now - timedelta(seconds=leave_seconds)
 
 
 def takes_nothing_new(drain: Drain | None) -> bool:

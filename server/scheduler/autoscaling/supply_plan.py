@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -136,7 +136,9 @@ def plan(
         suppliers: the sources that may be used.
     """
     pool = _Pool(offers, freed, requests)
-    left = {each.name: each for each in sorted(suppliers, key=_soonest)}
+    # By the wait in whole minutes, to ignore noise, then by name.
+    soonest = sorted(suppliers, key=lambda each: (each.wait_seconds // 60, each.name))
+    left = {each.name: each for each in soonest}
     asks: list[NodeAsk] = []
     hopeless: set[UnmetJob] = set()
     for job in waiting[:MAX_DEMANDS]:
@@ -144,17 +146,16 @@ def plan(
         if _starts_without_asking(pool, job) or like in hopeless:
             continue
         chosen = _choose(pool, job.demand, left.values())
-        if chosen is None and job.least is not None and not _waits_for_least(pool, job.least):
+        if chosen is None and job.least is not None:
+            if pool.place(job.least, _COMING) or pool.place(job.least, _FREED):
+                continue
             chosen = _choose(pool, job.least, left.values())
-        elif chosen is None and job.least is not None:
-            continue
         if chosen is None:
             hopeless.add(like)
             continue
         supplier, nodes, allocation = chosen
         left[supplier.name] = supplier.after(len(nodes))
-        pool.add(nodes)
-        pool.take(allocation)
+        pool.take(allocation, new=nodes)
         most = supplier.nodes_per_request
         asks += [
             NodeAsk(supplier.name, min(most, len(nodes) - begin), job.name)
@@ -175,10 +176,6 @@ def _starts_without_asking(pool: _Pool, job: UnmetJob) -> bool:
     return any(demand is not None and pool.place(demand, tier) for demand, tier in tries)
 
 
-def _waits_for_least(pool: _Pool, least: Demand) -> bool:
-    return pool.place(least, _COMING) or pool.place(least, _FREED)
-
-
 def _is_over(request: OpenNodeRequest) -> bool:
     """Return whether to give up a request that no queued job needs."""
     if request.runs:
@@ -188,8 +185,8 @@ def _is_over(request: OpenNodeRequest) -> bool:
 
 
 _FREE, _COMING, _FREED = range(3)
-"""Tiers of slots to choose from: free slots; also slots of coming nodes; also slots that are freed
-soon."""
+"""Tiers of slots: free slots, slots of coming nodes, slots that are freed soon. Each tier includes
+the tiers before it."""
 
 
 class _Pool:
@@ -214,10 +211,6 @@ class _Pool:
                 self._coming[node.node] = node
                 self._owner[node.node] = each.id
 
-    def add(self, nodes: Iterable[Offer]) -> None:
-        """Add coming nodes."""
-        self._coming.update({node.node: node for node in nodes})
-
     def place(self, demand: Demand, tier: int) -> bool:
         """Take the slots for a demand; return whether the demand fits."""
         found = self.fit(demand, tier)
@@ -231,15 +224,21 @@ class _Pool:
         """Return the shares for a demand on the pool and further nodes; None if nothing fits."""
         nodes = [*self._free.values(), *further]
         if tier >= _FREED:
-            nodes = [_with_freed(node, self._freed.get(node.node, ())) for node in nodes]
+            nodes = [
+                replace(node, free=tuple(sorted({*node.free, *(freed & node.indices)})))
+                if (freed := self._freed.get(node.node))
+                else node
+                for node in nodes
+            ]
         if tier >= _COMING:
             nodes += self._coming.values()
         if sum(len(node.free) for node in nodes) < demand.slots:
             return None  # the usual result in a full cluster
         return allocate(demand, [_seen_by(demand, node) for node in nodes])
 
-    def take(self, allocation: Iterable[NodeAllocation]) -> None:
-        """Take the slots of an allocation."""
+    def take(self, allocation: Iterable[NodeAllocation], new: Iterable[Offer] = ()) -> None:
+        """Add new coming nodes, then take the slots of an allocation."""
+        self._coming.update({node.node: node for node in new})
         for share in allocation:
             of = self._free if share.node in self._free else self._coming
             offer = of[share.node]
@@ -255,35 +254,22 @@ class _Pool:
 def _choose(
     pool: _Pool, demand: Demand, suppliers: Iterable[Supplier]
 ) -> tuple[Supplier, list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the source to use, the source's new nodes, and the shares of the job on these nodes.
+    """Return the first source with which a demand fits, its fewest new nodes, and the job's shares.
 
     All new nodes come from one source, because nodes that wait for nodes from another queue would
     idle.
     """
     for supplier in suppliers:
-        found = _fewest(pool, demand, supplier)
-        if found is not None:
-            return supplier, *found
-    return None
-
-
-def _fewest(
-    pool: _Pool, demand: Demand, supplier: Supplier
-) -> tuple[list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the fewest new nodes of a source with which a demand fits, and the shares."""
-    shape = supplier.shape
-    most = ceil(demand.world_size / shape.slots)
-    if demand.nodes is not None:
-        most = max(most, demand.nodes)
-    most += demand.spare_nodes
-    name = f"new-{supplier.name}-{supplier.nodes_left}"
-    for count in range(1, most + 1):
-        if not supplier.takes(count):
-            return None
-        nodes = list(_virtual(name, shape, source=supplier.name, roots=supplier.roots, count=count))
-        found = pool.fit(demand, further=nodes)
-        if found is not None:
-            return nodes, found
+        shape, roots = supplier.shape, supplier.roots
+        most = max(ceil(demand.world_size / shape.slots), demand.nodes or 0) + demand.spare_nodes
+        name = f"new-{supplier.name}-{supplier.nodes_left}"
+        for count in range(1, most + 1):
+            if not supplier.takes(count):
+                break
+            nodes = [*_virtual(name, shape, source=supplier.name, roots=roots, count=count)]
+            found = pool.fit(demand, further=nodes)
+            if found is not None:
+                return supplier, nodes, found
     return None
 
 
@@ -308,15 +294,3 @@ def _seen_by(demand: Demand, offer: Offer) -> Offer:
         return offer
     root, uuid = demand.storage
     return replace(offer, roots={**offer.roots, root: uuid})
-
-
-def _with_freed(offer: Offer, slots: Collection[int]) -> Offer:
-    if not slots:
-        return offer
-    usable = {slot for slot in slots if slot in offer.indices}
-    return replace(offer, free=tuple(sorted({*offer.free, *usable})))
-
-
-def _soonest(supplier: Supplier) -> tuple[int, str]:
-    """Return the sort key of a source: wait in whole minutes, to ignore noise, then name."""
-    return int(supplier.wait_seconds // 60), supplier.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import exists, func, or_, select
 
@@ -54,9 +54,10 @@ def forget_slot_time(context: Context) -> int:
     A capacity change is deleted only if a later change to the same node is old too, or if the node
     has been deleted.
     """
-    if not context.settings.goodput_kept_days:
+    days = context.settings.goodput_kept_days
+    if not days:
         return 0
-    limit = _ago(context, context.settings.goodput_kept_days)
+    limit = context.now() - timedelta(days=days)
     later, change = capacity_changes.alias("later"), capacity_changes.c
     followed = exists().where(
         later.c.node == change.node, later.c.since > change.since, later.c.since < limit
@@ -72,9 +73,10 @@ def forget_slot_time(context: Context) -> int:
 
 def forget_requests(context: Context) -> int:
     """Delete node requests that ended long ago and have no nodes; return their number."""
-    if not context.settings.requests_kept_days:
+    days = context.settings.requests_kept_days
+    if not days:
         return 0
-    request, limit = node_requests.c, _ago(context, context.settings.requests_kept_days)
+    request, limit = node_requests.c, context.now() - timedelta(days=days)
     ended = (request.state == NodeRequestState.ENDED) & (request.ended_at < limit)
     named = exists().where(nodes.c.request_id == request.id)
     with context.database.write() as connection:
@@ -89,7 +91,3 @@ def forget_access(context: Context) -> int:
     with context.database.write() as connection:
         count = delete_some(connection, sessions, sessions.c.expires_at <= now, most=ROWS_AT_ONCE)
         return count + delete_some(connection, tokens, over, most=ROWS_AT_ONCE)
-
-
-def _ago(context: Context, days: float) -> datetime:
-    return context.now() - timedelta(days=days)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Select,
@@ -27,6 +28,7 @@ from sqlalchemy import (
 )
 
 from server.core.context import Context
+from server.core.database.engine import Database
 from server.core.database.metric_and_log_tables import (
     artifacts,
     log_blocks,
@@ -59,6 +61,8 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptNodeState, Att
 ID_LENGTH = 26
 KEEP = "keep"
 """Tag of jobs that retention never deletes."""
+_IS_OVER = jobs.c.state.in_(sorted(TERMINAL_JOB_STATES))
+_IS_KEPT = type_coerce(jobs.c.tags, Text).contains(f'"{KEEP}"')
 MAX_CONSIDERED = 500
 """Maximum number of jobs, or of attempts, that a round checks."""
 ROWS_AT_ONCE = 500
@@ -67,12 +71,34 @@ it."""
 FAILED_PAUSE = timedelta(hours=1)
 
 
+class _Walk:
+    """Goes through the ended rows of a table by id, and starts over at the end of the table."""
+
+    def __init__(self, key: Column[str], ended: ColumnElement[bool]) -> None:
+        self._key = key
+        self._ended = ended
+        self.last = ""
+        """Id after which the next rows follow."""
+
+    def next(self, database: Database, chosen: ColumnElement[bool]) -> Sequence[str]:
+        """Return the chosen rows among the next `MAX_CONSIDERED` rows; move on if there is none."""
+        following = select(self._key).where(self._ended, self._key > self.last)
+        these = following.order_by(self._key).limit(MAX_CONSIDERED).subquery()
+        some = select(self._key).where(self._key.in_(select(these.c.id)), chosen)
+        with database.read() as connection:
+            last, seen = connection.execute(select(func.max(these.c.id), func.count())).one()
+            found = connection.scalars(some.order_by(self._key)).all()
+        if not found:
+            self.last = last if seen == MAX_CONSIDERED else ""
+        return found
+
+
 class JobPruner:
     """Checks ended jobs in turn, and deletes old jobs that nothing needs."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._last = ""
+        self._walk = _Walk(jobs.c.id, _IS_OVER)
         self._isolation = Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
     def run(self) -> Generator[None, None, int]:
@@ -82,29 +108,15 @@ class JobPruner:
         the remaining rows of the job.
         """
         deleted, left_out = 0, self._isolation.left_out()
-        for job_id in self._due():
+        for job_id in self._walk.next(self._context.database, self._may_go()):
             if job_id not in left_out:
                 with self._isolation.turn(job_id, f"the deletion of job {job_id}"):
                     while (part := self._delete_part(job_id)) == "more":
                         yield
                     deleted += part == "deleted"
-            self._last = job_id
+            self._walk.last = job_id
             yield
         return deleted
-
-    def _due(self) -> Sequence[str]:
-        """Return the next jobs that may be deleted, or move on to the jobs after them."""
-        ended = jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)) & (jobs.c.id > self._last)
-        looked_at = select(jobs.c.id).where(ended).order_by(jobs.c.id).limit(MAX_CONSIDERED)
-        these = looked_at.subquery()
-        of_these = jobs.c.id.in_(select(these.c.id))
-        with self._context.database.read() as connection:
-            last, looked = connection.execute(select(func.max(these.c.id), func.count())).one()
-            due = select(jobs.c.id).where(of_these, self._may_go()).order_by(jobs.c.id)
-            found = connection.scalars(due).all()
-        if not found:
-            self._last = last if looked == MAX_CONSIDERED else ""  # "": the next run starts over
-        return found
 
     def _may_go(self) -> ColumnElement[bool]:
         """Return the SQL condition that a job ended long ago and that nothing needs it."""
@@ -116,7 +128,7 @@ class JobPruner:
             # original run.
             and_(imported, _before(now, settings.imports_kept_days, jobs.c.created_at)),
         )
-        return and_(old, jobs.c.state.in_(sorted(TERMINAL_JOB_STATES)), *_unneeded())
+        return and_(old, _IS_OVER, *_unneeded())
 
     def _delete_part(self, job_id: str) -> Literal["more", "deleted", "stays"]:
         """Delete a part of a job's rows, unless something now needs the job."""
@@ -132,8 +144,8 @@ class JobPruner:
             if not _trimmed(connection, job_id):
                 return "more"
             connection.execute(delete(jobs).where(jobs.c.id == job_id))
-            keys = delete(idempotency_keys).where(idempotency_keys.c.job_id == job_id)
-            connection.execute(keys)
+            of_job = idempotency_keys.c.job_id == job_id
+            connection.execute(delete(idempotency_keys).where(of_job))
             forget(connection, job_id)
             event = NewEvent(JobDeleted(), RETENTION, Subject(job_id), f"{name} was forgotten")
             append_event(context, connection, event)
@@ -147,13 +159,11 @@ def _before(now: datetime, days: float, at: ColumnElement[datetime]) -> ColumnEl
 
 def _unneeded() -> Sequence[ColumnElement[bool]]:
     """Return the SQL conditions that nothing depends on a job."""
-    fork = jobs.alias("fork").c
+    fork, share = jobs.alias("fork").c, attempt_nodes.c
     # The id of a checkpoint starts with the id of its job. The subquery is not correlated, so it
     # runs once.
-    parents = select(func.substr(fork.forked_from, 1, ID_LENGTH)).where(
-        fork.forked_from.is_not(None)
-    )
-    share = attempt_nodes.c
+    origin = func.substr(fork.forked_from, 1, ID_LENGTH)
+    parents = select(origin).where(fork.forked_from.is_not(None))
     held = exists().where(
         attempts.c.job_id == jobs.c.id,
         share.attempt_id == attempts.c.id,
@@ -165,7 +175,7 @@ def _unneeded() -> Sequence[ColumnElement[bool]]:
         ~exists().where(operations.c.job_id == jobs.c.id, ARE_OPEN),
         ~exists().where(holdings.c.job_id == jobs.c.id, holdings.c.spent.is_(None)),
         ~held,
-        ~type_coerce(jobs.c.tags, Text).contains(f'"{KEEP}"'),
+        ~_IS_KEPT,
     )
 
 
@@ -205,29 +215,20 @@ class LogPruner:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._last = ""
+        self._walk = _Walk(attempts.c.id, attempts.c.state == AttemptState.ENDED)
 
     def prune(self) -> int:
         """Check the next attempts; return the number of deleted blocks."""
         days = self._context.settings.logs_kept_days
         if not days:
             return 0
-        ended = (attempts.c.state == AttemptState.ENDED) & (attempts.c.id > self._last)
-        turn = select(attempts.c.id).where(ended).order_by(attempts.c.id).limit(MAX_CONSIDERED)
-        these = turn.subquery()
         old = and_(
-            attempts.c.id.in_(select(these.c.id)),
             _before(self._context.now(), days, attempts.c.ended_at),
             exists().where(log_blocks.c.attempt_id == attempts.c.id),
-            ~exists().where(
-                jobs.c.id == attempts.c.job_id, type_coerce(jobs.c.tags, Text).contains(f'"{KEEP}"')
-            ),
+            ~exists().where(jobs.c.id == attempts.c.job_id, _IS_KEPT),
         )
-        with self._context.database.read() as connection:
-            last, looked = connection.execute(select(func.max(these.c.id), func.count())).one()
-            found = connection.scalars(select(attempts.c.id).where(old)).all()
+        found = self._walk.next(self._context.database, old)
         if not found:
-            self._last = last if looked == MAX_CONSIDERED else ""
             return 0
         with self._context.database.write() as connection:
             of_these = log_blocks.c.attempt_id.in_(found)
