@@ -102,10 +102,6 @@ class PeriodicWork:
         """The tasks, in the order of a round."""
         return [turn.task for turn in self._turns]
 
-    def is_paused(self, task: PeriodicTask) -> bool:
-        """Return whether the last run of a task has steps left."""
-        return any(turn.is_paused for turn in self._turns if turn.task is task)
-
     @property
     def times(self) -> Mapping[str, TaskTimes]:
         """Counts and times by name of the task; tasks that have not run are omitted."""
@@ -122,10 +118,6 @@ class _Turn:
         self._due_at = -math.inf
         self._left: Steps | None = None
         self._seconds = self._lag = 0.0
-
-    @property
-    def is_paused(self) -> bool:
-        return self._left is not None
 
     def take(self, clock: Callable[[], float]) -> None:
         """Start a run that is due or continue a paused run, within the budget."""
