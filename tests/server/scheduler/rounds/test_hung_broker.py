@@ -161,7 +161,7 @@ def test_messages_are_sent_in_parallel_and_once_at_a_time(gate: Gate, clock: Fak
 
 
 def test_what_the_broker_accepts_is_known_since_its_last_refusal(
-    gate: Gate, clock: FakeClock
+    gate: Gate, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     outbox = Outbox(gate.send, clock)
     before = outbox.up_since
@@ -181,6 +181,7 @@ def test_what_the_broker_accepts_is_known_since_its_last_refusal(
         for since in (sent(fails=fails) for fails in (True, False, False, True, False))
     ]
     assert seconds == [None, 2, 2, None, 5]
+    assert caplog.text.count("ConnectionError: away") == 1, "the first refusal has its traceback"
     gate.open.clear()
     gate.fails = False
     outbox.send(message(1))
