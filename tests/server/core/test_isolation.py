@@ -20,6 +20,10 @@ def isolation(clock: FakeClock) -> Isolation:
     return Isolation(clock.monotonic, pause=timedelta(seconds=30))
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -32,7 +36,7 @@ def test_an_error_of_one_key_leaves_it_out_for_a_while(
     isolation: Isolation, clock: FakeClock, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     with isolation.turn("j1", "the size of job j1"):
-        raise error
+        fail(error)
     assert "the size of job j1 is left out for 0:00:30" in caplog.text
     assert isolation.is_left_out("j1")
     assert set(isolation.left_out()) == {"j1"}
@@ -52,7 +56,7 @@ def test_an_error_that_others_would_meet_too_is_raised(
     isolation: Isolation, error: Exception
 ) -> None:
     with pytest.raises(type(error)), isolation.turn("j1", "the size of job j1"):
-        raise error
+        fail(error)
     assert not isolation.left_out()
 
 
