@@ -24,9 +24,7 @@ from server.core.context import Context, SystemClock
 from server.core.database.engine import Database
 from server.core.database.migrate import (
     MigrationRefusedError,
-    backup_to,
     is_current,
-    no_backup,
     upgrade,
 )
 from server.core.secrets import KeyFileError
@@ -46,8 +44,7 @@ def api(context: Context) -> int:
     config = configured(app, context.settings, connections=connections_possible())
     server = Server(config, before_end=app.state.inboxes.close)
     # A full garbage collection of the objects made at the start takes 50 ms, during which the
-    # server answers no request. A large group of requests makes enough objects to start a
-    # collection.
+    # server answers no request.
     gc.collect()
     gc.freeze()
     with suppress(KeyboardInterrupt):
@@ -73,9 +70,8 @@ def migrate(context: Context, given: argparse.Namespace) -> int:
     """Bring the database to the newest schema."""
     # An exception ends pg_dump, too, and removes what it has written.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    backup = None if given.backup is None else backup_to(given.backup)
     try:
-        upgrade(context.database, backup=no_backup if given.backup_taken else backup)
+        upgrade(context.database, backup=given.backup, backup_taken=given.backup_taken)
     except (MigrationRefusedError, CommandError, SQLAlchemyError, OSError) as error:
         logger.error("nothing was migrated: %s", error)
         return 1

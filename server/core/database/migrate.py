@@ -6,9 +6,8 @@ import logging
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 from importlib import resources
 from itertools import chain, count
 from pathlib import Path
@@ -33,21 +32,19 @@ FIRST_REVISION = "0059"
 LAST_FORMER_COMMIT = "33c0abfb"
 """Commit with the migrations that bring an older database to the first schema."""
 
-Backup = Callable[[Database, str], None]
-"""Function that saves a database, at a given revision, before it is migrated."""
-
 
 class MigrationRefusedError(Exception):
     """The database was not changed; the message names the remedy."""
 
 
-def upgrade(database: Database, *, backup: Backup | None = None) -> None:
+def upgrade(database: Database, *, backup: Path | None = None, backup_taken: bool = False) -> None:
     """Run every migration that the database lacks; on an error, the database stays unchanged.
 
     Args:
         database: the database to migrate.
-        backup: saves the database before a migration changes it. If None, the file of an SQLite
-            database is copied, and a PostgreSQL database is not migrated.
+        backup: new file for a copy of SQLite or the output of `pg_dump`. If None, SQLite is copied
+            to a file next to its own, and PostgreSQL is not migrated.
+        backup_taken: whether to migrate without a backup, because a person has made one.
 
     Raises:
         MigrationRefusedError: the database has no schema of this or an earlier version, or no
@@ -64,8 +61,8 @@ def upgrade(database: Database, *, backup: Backup | None = None) -> None:
         if present == scripts.get_current_head():
             logger.info("the database is at revision %s, the newest: nothing to migrate", present)
             return
-        if present is not None:
-            (backup or default_backup(database))(database, present)
+        if present is not None and not backup_taken:
+            _save(database, present, to=backup)
         command.upgrade(config, "head")
 
 
@@ -125,51 +122,25 @@ def _revision_of(connection: Connection, scripts: ScriptDirectory) -> str | None
 # ---- backups -------------------------------------------------------------------------------------
 
 
-def default_backup(database: Database) -> Backup:
-    """Return the default backup: a copy next to the SQLite file; PostgreSQL is refused."""
-    path = database.path
-    return partial(_copy_sqlite, to=None) if path is not None else _refuse
+def _save(database: Database, revision: str, *, to: Path | None) -> None:
+    if (path := database.path) is not None:
+        _copy_sqlite(path, revision, to=to)
+    elif to is not None:
+        _dump_postgresql(database, to)
+    else:
+        raise MigrationRefusedError(
+            f"the database is at revision {revision} and would be changed: run `python -m server "
+            "migrate --backup FILE`, which saves it by pg_dump first, or `--backup-taken` once you "
+            "have saved it yourself"
+        )
 
 
-def backup_to(file: Path) -> Backup:
-    """Return a backup that writes to `file`: a copy of SQLite, or the output of `pg_dump`.
-
-    `pg_restore` restores the output of `pg_dump`. An existing file is not overwritten.
-    """
-    return lambda database, revision: (
-        _copy_sqlite(database, revision, to=file)
-        if database.is_sqlite
-        else _dump_postgresql(database, file)
-    )
-
-
-def no_backup(database: Database, revision: str) -> None:
-    """Make no backup, because a person has made one."""
-    del database, revision
-
-
-def _refuse(database: Database, revision: str) -> None:
-    del database
-    raise MigrationRefusedError(
-        f"the database is at revision {revision} and would be changed: run `python -m server "
-        "migrate --backup FILE`, which saves it by pg_dump first, or `--backup-taken` once you "
-        "have saved it yourself"
-    )
-
-
-def _copy_sqlite(database: Database, revision: str, *, to: Path | None) -> None:
-    """Copy the file of an SQLite database; the caller holds the lock of writers.
-
-    The default place is next to the file; an earlier backup keeps its name.
-    """
-    source = database.path
-    assert source is not None, "a database in memory is always new"
+def _copy_sqlite(source: Path, revision: str, *, to: Path | None) -> None:
+    """Copy the file of an SQLite database; the caller holds the lock of writers."""
     own = [source.with_name(source.name + end) for end in ("-wal", "-shm", "-journal")]
     if to is not None and to.resolve() in own:
         raise MigrationRefusedError(f"{to} belongs to SQLite: name another file for the backup")
-    target = (
-        _free_name(source.with_name(f"{source.name}.revision-{revision}")) if to is None else to
-    )
+    target = to or _free_name(source.with_name(f"{source.name}.revision-{revision}"))
     with _backup_file(target) as part:
         with (
             closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as read,
@@ -222,9 +193,7 @@ def _dump_postgresql(database: Database, file: Path) -> None:
 
 @contextmanager
 def _backup_file(target: Path) -> Iterator[Path]:
-    """Give a new file for a backup, which gets its name once the block has written it whole.
-
-    Only its owner can read it.
+    """Give a new private file, which becomes `target` once the block has written it whole.
 
     Raises:
         MigrationRefusedError: the name is taken, or the file cannot be written.

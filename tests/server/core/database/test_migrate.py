@@ -24,9 +24,7 @@ from server.core.database.migrate import (
     FIRST_REVISION,
     LAST_FORMER_COMMIT,
     MigrationRefusedError,
-    backup_to,
     is_current,
-    no_backup,
     upgrade,
 )
 from server.core.database.schema import metadata
@@ -114,7 +112,7 @@ def test_another_revision_is_refused_by_name(
     with database.write() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
     with pytest.raises(MigrationRefusedError, match=answer):
-        upgrade(database, backup=no_backup)
+        upgrade(database, backup_taken=True)
     assert revision_of(database) == revision
     assert not is_current(database)
 
@@ -211,7 +209,7 @@ def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path
     source = tmp_path / "database.part"
     shutil.copyfile(migrated(tmp_path), source)
     database = Database(f"sqlite:///{source}")
-    upgrade(database, backup=backup_to(tmp_path / "database"))
+    upgrade(database, backup=tmp_path / "database")
     assert (has_color(database), revision_of(database)) == (True, "0060")
     with closing(sqlite3.connect(tmp_path / "database")) as copy:
         assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0059",)]
@@ -240,7 +238,7 @@ def test_a_backup_never_has_a_name_of_the_database(
 ) -> None:
     path = path_of(database)
     with pytest.raises(MigrationRefusedError, match="name another file"):
-        upgrade(database, backup=backup_to(path.with_name(path.name + end)))
+        upgrade(database, backup=path.with_name(path.name + end))
     assert not has_color(database)
 
 
@@ -263,11 +261,11 @@ def test_a_backup_that_cannot_be_written_keeps_the_database_as_it_is(
     taken = tmp_path / "taken"
     taken.write_text("an earlier backup")
     with pytest.raises(MigrationRefusedError, match="exists: name another file"):
-        upgrade(database, backup=backup_to(taken))
+        upgrade(database, backup=taken)
     assert taken.read_text() == "an earlier backup"
     nowhere = tmp_path / "no folder" / "backup"
     with pytest.raises(MigrationRefusedError, match="backup"):
-        upgrade(database, backup=backup_to(nowhere))
+        upgrade(database, backup=nowhere)
     assert (has_color(database), revision_of(database)) == (False, "0059")
 
 
@@ -287,7 +285,7 @@ def test_postgresql_asks_for_a_backup(database: Database, second: Path) -> None:
     with pytest.raises(MigrationRefusedError, match=r"--backup FILE.*--backup-taken"):
         upgrade(database)
     assert not has_color(database)
-    upgrade(database, backup=no_backup)
+    upgrade(database, backup_taken=True)
     assert has_color(database)
 
 
@@ -299,7 +297,7 @@ def test_pg_dump_saves_what_pg_restore_restores(
     with database.write() as connection:
         connection.execute(text("UPDATE projects SET description = 'before'"))
     file = tmp_path / "before.dump"
-    upgrade(database, backup=backup_to(file))
+    upgrade(database, backup=file)
     assert has_color(database)
     words = ("pg_restore", "--data-only", "--table=projects", "--file=-", str(file))
     shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
@@ -318,7 +316,7 @@ def test_a_dump_that_is_not_whole_is_no_backup(
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{stand_in.parent}:{os.environ['PATH']}")
     with pytest.raises(MigrationRefusedError, match=r"pg_dump failed: (it wrote nothing|no room)"):
-        upgrade(database, backup=backup_to(tmp_path / "before.dump"))
+        upgrade(database, backup=tmp_path / "before.dump")
     assert not has_color(database)
     assert [each.name for each in tmp_path.iterdir() if "backup" in each.name] == []
     assert not (tmp_path / "before.dump").exists()
@@ -336,7 +334,7 @@ def test_passwords_stay_out_of_the_list_of_processes(
     url = database.engine.url.update_query_dict({"password": "geheim"})
     monkeypatch.setattr(database.engine, "url", url)
     with pytest.raises(MigrationRefusedError, match="pg_dump failed"):
-        upgrade(database, backup=backup_to(tmp_path / "before.dump"))
+        upgrade(database, backup=tmp_path / "before.dump")
     words = (tmp_path / "words").read_text()
     assert words.startswith("geheim ")
     assert words.count("geheim") == 1
@@ -348,7 +346,7 @@ def test_without_pg_dump_nothing_is_migrated(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MigrationRefusedError, match="pg_dump cannot be run"):
-        upgrade(database, backup=backup_to(tmp_path / "before.dump"))
+        upgrade(database, backup=tmp_path / "before.dump")
     assert not has_color(database)
 
 
