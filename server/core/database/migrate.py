@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -31,6 +33,7 @@ FIRST_REVISION = "0059"
 """Revision of the first schema; earlier migrations were removed from this version."""
 LAST_FORMER_COMMIT = "33c0abfb"
 """Commit with the migrations that bring an older database to the first schema."""
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class MigrationRefusedError(Exception):
@@ -179,6 +182,7 @@ def _dump_postgresql(database: Database, file: Path) -> None:
                 text=True,
                 errors="replace",
                 check=False,
+                preexec_fn=_die_with_parent,
             )
         except OSError as error:
             raise MigrationRefusedError(
@@ -189,6 +193,11 @@ def _dump_postgresql(database: Database, file: Path) -> None:
             what = done.stderr.strip() or "it wrote nothing"
             raise MigrationRefusedError(f"pg_dump failed: {what}")
     logger.info("the database is saved in %s; pg_restore restores it", file)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when its parent is killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager
