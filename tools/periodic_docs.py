@@ -20,16 +20,17 @@ below that are due, in this order. `curl http://HOST:8470/readyz` lists them wit
 `trainyard_task_runs` and `trainyard_task_failures`, with the label `task`.
 
 - **Periods** are of the monotonic clock, from the start of a run to the start of the next one:
-  setting the clock changes none.
+  setting the clock changes none. The first runs of the upkeep tasks are spread over their period.
 - **Budgets**: a run in steps pauses when its time in a round is up, and continues in the next
   round; a task of the upkeep (60 s) leaves the rest to its next run.
-- **Errors**: a failed task does not block the others, and runs again after its period. An error of
-  one job is logged, and that job is skipped for a while.
+- **Errors**: a failed task does not block the others, and runs again after its period, or after
+  0.5 s, doubled with each failure in a row up to 10 s. An error of one job is logged, and that job
+  is skipped for a while.
 - **Takeover**: a scheduler that takes the lead starts without state; writes of the former one are
   refused.
 
-A new task is a constant in `server/app/periodic_tasks.py`; the function that it runs is in
-`server/app/periodic_work.py`.
+A new task is an entry of the table in `server/app/periodic_tasks.py`; the function that it runs is
+in `server/app/periodic_work.py`.
 
 | task | every | budget | |
 |---|---|---|---|
@@ -38,7 +39,7 @@ A new task is a constant in `server/app/periodic_tasks.py`; the function that it
 
 def periodic_markdown() -> str:
     """Return the page."""
-    return HEAD + "".join(map(_row, TASKS))
+    return HEAD + "".join(map(_row, TASKS.values()))
 
 
 def _row(task: PeriodicTask) -> str:

@@ -37,7 +37,7 @@ from benchmarks.control_plane.servers import (
 )
 from benchmarks.report import emit
 from benchmarks.simulator.cluster import add_nodes
-from server.app.periodic_tasks import FORGET_JOBS, SETTLE
+from server.app.periodic_tasks import TASKS
 from server.core.context import Context, SystemClock
 from server.core.database.schema import metadata
 from server.core.database.slot_tables import holdings
@@ -198,12 +198,13 @@ def _prune(context: Context) -> dict[str, float]:
     begin = time.perf_counter()
     while _count(context, select(holdings.c.job_id).where(holdings.c.spent.is_(None))):
         settler.run()
-        clock.by += timedelta(seconds=SETTLE.every_seconds)
+        clock.by += timedelta(seconds=TASKS["settle_slot_time"].every_seconds)
     settled = time.perf_counter() - begin
     clock.by += LATER
     rounds, number = 0, _number(context)
     pruning = PeriodicWork(
-        time.monotonic, {replace(FORGET_JOBS, every_seconds=EACH_ROUND): JobPruner(ahead).run}
+        time.monotonic,
+        {replace(TASKS["forget_jobs"], every_seconds=EACH_ROUND): JobPruner(ahead).run},
     )
     begin = time.perf_counter()
     longest = 0.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from server.api.auth.throttle import forget_failed_logins
-from server.app import periodic_tasks as tasks
+from server.app.periodic_tasks import TASKS
 from server.cluster.projects.usage import RecentUsage
 from server.core.context import Context
-from server.core.periodic import PeriodicTask, PeriodicWork, Run, store_times
+from server.core.periodic import PeriodicWork, Run, store_times
 from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.operations.cancel import prune_ended
 from server.jobs.packs.store import delete_unnamed
@@ -62,45 +62,46 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
         note_lost(context)
         forget_nodes(context)  # this includes nodes of deleted sources
 
-    runs: dict[PeriodicTask, Run] = {
-        tasks.RECONCILE: Reconciler(context, dispatcher, usage).run,
-        tasks.DRAIN: partial(run_drain, context, isolation),
-        tasks.SLOT_HOURS: partial(run_slot_hours, context, isolation, usage),
-        tasks.BOUNDS: partial(run_bounds, context, isolation),
-        tasks.CORDON: watch.run,
-        tasks.JUDGE_AGAIN: watch.judge_again,
-        tasks.REPLACE_SPARES: spares.run,
-        tasks.RESERVE_SPARES: spares.reserve,
-        tasks.LEAVE: LeaveKeeper(context).run,
-        tasks.LEARN: placer.learn,
-        tasks.PLACE: placer.run,
-        tasks.FIT_SIZES: fitter.run,
-        tasks.PREEMPT: preempt,
-        tasks.SUPPLY: SupplyKeeper(
+    runs: dict[str, Run] = {
+        "reconcile": Reconciler(context, dispatcher, usage).run,
+        "drain_nodes": partial(run_drain, context, isolation),
+        "stop_over_quota": partial(run_slot_hours, context, isolation, usage),
+        "stop_at_bound": partial(run_bounds, context, isolation),
+        "cordon_nodes": watch.run,
+        "judge_nodes_again": watch.judge_again,
+        "replace_lost_nodes": spares.run,
+        "reserve_spares": spares.reserve,
+        "leave_before_end": LeaveKeeper(context).run,
+        "learn_durations": placer.learn,
+        "place_jobs": placer.run,
+        "fit_sizes": fitter.run,
+        "preempt": preempt,
+        "plan_supply": SupplyKeeper(
             context, placer.queue, over_quota=lambda: placer.over_quota, send=dispatcher.send
         ).run,
-        tasks.FORGET_NODES: forget_old_nodes,
-        tasks.GROW: ElasticGrower(context, usage).run,
-        tasks.SCRUB: operations.queue_scrub,
-        tasks.OPERATIONS: operations.run,
-        tasks.CAPACITY: CapacityKeeper(context).run,
-        tasks.SETTLE: Settler(context).run,
-        tasks.CALIBRATE: CalibrationKeeper(context).run,
-        tasks.FORGET_KEYS: partial(forget_old_keys, context),
-        tasks.FORGET_LOGINS: partial(forget_failed_logins, context),
-        tasks.FORGET_OPERATIONS: partial(prune_ended, context),
-        tasks.FORGET_GROUPS: partial(forget_groups, context),
-        tasks.FOLD_RANKS: partial(fold_ended, context),
-        tasks.CLEAN_ARTIFACTS: ContentCleaner(context).clean,
-        tasks.FORGET_PACKS: partial(delete_unnamed, context),
-        tasks.FORGET_SHELLS: partial(forget_shells, context),
-        tasks.FORGET_JOBS: JobPruner(context).run,
-        tasks.FORGET_LOGS: LogPruner(context).prune,
-        tasks.FORGET_EVENTS: EventPruner(context).prune,
-        tasks.FORGET_SLOT_TIME: partial(forget_slot_time, context),
-        tasks.FORGET_REQUESTS: partial(forget_requests, context),
-        tasks.FORGET_ACCESS: partial(forget_access, context),
-        tasks.STORE_TIMES: lambda: store_times(context, work.times),
+        "forget_nodes": forget_old_nodes,
+        "grow_jobs": ElasticGrower(context, usage).run,
+        "queue_scrub": operations.queue_scrub,
+        "place_operations": operations.run,
+        "record_capacity": CapacityKeeper(context).run,
+        "settle_slot_time": Settler(context).run,
+        "calibrate": CalibrationKeeper(context).run,
+        "forget_idempotency_keys": partial(forget_old_keys, context),
+        "forget_failed_logins": partial(forget_failed_logins, context),
+        "forget_operations": partial(prune_ended, context),
+        "forget_groups": partial(forget_groups, context),
+        "fold_rank_metrics": partial(fold_ended, context),
+        "clean_artifacts": ContentCleaner(context).clean,
+        "forget_packs": partial(delete_unnamed, context),
+        "forget_shells": partial(forget_shells, context),
+        "forget_jobs": JobPruner(context).run,
+        "forget_logs": LogPruner(context).prune,
+        "forget_events": EventPruner(context).prune,
+        "forget_slot_time": partial(forget_slot_time, context),
+        "forget_requests": partial(forget_requests, context),
+        "forget_access": partial(forget_access, context),
+        "store_task_times": lambda: store_times(context, work.times),
     }
-    work = PeriodicWork(context.clock.monotonic, runs)
+    by_task = {TASKS[name]: run for name, run in runs.items()}
+    work = PeriodicWork(context.clock.monotonic, by_task)
     return work

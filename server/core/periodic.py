@@ -1,12 +1,12 @@
 """Periodic work: each round of the leader runs the tasks that are due, one after the other.
 
-Periods and budgets use the monotonic clock, so setting the wall clock neither delays nor repeats a
-task. All tasks are listed in one table (`server.app.periodic_tasks`).
+Periods and budgets use the monotonic clock. `server.app.periodic_tasks` has the table of all tasks.
 """
 
 from __future__ import annotations
 
-import math
+import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -20,15 +20,15 @@ from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import periodic_tasks
 from server.core.database.upsert import insert_or_replace
 
+logger = logging.getLogger(__name__)
+
 Steps = Iterator[None]
-"""Steps of a run, as an iterator. The run may pause after each step, and continues in the next
-round.
-"""
+"""Steps of a run; the run may pause after each of them until the next round."""
 Run = Callable[[], object]
-"""Function that starts a run. It returns the run's `Steps`, or any other value if the run is
-complete.
-"""
+"""Function that starts a run. It returns the run's `Steps`, or anything else if the run is over."""
 EACH_ROUND = 0.0
+FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 10.0
+"""Delay of a task after a failed run, in seconds; it doubles with each further failure in a row."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,11 @@ class PeriodicTask:
     every_seconds: float
     """Minimum time from the start of one run to the start of the next run."""
     budget_seconds: float
-    """Time after which a run that works in steps pauses until the next round. It is short because a
-    long round delays every job that waits for a slot.
-    """
+    """Time after which a run in steps pauses, because a long round delays every waiting job."""
     purpose: str
     """Purpose of the task in one sentence, for the documentation."""
     resumes: bool = True
-    """Whether a paused run continues in the next round. If not, the remaining work is left to the
-    next run.
-    """
+    """Whether a paused run continues in the next round; if not, the rest waits for the next run."""
 
 
 @dataclass(frozen=True)
@@ -67,40 +63,52 @@ class PeriodicWork:
     """Periodic tasks of one epoch of the leader; no state is taken over from an earlier epoch."""
 
     def __init__(self, clock: Callable[[], float], runs: Mapping[PeriodicTask, Run]) -> None:
-        """Take the tasks in the order in which they run; at the start all tasks are due.
+        """Take the function that starts a run of each task, in the order in which tasks run.
+
+        At the start, all tasks are due except those that do not resume. The first runs of these are
+        spread over their periods, because together they would make a long round.
 
         Args:
             clock: a monotonic clock, in seconds.
-            runs: the functions that start a run, by task.
+            runs: the functions by task.
+
+        Raises:
+            TypeError: a function is asynchronous, so its call would run nothing.
         """
+        for task, run in runs.items():
+            if inspect.iscoroutinefunction(run) or inspect.isasyncgenfunction(run):
+                raise TypeError(f"the run of {task.name} is asynchronous")
         self._clock = clock
-        self._turns = [_Turn(task, run) for task, run in runs.items()]
+        spread = [task for task in runs if not task.resumes]
+        parts = {task: number / len(spread) for number, task in enumerate(spread)}
+        now = clock()
+        self._turns = [
+            _Turn(task, run, due_at=now + task.every_seconds * parts.get(task, 0.0))
+            for task, run in runs.items()
+        ]
 
     def run_due(self) -> None:
         """Run each task that is due, and continue each paused run.
 
-        A task that fails does not stop the other tasks, and runs again after its period.
+        A task that fails does not stop the other tasks. It runs again after its period, or after a
+        delay that grows with each failure in a row.
 
         Raises:
-            LeadLostError: another scheduler leads.
+            LeadLostError: another scheduler leads; the failures of earlier tasks are logged.
             ExceptionGroup: some tasks failed; all other tasks ran.
         """
-        errors: list[Exception] = []
+        errors: dict[str, Exception] = {}
         for turn in self._turns:
             try:
                 turn.take(self._clock)
             except LeadLostError:
+                for name, error in errors.items():
+                    logger.error("the periodic task %s failed", name, exc_info=error)
                 raise
             except Exception as error:  # noqa: BLE001 - raised below, after the other tasks
-                error.add_note(f"in the periodic task {turn.task.name}")
-                errors.append(error)
+                errors[turn.task.name] = error
         if errors:
-            raise ExceptionGroup("periodic tasks failed, and run again after their periods", errors)
-
-    @property
-    def tasks(self) -> Sequence[PeriodicTask]:
-        """The tasks, in the order of a round."""
-        return [turn.task for turn in self._turns]
+            raise ExceptionGroup(f"periodic tasks failed: {', '.join(errors)}", [*errors.values()])
 
     @property
     def times(self) -> Mapping[str, TaskTimes]:
@@ -111,13 +119,14 @@ class PeriodicWork:
 class _Turn:
     """One task, and the progress of its current run."""
 
-    def __init__(self, task: PeriodicTask, run: Run) -> None:
+    def __init__(self, task: PeriodicTask, run: Run, *, due_at: float) -> None:
         self.task = task
         self.times = TaskTimes()
         self._begin = run
-        self._due_at = -math.inf
+        self._due_at = due_at
         self._left: Steps | None = None
         self._seconds = self._lag = 0.0
+        self._delay = 0.0  # after the last run, if it failed
 
     def take(self, clock: Callable[[], float]) -> None:
         """Start a run that is due or continue a paused run, within the budget."""
@@ -130,27 +139,21 @@ class _Turn:
             self._seconds = 0.0
         left, self._left, failures = self._left, None, self.times.failures
         try:
-            if left is None:
-                begun = self._begin()
-                left = begun if isinstance(begun, Iterator) else None
-            if left is not None and not self._is_over(left, clock, until=now + self.budget):
-                self._left = left if self.task.resumes else None
+            begun = self._begin() if left is None else left
+            if isinstance(begun, Iterator):
+                until = now + self.task.budget_seconds
+                is_over = all(clock() < until for _ in begun)
+                self._left = None if is_over or not self.task.resumes else begun
+            self._delay = 0.0
         except Exception:
             failures += 1
+            self._delay = min(max(2 * self._delay, FIRST_DELAY_SECONDS), LONGEST_DELAY_SECONDS)
+            self._due_at = max(self._due_at, clock() + self._delay)
             raise
         finally:
             self._seconds += clock() - now
             runs = self.times.runs + (self._left is None)
             self.times = TaskTimes(runs, failures, self._seconds, self._lag)
-
-    @property
-    def budget(self) -> float:
-        return self.task.budget_seconds
-
-    @staticmethod
-    def _is_over(steps: Steps, clock: Callable[[], float], *, until: float) -> bool:
-        """Carry out one step or more until the time `until`; return whether no step is left."""
-        return all(clock() < until for _ in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ class StoredTimes(TypedRow):
 
 
 def store_times(context: Context, times: Mapping[str, TaskTimes]) -> None:
-    """Replace all stored times by those of these tasks, by name; removed tasks disappear."""
+    """Store the times by task; tasks that are not among them disappear."""
     now = context.now()
     rows = [{"name": name, "stored_at": now, **asdict(times[name])} for name in sorted(times)]
     with context.database.write() as connection:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Row, insert, select, text
 
 from server.api.auth.tokens import hash_token
-from server.app.periodic_tasks import LEARN, RESERVE_SPARES, SCRUB
+from server.app.periodic_tasks import TASKS
 from server.core.context import Context
 from server.core.database.rows import Attempt, Job
 from server.core.database.scheduler_tables import shown_reason
@@ -106,13 +106,17 @@ class Harness:
         self.dispatcher = RecordingDispatcher()
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
-        self.learning = Repeated(clock, self.placer.learn, every=LEARN.every_seconds)
+        self.learning = Repeated(
+            clock, self.placer.learn, every=TASKS["learn_durations"].every_seconds
+        )
         self.fitter = Repeated(clock, SizeFitter(context, self.placer.queue).run)
         self.spares = SpareKeeper(context, self.dispatcher)
-        every = RESERVE_SPARES.every_seconds
+        every = TASKS["reserve_spares"].every_seconds
         self.reserving = Repeated(clock, self.spares.reserve, every=every)
         self.keeper = OperationKeeper(context, self.dispatcher)
-        self.scrubs = Repeated(clock, self.keeper.queue_scrub, every=SCRUB.every_seconds)
+        self.scrubs = Repeated(
+            clock, self.keeper.queue_scrub, every=TASKS["queue_scrub"].every_seconds
+        )
 
     def add_node(
         self,

@@ -64,12 +64,18 @@ class Scheduler:
         return True
 
     def run(self, stop: threading.Event) -> None:
-        """Run rounds until `stop` is set; the pause grows with each failed round."""
+        """Run rounds until `stop` is set; the pause grows with each failed round.
+
+        Failed tasks do not grow it, because each of them has its own delay.
+        """
         pause = TICK_SECONDS
         with self._leader.renewed():
             while not stop.wait(pause):
                 try:
                     self.tick()
+                    pause = TICK_SECONDS
+                except ExceptionGroup:
+                    logger.exception("this round left out some work")
                     pause = TICK_SECONDS
                 except Exception:
                     logger.exception("this round failed; the next one starts over")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -42,10 +45,9 @@ def test_what_fails_keeps_no_other_task_from_its_turn_and_runs_again_after_its_p
         {task("fails", 60.0): fails, task("goes on", 60.0): lambda: done.append("on")},
     )
     for count in (1, 2):
-        with pytest.raises(ExceptionGroup, match="run again") as raised:
+        with pytest.raises(ExceptionGroup, match="periodic tasks failed: fails") as raised:
             work.run_due()
-        (error,) = raised.value.exceptions
-        assert (str(error), error.__notes__) == ("the disk is full", ["in the periodic task fails"])
+        assert [str(error) for error in raised.value.exceptions] == ["the disk is full"]
         work.run_due()
         assert done == ["fails", "on"] * count
         clock.advance(60)
@@ -54,16 +56,80 @@ def test_what_fails_keeps_no_other_task_from_its_turn_and_runs_again_after_its_p
     assert (times["goes on"].runs, times["goes on"].failures) == (2, 0)
 
 
-def test_a_former_leader_does_nothing_more() -> None:
+def test_a_task_that_fails_repeatedly_delays_itself_alone() -> None:
+    clock, tries, others = FakeClock(), list[float](), 0
+    once = OSError("the disk is full")  # raised again and again, as a cached exception is
+
+    def fails() -> None:
+        tries.append(clock.monotonic())
+        if clock.monotonic() < 40:
+            raise once
+
+    def goes_on() -> None:
+        nonlocal others
+        others += 1
+
+    work = PeriodicWork(clock.monotonic, {task("fails"): fails, task("goes on"): goes_on})
+    for _ in range(200):
+        with suppress(ExceptionGroup):
+            work.run_due()
+        clock.advance(ROUND)
+    assert tries[:8] == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 25.5, 35.5]
+    assert tries[8:11] == [45.5, 45.75, 46.0], "the delay ends with the first success"
+    assert others == 200
+    assert not getattr(once, "__notes__", [])
+
+
+def test_a_former_leader_does_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
     done: list[str] = []
+
+    def fails() -> None:
+        raise OSError("the disk is full")
 
     def loses() -> None:
         raise LeadLostError
 
-    tasks = {task("loses"): loses, task("goes on"): lambda: done.append("on")}
-    with pytest.raises(LeadLostError):
+    tasks = {
+        task("fails"): fails,
+        task("loses"): loses,
+        task("goes on"): lambda: done.append("on"),
+    }
+    with caplog.at_level(logging.ERROR), pytest.raises(LeadLostError):
         PeriodicWork(FakeClock().monotonic, tasks).run_due()
     assert done == []
+    assert "the periodic task fails failed" in caplog.text
+    assert "the disk is full" in caplog.text
+
+
+def test_tasks_of_the_upkeep_share_no_round() -> None:
+    clock, runs = FakeClock(), dict[str, list[float]]()
+
+    def note(name: str) -> None:
+        runs.setdefault(name, []).append(clock.monotonic())
+
+    names = ("a", "b", "c", "d")
+    tasks = {task(name, 60.0, resumes=False): partial(note, name) for name in names}
+    work = PeriodicWork(clock.monotonic, {task("first", 60.0): partial(note, "first"), **tasks})
+    for _ in range(480):
+        work.run_due()
+        clock.advance(ROUND)
+    assert runs == {
+        "first": [0.0, 60.0],
+        "a": [0.0, 60.0],
+        "b": [15.0, 75.0],
+        "c": [30.0, 90.0],
+        "d": [45.0, 105.0],
+    }
+
+
+async def coroutine() -> None:
+    """Run nothing until it is awaited."""
+
+
+def test_an_asynchronous_function_is_refused_before_the_first_round() -> None:
+    for run in (coroutine, partial(coroutine)):
+        with pytest.raises(TypeError, match="the run of sleeps is asynchronous"):
+            PeriodicWork(FakeClock().monotonic, {task("sleeps"): run})
 
 
 def back_an_hour(clock: FakeClock) -> None:
@@ -156,9 +222,10 @@ def test_steps_that_fail_are_dropped() -> None:
 
 def test_a_scheduler_runs_each_task_of_the_table_in_its_order(harness: Harness) -> None:
     work = periodic_work(harness.context, harness.dispatcher)
-    assert tuple(work.tasks) == TASKS
     work.run_due()
-    assert work.times.keys() == {each.name for each in TASKS}
+    harness.clock.advance(60)
+    work.run_due()
+    assert [*work.times] == [*TASKS]
     harness.clock.advance(10)
     work.run_due()
     with harness.context.database.read() as connection:
@@ -168,8 +235,9 @@ def test_a_scheduler_runs_each_task_of_the_table_in_its_order(harness: Harness) 
 
 
 def test_each_task_of_the_table_has_a_name_and_a_purpose_of_its_own() -> None:
-    assert len({each.name for each in TASKS}) == len({each.purpose for each in TASKS}) == len(TASKS)
-    assert all(each.name.isidentifier() and each.purpose.endswith(".") for each in TASKS)
+    assert len({each.purpose for each in TASKS.values()}) == len(TASKS)
+    assert all(each.name.isidentifier() for each in TASKS.values())
+    assert all(each.purpose.endswith(".") for each in TASKS.values())
 
 
 def test_times_of_a_removed_task_disappear(harness: Harness) -> None:

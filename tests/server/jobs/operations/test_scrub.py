@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.app.periodic_tasks import SCRUB
+from server.app.periodic_tasks import TASKS
 from server.core.context import Context
 from server.jobs.checkpoints import service
 from server.scheduler.rounds.operations import OperationKeeper
@@ -25,7 +25,7 @@ def scrubbing(yard: Yard, context: Context) -> Yard:
     settings = context.settings.model_copy(update={"scrub_interval_days": 7.0})
     harness = yard.harness
     harness.keeper = OperationKeeper(replace(context, settings=settings), harness.dispatcher)
-    every = SCRUB.every_seconds
+    every = TASKS["queue_scrub"].every_seconds
     harness.scrubs = Repeated(harness.clock, harness.keeper.queue_scrub, every=every)
     return yard
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select, update
 
-from server.app.periodic_tasks import GROW
+from server.app.periodic_tasks import TASKS
 from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.database.tables import events, jobs
@@ -187,7 +187,7 @@ def test_the_scheduler_runs_every_part(harness: Harness, context: Context) -> No
     assert harness.job(job_id).world_size == 4
     set_pace(harness, job_id, 10**6)
     harness.add_node("c", slots=2)
-    harness.clock.advance(600 + GROW.every_seconds)
+    harness.clock.advance(600 + TASKS["grow_jobs"].every_seconds)
     beat(context)
     assert scheduler.tick()
     assert harness.job(job_id).state == JobState.STOPPING

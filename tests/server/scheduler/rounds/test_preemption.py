@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from server.app import periodic_tasks
+from server.app.periodic_tasks import TASKS
 from server.app.periodic_work import periodic_work
 from server.cluster.nodes.capacity import read_capacity
 from server.cluster.placement.demand import OVERDUE_AFTER
@@ -193,8 +193,8 @@ def test_an_elastic_job_preempts_only_where_no_size_fits(
     held: int,
     seconds: float,
 ) -> None:
-    hurried = replace(periodic_tasks.FIT_SIZES, budget_seconds=seconds)
-    monkeypatch.setattr(periodic_tasks, "FIT_SIZES", hurried)
+    hurried = replace(TASKS["fit_sizes"], budget_seconds=seconds)
+    monkeypatch.setitem(TASKS, "fit_sizes", hurried)
     harness.add_node("a", slots=4)
     low, (supervisor,) = harness.running(resources={"world_size": held})
     harness.clock.advance(context.settings.preempt_after_seconds)

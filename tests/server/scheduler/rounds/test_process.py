@@ -11,9 +11,10 @@ from kombu.exceptions import OperationalError
 from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.liveness import beat
-from server.scheduler.rounds.dispatch import EXPIRES_SECONDS, CelerySender
+from server.core.periodic import EACH_ROUND, PeriodicTask, PeriodicWork
+from server.scheduler.rounds.dispatch import EXPIRES_SECONDS, CelerySender, Dispatcher
 from server.scheduler.rounds.leader import Leader
-from server.scheduler.rounds.loop import Scheduler, collect_seldom
+from server.scheduler.rounds.loop import TICK_SECONDS, Scheduler, collect_seldom
 from server.scheduler.rounds.reconcile import Reconciler
 from tests.actors import ADA
 from tests.server.harness import Harness, RecordingDispatcher
@@ -66,6 +67,33 @@ def test_a_round_that_fails_is_followed_by_another(
     monkeypatch.setattr(scheduler, "tick", failing_once)
     scheduler.run(stop)
     assert harness.job(job_id).state == JobState.STARTING
+
+
+class FewRounds(threading.Event):
+    """Ends a scheduler after six rounds, and keeps the pauses before them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Keep a pause, and return whether the rounds are over."""
+        self.pauses.append(timeout)
+        return len(self.pauses) > 6
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_task_that_fails_delays_no_round(context: Context) -> None:
+    def fails() -> None:
+        raise ValueError("a row that cannot be read")
+
+    def work_of(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
+        task = PeriodicTask("fails", EACH_ROUND, 0.1, "")
+        return PeriodicWork(context.clock.monotonic, {task: fails})
+
+    leader, stop = Leader(context.database), FewRounds()
+    Scheduler(context, RecordingDispatcher(), leader=leader, work_of=work_of).run(stop)
+    assert set(stop.pauses) == {TICK_SECONDS}
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete as delete_rows
 from sqlalchemy import func, select, update
 
-from server.app.periodic_tasks import CALIBRATE
+from server.app.periodic_tasks import TASKS
 from server.cluster.nodes.predictor import predictor_of
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
@@ -80,7 +80,7 @@ def planned(context: Context, document: dict[str, Any] | None = None) -> Plan:
 
 
 def next_turn(harness: Harness, keeper: CalibrationKeeper) -> None:
-    harness.clock.advance(CALIBRATE.every_seconds)
+    harness.clock.advance(TASKS["calibrate"].every_seconds)
     keeper.run()
 
 
