@@ -1,6 +1,19 @@
-"""The people who act in tests."""
+"""The people and the tokens that act in tests."""
 
+from server.api.auth.service import Principal, find_holders, note_uses
+from server.core.context import Context
+from server.core.errors import UnauthenticatedError
 from server.core.subject import Actor
 
 ADA, BOB, EVE, TESTER = (Actor(name, f"token of {name}") for name in ("ada", "bob", "eve", "test"))
 ADMIN = Actor("admin", "token of the admin", is_admin=True)
+
+
+def authenticate_token(context: Context, token: str) -> Principal:
+    """Return the holder of a token and store the use, or raise its error."""
+    (holder,) = find_holders(context, [token])
+    if isinstance(holder, UnauthenticatedError):
+        raise holder
+    if holder.unnoted_use:
+        note_uses(context, [holder.token_id])
+    return holder

@@ -15,7 +15,7 @@ from provisioner.api import ProvisionerApi
 from provisioner.engine_calls import EngineCalls
 from provisioner.request_folders import RequestFolders
 from provisioner.settings import SourceConfig
-from server.api.auth.service import authenticate_pilot, authenticate_token, create_token
+from server.api.auth.service import Principal, authenticate_pilot, create_token, find_holders
 from server.cluster.supply.enroll import claim_request, register_source
 from server.cluster.supply.joining import register_pilot
 from server.cluster.supply.report import store_report
@@ -69,7 +69,8 @@ def add_source(context: Context, source: SimulatedSource, *, idle_seconds: float
         url="https://trainyard.test",
     )
     _, token = create_token(context, TokenRequest(name=f"join-{source.name}", kind="join"))
-    principal = authenticate_token(context, token)
+    (principal,) = find_holders(context, [token])
+    assert isinstance(principal, Principal)
     register_source(context, config.registration(version="0"), principal=principal)
     return config
 

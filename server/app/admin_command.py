@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Literal, TextIO
+from typing import TextIO
 
 from server.api.auth.admin import (
     OF_MACHINES,
@@ -16,12 +16,6 @@ from server.api.auth.admin import (
 )
 from server.core.context import Context
 from server.core.database.rows import Token
-
-Revoked = Literal["made", "all"]
-
-
-class UsageRefusedError(Exception):
-    """The options are invalid, and nothing was changed; the text of the error is the reason."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,17 +44,11 @@ def rotate_admin_token(
 ) -> int:
     """Replace the admin token; print only the new token on standard output.
 
-    Args:
-        context: the server's context.
-        given: the parsed options.
-        answers: the stream from which a person's confirmation is read; standard input if None.
+    The confirmation is read from `answers`, or from standard input.
     """
     answers = answers or sys.stdin
-    nodes, sources = tuple(given.node), tuple(given.source)
-    try:
-        _check(context, given, nodes=nodes, sources=sources, answers=answers)
-    except UsageRefusedError as error:
-        sys.stderr.write(f"{error}\n")
+    if (problem := _problem(context, given, answers)) is not None:
+        sys.stderr.write(f"{problem}\n")
         return 2
     rotation = replace_admin_token(context)
     sys.stdout.write(rotation.token + "\n")
@@ -71,43 +59,33 @@ def rotate_admin_token(
     scope: Sequence[Token] = rotation.made
     if given.revoke_tokens == "all":
         scope = [*rotation.earlier, *rotation.made]
-    if not given.yes and not _confirmed(scope, nodes, sources=sources, answers=answers):
-        sys.stderr.write("No token was revoked.\n")
-        return 1
-    for row in revoke_made(context, scope, nodes=nodes, sources=sources):
+    if not given.yes:
+        count = sum(row.kind not in OF_MACHINES for row in scope)
+        count += len(given.node) + len(given.source)
+        sys.stderr.write(f"Revoke {count} of these tokens? [y/N] ")
+        sys.stderr.flush()
+        if answers.readline().strip().lower() not in {"y", "yes"}:
+            sys.stderr.write("No token was revoked.\n")
+            return 1
+    for row in revoke_made(context, scope, nodes=given.node, sources=given.source):
         sys.stderr.write(f"revoked: {_line(row)}\n")
     return 0
 
 
-def _check(
-    context: Context,
-    given: argparse.Namespace,
-    *,
-    nodes: Sequence[str],
-    sources: Sequence[str],
-    answers: TextIO,
-) -> None:
-    if given.revoke_tokens is None and (nodes or sources or given.yes):
-        raise UsageRefusedError("--node, --source and --yes need --revoke-tokens")
+def _problem(context: Context, given: argparse.Namespace, answers: TextIO) -> str | None:
+    """Return why the options are invalid, or None; nothing has changed yet."""
+    if given.revoke_tokens is None and (given.node or given.source or given.yes):
+        return "--node, --source and --yes need --revoke-tokens"
     if given.revoke_tokens is not None and not given.yes and not answers.isatty():
-        raise UsageRefusedError(
+        return (
             "--revoke-tokens needs a terminal for the confirmation, or --yes; nothing was changed"
         )
-    unknown = unknown_machines(context, nodes=nodes, sources=sources)
-    if unknown:
-        raise UsageRefusedError(
+    if unknown := unknown_machines(context, nodes=given.node, sources=given.source):
+        return (
             f"{', '.join(unknown)} has no valid token; `trainyard nodes` lists the nodes. Nothing "
             "was changed"
         )
-
-
-def _confirmed(
-    scope: Sequence[Token], nodes: Sequence[str], *, sources: Sequence[str], answers: TextIO
-) -> bool:
-    count = sum(row.kind not in OF_MACHINES for row in scope) + len(nodes) + len(sources)
-    sys.stderr.write(f"Revoke {count} of these tokens? [y/N] ")
-    sys.stderr.flush()
-    return answers.readline().strip().lower() in {"y", "yes"}
+    return None
 
 
 def _ended(rotation: AdminRotation) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from server.api.auth.service import authenticate_token, create_token
+from server.api.auth.service import create_token
 from server.api.auth.tokens import hash_token
 from server.cluster.nodes.register import register
 from server.core.context import Context
@@ -21,6 +21,7 @@ from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
 from server.telemetry.ingest.receive import store_report
+from tests.actors import authenticate_token
 from tests.manifests import make_manifest, state_at
 from tests.server.clock import FakeClock
 from tests.server.harness import WORKER, Harness, Supervisor

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.auth.service import end_commands_of, is_valid
@@ -20,13 +20,11 @@ from trainyard.base.ids import make_id
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
-"""Fixed id of the only admin token. If several servers start for the first time together, the
-primary key lets only one of them insert the token.
-"""
+"""Fixed id of the only admin token, so that only one of several new servers inserts a token."""
 ADMIN_NAME = "admin"
 CLOCKS = timedelta(seconds=60)
-"""Maximum difference between the clocks of two servers. A token created up to this long before the
-admin token is still listed as made since the admin token.
+"""Maximum difference between the clocks of two servers. A token that is older than the admin token
+by less than this counts as newer.
 """
 LASTING = (TokenKind.API, TokenKind.JOIN)
 """Kinds of tokens that an admin token creates and that stay valid after its replacement."""
@@ -47,9 +45,7 @@ class AdminRotation:
     commands: int
     """Number of commands in running attempts that ended."""
     made: Sequence[Token]
-    """Valid tokens made since the former admin token was created, the oldest first. Only the former
-    admin token, or a join token that it created, can have made them.
-    """
+    """Valid tokens that the former admin token or its join tokens made, the oldest first."""
     earlier: Sequence[Token]
     """Valid tokens that earlier admin tokens made."""
     requests: Sequence[str]
@@ -59,8 +55,8 @@ class AdminRotation:
 def ensure_admin_token(context: Context) -> Path | None:
     """Create the admin token if there is none, and return the path of its file.
 
-    Processes that start together agree: a second process on the same machine reads the file of the
-    first; a later process on another machine deletes its own file.
+    A second process on the same machine reads the file of the first. A later process on another
+    machine deletes its own file.
 
     Returns:
         The path, or None if the token existed already or another machine has its file.
@@ -136,30 +132,22 @@ def unknown_machines(
 def revoke_made(
     context: Context, made: Sequence[Token], *, nodes: Collection[str], sources: Collection[str]
 ) -> list[Token]:
-    """Revoke the API and join tokens among `made`, and the tokens of the named machines.
+    """Revoke and return the API and join tokens among `made`, and those of the named machines.
 
-    Revoking an API token also ends its browser sessions and its commands in running attempts.
-
-    Returns:
-        The revoked tokens.
+    The browser sessions of API tokens and their commands in running attempts end, too.
     """
     going = [row for row in made if row.kind in LASTING]
+    now = context.now()
     with context.database.write() as connection:
         for kind, names in ((TokenKind.NODE, nodes), (TokenKind.SOURCE, sources)):
             of_kind = (tokens.c.kind == kind) & tokens.c[kind.value].in_(names)
-            query = Token.select().where(of_kind, is_valid(context.now()))
-            going += Token.all(connection, query)
-        _revoke(context, connection, going)
+            going += Token.all(connection, Token.select().where(of_kind, is_valid(now)))
+        ids = [row.id for row in going]
+        revoked = update(tokens).where(tokens.c.id.in_(ids))
+        connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
+        connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
+        end_commands_of(connection, ids)
     return going
-
-
-def _revoke(context: Context, connection: Connection, going: Sequence[Token]) -> None:
-    ids = [row.id for row in going]
-    revoked = update(tokens).where(tokens.c.id.in_(ids))
-    now = context.now()
-    connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
-    connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
-    end_commands_of(connection, ids)
 
 
 def _stored_hash(context: Context) -> str | None:

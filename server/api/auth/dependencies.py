@@ -1,8 +1,7 @@
 """FastAPI dependencies that authorize a request: they return its principal or refuse it.
 
-FastAPI resolves sub-dependencies again for each use, which takes longer than the database query. So
-these dependencies have no sub-dependencies. Each dependency reads the request itself, and
-`schemes_of` returns its security schemes for OpenAPI.
+Each dependency reads the request itself, because sub-dependencies would take longer than the
+database query. `schemes_of` returns its security schemes for OpenAPI.
 """
 
 from __future__ import annotations
@@ -30,20 +29,13 @@ from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
-"""Name of the session cookie under https. Browsers accept the prefix `__Host-` only from this host
-and with `Secure`.
-"""
+"""Name of the session cookie under https; only this host can set it, and only with `Secure`."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-NO_TOKEN = "send a token: Authorization: Bearer ty_..."
 
 _PERSONS = (TokenKind.ADMIN, TokenKind.API)
 
 SCHEMES: Mapping[str, Mapping[str, str]] = {
-    "token": {
-        "type": "http",
-        "description": "A token `ty_<kind>_...`.",
-        "scheme": "bearer",
-    },
+    "token": {"type": "http", "description": "A token `ty_<kind>_...`.", "scheme": "bearer"},
     "session": {
         "type": "apiKey",
         "description": "The browser session of `POST /auth/session`; writes also check `Origin`.",
@@ -80,19 +72,21 @@ def _bearer(request: Request) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-def _cookie(request: Request) -> str | None:
-    return request.cookies.get(cookie_name(context_of(request)))
+def _required(token: str | None) -> str:
+    if token is None:
+        raise UnauthenticatedError("send a token: Authorization: Bearer ty_...")
+    return token
 
 
 @_by("session")
 async def _session_cookie(request: Request) -> str | None:
-    return _cookie(request)
+    return request.cookies.get(cookie_name(context_of(request)))
 
 
 @_by("token", "session")
 async def _person(request: Request) -> Principal:
     context, token = context_of(request), _bearer(request)
-    cookie = _cookie(request) if token is None else None
+    cookie = await _session_cookie(request) if token is None else None
     if cookie is None:
         return await _of_kind(request, token, _PERSONS)
     if request.method not in SAFE_METHODS:
@@ -132,10 +126,7 @@ async def _joiner(request: Request) -> Principal:
 
 @_by("token")
 def _pilot(request: Request) -> Principal:
-    token = _bearer(request)
-    if token is None:
-        raise UnauthenticatedError(NO_TOKEN)
-    pilot = authenticate_pilot(context_of(request), token)
+    pilot = authenticate_pilot(context_of(request), _required(_bearer(request)))
     if pilot is None:
         raise UnauthenticatedError("no pilot has this join secret")
     return pilot
@@ -143,16 +134,11 @@ def _pilot(request: Request) -> Principal:
 
 @_by("token")
 async def _attempt_token_hash(request: Request) -> str:
-    token = _bearer(request)
-    if token is None:
-        raise UnauthenticatedError(NO_TOKEN)
-    return hash_token(token)
+    return hash_token(_required(_bearer(request)))
 
 
 async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, ...]) -> Principal:
-    if token is None:
-        raise UnauthenticatedError(NO_TOKEN)
-    principal = await served_together(request, find_holders, token)
+    principal = await served_together(request, find_holders, _required(token))
     if principal.unnoted_use:  # in a separate group, so that other requests do not wait for a write
         await served_together(request, note_uses, principal.token_id)
     if principal.kind not in kinds:
@@ -164,9 +150,8 @@ async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, 
 def check_origin(context: Context, request: Request) -> None:
     """Check that a request with this site's cookie comes from a page of this site.
 
-    Without `public_url` only the `Host` header gives the server's origin, and another site can
-    point its own name at the server's address (DNS rebinding). Therefore only loopback hosts are
-    accepted then.
+    Without `public_url`, the `Host` header gives the server's origin. Only loopback hosts are then
+    accepted, because another site can point its name at the server's address (DNS rebinding).
 
     Raises:
         ForbiddenError: the `Origin` header is absent or differs from the server's origin.
@@ -205,9 +190,7 @@ source = Depends(_by_token(TokenKind.SOURCE))
 source_joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.SOURCE))
 """A join token, or the token of a source that registers again."""
 attempt = Depends(_attempt_token_hash)
-"""Hash of the request's token; `server.jobs.attempts.reports.authenticate_share` compares it with
-the stored hash.
-"""
+"""Hash of the request's token; `server.jobs.attempts.reports` compares it with the stored hash."""
 
 Cookie = Annotated[str | None, Depends(_session_cookie)]
 """Value of the browser session's cookie, not authenticated."""

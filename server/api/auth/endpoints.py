@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -84,12 +84,7 @@ def log_out(context: ServerContext, cookie: Cookie) -> Response:
     return response
 
 
-@router.post(
-    "/tokens",
-    status_code=201,
-    response_model=TokenView,
-    summary="Create a token",
-)
+@router.post("/tokens", status_code=201, response_model=TokenView, summary="Create a token")
 def create(context: ServerContext, principal: Admin, body: TokenBody) -> Response:
     """Create a token. Only this response contains the secret of the token."""
     row, token = service.create_token(context, body, actor=principal.actor)
@@ -121,19 +116,9 @@ def revoke(context: ServerContext, token_id: TokenId) -> None:
 
 
 def _session_view(principal: service.Principal, expires_at: datetime | None) -> SessionView:
-    is_admin = principal.kind is TokenKind.ADMIN
-    return SessionView(
-        name=principal.name, kind="admin" if is_admin else "api", expires_at=expires_at
-    )
+    kind: Literal["admin", "api"] = "admin" if principal.kind is TokenKind.ADMIN else "api"
+    return SessionView(name=principal.name, kind=kind, expires_at=expires_at)
 
 
 def _token_view(row: Token, *, secret: str | None = None) -> TokenView:
-    return TokenView(
-        id=row.id,
-        name=row.name,
-        kind=row.kind,
-        secret=secret,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-    )
+    return TokenView(**row.values_for(TokenView), secret=secret)

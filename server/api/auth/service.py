@@ -86,28 +86,12 @@ class NewSession:
     expires_at: datetime
 
 
-# Runs for each group of requests; built once, because building takes longer than running it.
+# Built once, because that takes longer than running it.
 _HOLDERS = GivenToken.select().where(
     tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
     tokens.c.revoked_at.is_(None),
     or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
 )
-
-_NOTE_USE = update(tokens).where(tokens.c.id == bindparam("of_id"))
-
-
-def authenticate_token(context: Context, token: str) -> Principal:
-    """Return the holder of a token.
-
-    Raises:
-        UnauthenticatedError: the token is unknown, expired or revoked.
-    """
-    (holder,) = find_holders(context, [token])
-    if isinstance(holder, UnauthenticatedError):
-        raise holder
-    if holder.unnoted_use:
-        note_uses(context, [holder.token_id])
-    return holder
 
 
 def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
@@ -116,12 +100,14 @@ def find_holders(context: Context, given: Sequence[str]) -> list[Principal | Una
     query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
     with context.database.read() as connection:
         rows = {row.hash: row for row in GivenToken.all(connection, _HOLDERS, query)}
-    return [
-        replace(_principal(rows[each]), unnoted_use=_is_unnoted(rows[each], now))
-        if each in rows
-        else UnauthenticatedError("the token is unknown, expired or revoked")
-        for each in hashes
-    ]
+    return [_holder(rows.get(each), now) for each in hashes]
+
+
+def _holder(row: GivenToken | None, now: datetime) -> Principal | UnauthenticatedError:
+    if row is None:
+        return UnauthenticatedError("the token is unknown, expired or revoked")
+    is_unnoted = row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION
+    return replace(_principal(row), unnoted_use=is_unnoted)
 
 
 def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
@@ -130,22 +116,20 @@ def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
     # Sorted by id, as in every statement that locks several rows, to prevent deadlocks.
     used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
     with context.database.write() as connection:
-        connection.execute(_NOTE_USE, used)
+        connection.execute(update(tokens).where(tokens.c.id == bindparam("of_id")), used)
     return [None] * len(token_ids)
 
 
 def authenticate_pilot(context: Context, secret: str) -> Principal | None:
     """Return the pilot with this join secret, or None if no pilot has it."""
-    found = select(pilots.c.request_id, pilots.c.number)
+    is_its = pilots.c.secret_hash == hash_token(secret)
     with context.database.read() as connection:
-        row = connection.execute(
-            found.where(pilots.c.secret_hash == hash_token(secret))
-        ).one_or_none()
+        query = select(pilots.c.request_id, pilots.c.number).where(is_its)
+        row = connection.execute(query).one_or_none()
     if row is None:
         return None
     name = f"pilot {row.number} of {row.request_id}"
-    pilot = (row.request_id, row.number)
-    return Principal(name=name, kind=TokenKind.JOIN, token_id="", pilot=pilot)
+    return Principal(name, TokenKind.JOIN, "", pilot=(row.request_id, row.number))
 
 
 def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
@@ -185,11 +169,8 @@ def open_session(context: Context, *, token: str | None, code: str | None) -> Ne
             expires_at = min(expires_at, row.expires_at)
         cookie = make_secret()
         connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
-        connection.execute(
-            insert(sessions).values(
-                hash=hash_token(cookie), token_id=row.id, created_at=now, expires_at=expires_at
-            )
-        )
+        new = {"hash": hash_token(cookie), "token_id": row.id, "created_at": now}
+        connection.execute(insert(sessions).values(**new, expires_at=expires_at))
         mine = select(sessions.c.hash).where(sessions.c.token_id == row.id)
         oldest = mine.order_by(sessions.c.created_at.desc()).offset(MAX_SESSIONS)
         gone = connection.scalars(oldest).all()
@@ -249,8 +230,7 @@ def create_token(
 def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
     """Lock a request's token, so that it stays valid until the transaction ends.
 
-    Call it before storing anything that remains after the request. A revocation then runs either
-    before or after this transaction, and finds everything that the token created.
+    A transaction calls it before it stores anything that a revocation of the token must find.
 
     Raises:
         UnauthenticatedError: the token has ended since the request was authenticated.
@@ -287,9 +267,8 @@ def revoke_token(context: Context, token_id: str) -> None:
             raise ConflictError(
                 "the admin token cannot be revoked; `python -m server admin-token` replaces it"
             )
-        connection.execute(
-            update(tokens).where(tokens.c.id == token_id).values(revoked_at=context.now())
-        )
+        revoked = update(tokens).where(tokens.c.id == token_id)
+        connection.execute(revoked.values(revoked_at=context.now()))
         if row.kind == TokenKind.API:
             end_commands_of(connection, [token_id])
 
@@ -306,11 +285,8 @@ def use_up_join_token(context: Context, connection: Connection, principal: Princ
     Raises:
         UnauthenticatedError: another registration has used the join token meanwhile.
     """
-    used = connection.execute(
-        update(tokens)
-        .where(tokens.c.id == principal.token_id, tokens.c.revoked_at.is_(None))
-        .values(revoked_at=context.now())
-    )
+    unused = (tokens.c.id == principal.token_id) & tokens.c.revoked_at.is_(None)
+    used = connection.execute(update(tokens).where(unused).values(revoked_at=context.now()))
     if used.rowcount != 1:
         raise UnauthenticatedError("the join token has been used up; make another one")
 
@@ -344,10 +320,6 @@ def is_valid(now: datetime) -> Any:
     return and_(
         tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
     )
-
-
-def _is_unnoted(row: Token, now: datetime) -> bool:
-    return row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION
 
 
 def _principal(row: GivenToken) -> Principal:
@@ -393,7 +365,6 @@ def _person_row(connection: Connection, token: str | None, now: datetime) -> Giv
 
 
 def _name_is_taken(connection: Connection, name: str, now: datetime) -> bool:
-    taken = select(tokens.c.id).where(
-        tokens.c.name == name, tokens.c.kind == TokenKind.API, is_valid(now)
-    )
-    return connection.execute(taken.limit(1)).first() is not None
+    is_named = (tokens.c.name == name) & (tokens.c.kind == TokenKind.API)
+    taken = select(tokens.c.id).where(is_named, is_valid(now)).limit(1)
+    return connection.execute(taken).first() is not None

@@ -16,18 +16,11 @@ from server.core.errors import TooManyError
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)
-"""Period in which an address may fail `MAX_FAILURES` times. After that many failures, further
-logins from the address are refused until the period ends.
-"""
+"""Period in which an address may fail `MAX_FAILURES` times; further logins in it are refused."""
 
 
 def check_logins(context: Context, host: str) -> None:
-    """Check that an address has not reached its limit of failed logins.
-
-    Raises:
-        TooManyError: the address has failed too often; the error has the seconds until the next
-            attempt.
-    """
+    """Raise `TooManyError`, with the seconds to wait, if logins of an address failed too often."""
     now, window = context.now(), failed_logins.c
     query = select(window.begin_at).where(
         window.address == counted_as(host), window.failures >= MAX_FAILURES, ~_is_over(now)
@@ -45,10 +38,9 @@ def check_logins(context: Context, host: str) -> None:
 def note_failed_login(context: Context, host: str) -> None:
     """Count a failed login of an address."""
     now, window, address = context.now(), failed_logins.c, counted_as(host)
+    first = {"address": address, "begin_at": now, "failures": 1}
     with context.database.write() as connection:
-        if insert_absent(
-            connection, failed_logins, [{"address": address, "begin_at": now, "failures": 1}]
-        ):
+        if insert_absent(connection, failed_logins, [first]):
             return
         over = _is_over(now)
         connection.execute(
@@ -69,10 +61,9 @@ def forget_failed_logins(context: Context) -> int:
 
 
 def _is_over(now: datetime) -> ColumnElement[bool]:
-    """Return the SQL condition that a window has ended, or was written before a clock was set back.
+    """Return the SQL condition that a window has ended, or began before a clock was set back.
 
-    A window that starts in the future, but less than one `WINDOW` ahead, was written by a server
-    with a different clock, and is not over.
+    A window less than `WINDOW` in the future is from a server with another clock, and not over.
     """
     begin_at = failed_logins.c.begin_at
     return or_(begin_at <= now - WINDOW, begin_at > now + WINDOW)

@@ -37,8 +37,5 @@ def make_secret() -> str:
 
 
 def hash_token(token: str) -> str:
-    """Return the SHA-256 of a token in hexadecimal, which is stored instead of the token.
-
-    A fast hash without salt suffices, because 256 random bits cannot be guessed.
-    """
+    """Return the SHA-256 of a token in hexadecimal; 256 random bits need no salt or slow hash."""
     return hashlib.sha256(token.encode()).hexdigest()

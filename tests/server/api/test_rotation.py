@@ -11,13 +11,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from server.api.auth.admin import ADMIN_ID
-from server.api.auth.service import (
-    authenticate_token,
-    create_token,
-    hold_token,
-    open_session,
-    replace_token_of,
-)
+from server.api.auth.service import create_token, hold_token, open_session, replace_token_of
 from server.api.auth.tokens import TokenKind
 from server.app.admin_command import add_options, rotate_admin_token
 from server.core.context import Context
@@ -26,6 +20,7 @@ from server.core.database.tables import jobs, tokens
 from server.core.errors import UnauthenticatedError
 from server.core.subject import Actor
 from server.jobs.shells.service import open_shell
+from tests.actors import authenticate_token
 from tests.server.api.in_process import TestClient
 from tests.server.clock import FakeClock
 from tests.server.harness import BRINGS_CODE, Harness

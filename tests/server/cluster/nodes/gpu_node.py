@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.auth.service import authenticate_token, create_token
+from server.api.auth.service import create_token
 from server.cluster.nodes.queries import list_nodes
 from server.cluster.nodes.register import register
 from server.jobs.attempts.node_heartbeat import node_heartbeat
+from tests.actors import authenticate_token
 from tests.server.harness import WORKER, Harness
 from trainyard.protocol.node_samples import (
     Accelerator,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.api.auth.service import Principal, authenticate_token, create_token
+from server.api.auth.service import Principal, create_token
 from server.cluster.nodes.register import register
 from server.cluster.nodes.workers import proves_gone
 from server.core.context import Context
@@ -17,7 +17,7 @@ from server.core.liveness import beat
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.checkpoints.service import verify
 from server.jobs.operations.service import claim_operation
-from tests.actors import ADA
+from tests.actors import ADA, authenticate_token
 from tests.server.claims import claim
 from tests.server.harness import Harness
 from trainyard.protocol.rest.access import TokenRequest

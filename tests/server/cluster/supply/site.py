@@ -8,12 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.api.auth.service import (
-    Principal,
-    authenticate_pilot,
-    authenticate_token,
-    create_token,
-)
+from server.api.auth.service import Principal, authenticate_pilot, create_token
 from server.cluster.supply.changes import NewRequest, store_requests, withdraw
 from server.cluster.supply.enroll import claim_request, register_source
 from server.cluster.supply.joining import register_pilot
@@ -30,7 +25,7 @@ from server.core.context import Context
 from server.core.database.source_tables import node_requests, pilots, sources
 from server.core.database.tables import events
 from server.scheduler.autoscaling.end_shares import end_shares
-from tests.actors import ADA
+from tests.actors import ADA, authenticate_token
 from trainyard.protocol.node_sources.messages import (
     EngineJob,
     RequestClaim,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from server.api.auth.service import authenticate_token
 from server.cluster.supply.rows import ONLINE_FOR
 from server.core.context import Context
 from server.core.errors import (
@@ -15,6 +14,7 @@ from server.core.errors import (
     UnauthenticatedError,
 )
 from server.scheduler.autoscaling.leave_before_end import LeaveKeeper
+from tests.actors import authenticate_token
 from tests.server.clock import FakeClock
 from tests.server.cluster.supply.site import Site, instance, join_token
 from tests.server.harness import Harness

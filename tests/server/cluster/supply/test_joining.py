@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from server.api.auth.service import authenticate_token, revoke_token
+from server.api.auth.service import revoke_token
 from server.cluster.nodes.queries import list_nodes
 from server.cluster.nodes.register import register
 from server.cluster.supply.gone_nodes import HeldShare
@@ -23,7 +23,7 @@ from server.core.errors import ConflictError, ForbiddenError, NotNamedError, Una
 from server.jobs.attempts.finish import end_nodes
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.scheduler.autoscaling.end_shares import end_shares
-from tests.actors import ADA
+from tests.actors import ADA, authenticate_token
 from tests.server.clock import FakeClock
 from tests.server.cluster.supply.site import Site, instance, join_token
 from tests.server.harness import Harness
