@@ -117,7 +117,6 @@ def create_app(context: Context) -> FastAPI:
     app.state.inboxes = inboxes
     app.state.groups = Groups(context)
     app.state.accepted_shares = AcceptedShares()
-    app.state.published = PUBLISHED
     app.state.cluster_ledger = ledger
     app.state.monitoring = Monitoring(context, tail, ledger)
     app.state.forecaster = Forecaster(context)
@@ -135,9 +134,6 @@ def create_app(context: Context) -> FastAPI:
 def document() -> openapi.Document:
     """Return the OpenAPI document; cached, because FastAPI takes seconds to derive it."""
     return openapi.build(TITLE, _routes())
-
-
-PUBLISHED = reference.Published(document)
 
 
 def openapi_text() -> str:
@@ -194,8 +190,7 @@ def _lifespan(
     context: Context, tail: Tail, *, ledger: ClusterLedger, inboxes: Inboxes
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        del app
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         stop = threading.Event()
         beat = threading.Thread(
             target=keep_beating, args=(context, stop), name="liveness", daemon=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import select, text, update
 
 from server.core.context import Context
 from server.core.database.tables import jobs
@@ -16,10 +16,9 @@ def ensure_key(context: Context) -> str | None:
 
     A lost key file is not replaced, because a new key cannot decrypt the stored values.
     """
+    query = select(jobs.c.env).where(jobs.c.env.is_not(None)).order_by(jobs.c.id.desc()).limit(1)
     with context.database.read() as connection:
-        stored = connection.execute(
-            select(jobs.c.env).where(jobs.c.env.is_not(None)).order_by(jobs.c.id.desc()).limit(1)
-        ).scalar_one_or_none()
+        stored = connection.scalar(query)
     if stored is None:
         context.secrets.create()
     try:
@@ -33,8 +32,8 @@ def ensure_key(context: Context) -> str | None:
 def rotate(context: Context) -> int:
     """Encrypt every stored environment with a new key, and return the number of environments.
 
-    Running processes read the new key file when they next use a key. The former key stays in the
-    file until the next rotation, for values that a process encrypts during this one.
+    The former key stays in the file until the next rotation, for values that another process
+    encrypts during this one.
 
     Raises:
         KeyFileError: the key file is missing, or none of its keys decrypts a value. The stored
@@ -44,25 +43,14 @@ def rotate(context: Context) -> int:
     secrets.add_key()
     count = 0
     with context.database.write() as connection:
-        _keep_others_from_writing(context, connection)
+        if not context.database.is_sqlite:  # SQLite has only one writer, so it needs no lock
+            connection.execute(text("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE"))
+        query = select(jobs.c.id, jobs.c.env).where(jobs.c.env.is_not(None)).order_by(jobs.c.id)
         after = ""
-        while True:
-            rows = connection.execute(
-                select(jobs.c.id, jobs.c.env)
-                .where(jobs.c.env.is_not(None), jobs.c.id > after)
-                .order_by(jobs.c.id)
-                .limit(BATCH)
-            ).all()
-            if not rows:
-                break
+        while rows := connection.execute(query.where(jobs.c.id > after).limit(BATCH)).all():
             for row in rows:
                 sealed = secrets.rotate(row.env)
                 connection.execute(update(jobs).where(jobs.c.id == row.id).values(env=sealed))
             count, after = count + len(rows), rows[-1].id
     secrets.forget_old_keys()
     return count
-
-
-def _keep_others_from_writing(context: Context, connection: Connection) -> None:
-    if not context.database.is_sqlite:  # SQLite has only one writer, so it needs no lock
-        connection.execute(text("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE"))

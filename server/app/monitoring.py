@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
@@ -47,13 +48,13 @@ def metrics(request: Request) -> Response:
     return Response(generate_latest(monitoring.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-class Monitoring:
+class Monitoring(Collector):
     """The metrics of one application."""
 
     def __init__(self, context: Context, tail: Tail, ledger: ClusterLedger) -> None:
+        self._context, self._tail, self._ledger = context, tail, ledger
         self.registry = CollectorRegistry()
-        self.registry.register(_Cluster(context, tail))
-        self.registry.register(_Goodput(ledger))
+        self.registry.register(self)
         self._requests = Histogram(
             "trainyard_request_duration_seconds",
             "Duration of requests",
@@ -67,20 +68,15 @@ class Monitoring:
         route = getattr(scope.get("route"), "path", "other")
         self._requests.labels(scope["method"], route, str(status)).observe(seconds)
 
-
-class _Cluster(Collector):
-    """Reads the cluster's state from the database at each scrape."""
-
-    def __init__(self, context: Context, tail: Tail) -> None:
-        self._context = context
-        self._tail = tail
-
     def collect(self) -> Iterable[Metric]:
-        """Yield the current gauges."""
+        """Yield the cluster's state from the database, and the newest results of the ledger.
+
+        A scrape never waits for a computation of the ledger, but may start one.
+        """
         with self._context.database.read() as connection:
             yield _by_state(connection, "jobs", column=jobs.c.state, states=JobState)
             yield _by_state(connection, "attempts", column=attempts.c.state, states=AttemptState)
-            yield from _slots(connection)
+            yield _slots(connection)
             yield from _projects(self._context, connection)
             every_device = self._context.settings.device_gauges
             yield from _node_samples(connection, every_device=every_device)
@@ -93,19 +89,6 @@ class _Cluster(Collector):
         yield GaugeMetricFamily(
             "trainyard_stream_clients", "Open streams of this process", value=self._tail.clients
         )
-
-
-class _Goodput(Collector):
-    """Newest results of the goodput ledger.
-
-    A scrape never waits for a computation, but may start one.
-    """
-
-    def __init__(self, ledger: ClusterLedger) -> None:
-        self._ledger = ledger
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield today's slot-time and the failures of 30 days, if they are already computed."""
         if (of_today := self._ledger.newest(1)) is not None:
             yield _slot_seconds(of_today)
         if (of_days := self._ledger.newest(USUAL_DAYS)) is not None:
@@ -151,54 +134,40 @@ def _by_state(
     return gauge
 
 
-def _slots(connection: Connection) -> Iterable[Metric]:
+def _slots(connection: Connection) -> Metric:
     shares: defaultdict[str, list[tuple[AttemptNodeState, list[int]]]] = defaultdict(list)
     share = attempt_nodes.c
-    for name, state, slots in connection.execute(
-        of_held(select(share.node, share.state, share.slots))
-    ):
+    held_shares = of_held(select(share.node, share.state, share.slots))
+    for name, state, slots in connection.execute(held_shares):
         shares[name].append((state, slots))
     counted = Counter[str]()
-    online = select(nodes.c.name, nodes.c.slots, nodes.c.withheld).where(
-        nodes.c.offline_since.is_(None)
-    )
-    for name, slots, reasons in connection.execute(online):
+    of_nodes = select(nodes.c.name, nodes.c.slots, nodes.c.withheld)
+    for name, slots, reasons in connection.execute(of_nodes.where(nodes.c.offline_since.is_(None))):
         held = {slot for _, some in shares[name] for slot in some}
         withheld = withheld_from_placement(reasons, shares[name]).keys() - held
         counted["held"] += len(held)
         counted["withheld"] += len(withheld)
         counted["free"] += max(slots - len(held) - len(withheld), 0)
-    text = "Slots of online nodes, by use"
-    gauge = GaugeMetricFamily("trainyard_slots", text, labels=("use",))
+    gauge = GaugeMetricFamily("trainyard_slots", "Slots of online nodes, by use", labels=("use",))
     for use in ("held", "withheld", "free"):
         gauge.add_metric((use,), counted[use])
-    yield gauge
+    return gauge
 
 
 def _projects(context: Context, connection: Connection) -> Iterable[Metric]:
     """Yield the held slots, waiting jobs and used slot-hours of each project."""
     shown = views(context, connection, Project.all(connection, Project.select()))
-    gauges = {
-        "slots": "Slots that the jobs of a project hold",
-        "waiting_jobs": "Jobs of a project in the queue",
-        "slot_hours": "Slot-hours that the jobs of a project used in this calendar month (UTC)",
-    }
-    for name, text in gauges.items():
-        gauge = GaugeMetricFamily(f"trainyard_project_{name}", text, labels=("project",))
-        for view in shown:
-            values = (view.held_slots, view.waiting_jobs, view.slot_hours_used)
-            gauge.add_metric((view.name,), dict(zip(gauges, values, strict=True))[name])
-        yield gauge
+    hours = "Slot-hours that the jobs of a project used in this calendar month (UTC)"
+    gauges = (
+        ("slots", "held_slots", "Slots that the jobs of a project hold"),
+        ("waiting_jobs", "waiting_jobs", "Jobs of a project in the queue"),
+        ("slot_hours", "slot_hours_used", hours),
+    )
+    yield from _by_name("project", shown, gauges=gauges)
 
 
 def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Metric]:
-    """Yield the newest samples of all online nodes, as one gauge per series.
-
-    Args:
-        connection: a transaction.
-        every_device: whether to yield a gauge for each device instead of one for all devices of a
-            node.
-    """
+    """Yield the newest samples of all online nodes, by device if `every_device`, else by node."""
     gauges: dict[str, GaugeMetricFamily] = {}
     for node in Node.all(connection, Node.select().where(nodes.c.offline_since.is_(None))):
         if node.sample is None:
@@ -212,11 +181,7 @@ def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Met
             continue
         slots = {device.uuid: str(slot) for slot, device in enumerate(node.hardware.accelerators)}
         for device in node.sample.accelerators:
-            labels = {
-                "node": node.name,
-                "slot": slots.get(device.uuid, ""),
-                "uuid": device.uuid,
-            }
+            labels = {"node": node.name, "slot": slots.get(device.uuid, ""), "uuid": device.uuid}
             for name, value in device_values(device):
                 _gauge(gauges, name, labels).add_metric(tuple(labels.values()), value)
     yield from gauges.values()
@@ -237,17 +202,27 @@ def _stragglers(connection: Connection) -> Metric:
 
 def _tasks(connection: Connection) -> Iterable[Metric]:
     """Yield the times of the scheduler's periodic tasks."""
-    gauges = {
-        "seconds": "Work of the last run of a periodic task",
-        "lag_seconds": "Delay of the start of a periodic task's last run",
-        "runs": "Runs of a periodic task since the present scheduler leads",
-        "failures": "Failed runs of a periodic task since the present scheduler leads",
-    }
-    stored = read_times(connection)
-    for name, text in gauges.items():
-        gauge = GaugeMetricFamily(f"trainyard_task_{name}", text, labels=("task",))
-        for each in stored:
-            gauge.add_metric((each.name,), getattr(each, name))
+    gauges = (
+        ("seconds", "seconds", "Work of the last run of a periodic task"),
+        ("lag_seconds", "lag_seconds", "Delay of the start of a periodic task's last run"),
+        ("runs", "runs", "Runs of a periodic task since the present scheduler leads"),
+        (
+            "failures",
+            "failures",
+            "Failed runs of a periodic task since the present scheduler leads",
+        ),
+    )
+    yield from _by_name("task", read_times(connection), gauges=gauges)
+
+
+def _by_name(
+    what: str, rows: Iterable[Any], *, gauges: Iterable[tuple[str, str, str]]
+) -> Iterable[Metric]:
+    """Yield gauges, given by name, attribute and text, with one series for each named row."""
+    for name, attribute, text in gauges:
+        gauge = GaugeMetricFamily(f"trainyard_{what}_{name}", text, labels=(what,))
+        for row in rows:
+            gauge.add_metric((row.name,), getattr(row, attribute))
         yield gauge
 
 

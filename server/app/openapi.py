@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi.dependencies.models import Dependant
@@ -49,18 +49,24 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _add_stream_items(schemas)
-    bodies, authorized = dict(_bodies(routes)), dict(_authorized(routes))
+    calls = {
+        (route.path, method.lower()): [*_calls(route.dependant)]
+        for route in iter_route_contexts(routes)
+        for method in route.methods or ()
+    }
+    bodies = {
+        key: call for key, some in calls.items() for call in some if isinstance(call, JsonBody)
+    }
     names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
-    # The router lists the routes of workers first, but the document must list them last for its
-    # readers.
+    # The router lists the routes of workers first, the document lists them last for its readers.
     paths = sorted(document["paths"].items(), key=lambda item: "/workers/" in item[0])
     document["paths"] = dict(paths)
     for path, operations in paths:
         for method, operation in operations.items():
-            _add_security(operation, authorized[path, method.upper()])
-            body = bodies.get((path, method.upper()))
-            if body is not None:
-                operation["requestBody"] = _request_body(body, names)
+            named = {scheme for call in calls[path, method] for scheme in schemes_of(call)}
+            _add_security(operation, [scheme for scheme in SCHEMES if scheme in named])
+            if (path, method) in bodies:
+                operation["requestBody"] = _request_body(bodies[path, method], names)
             _add_problems(path, method, operation)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     document["components"]["securitySchemes"] = SCHEMES
@@ -68,39 +74,18 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
 
 
 def _add_stream_items(schemas: Document) -> None:
-    """Add the items of the stream. FastAPI omits them, because no route returns them as JSON."""
+    """Add the items of the stream, which no route returns as JSON."""
     adapter: TypeAdapter[StreamItem] = TypeAdapter(StreamItem)
     described = adapter.json_schema(mode="serialization", ref_template=REFERENCE)
     for name, schema in {**described.pop("$defs"), "StreamItem": described}.items():
         schemas.setdefault(name, _without_none(schema))
 
 
-def _authorized(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
-    """Yield each path and method with its security schemes, in the order of `SCHEMES`."""
-    for route in iter_route_contexts(routes):
-        named = set(_schemes(route.dependant))
-        for method in route.methods or ():
-            yield (route.path or "", method), tuple(name for name in SCHEMES if name in named)
-
-
-def _schemes(dependant: Dependant) -> Iterator[str]:
-    yield from schemes_of(dependant.call)
+def _calls(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
+    """Yield the endpoint of a route and all its dependencies."""
+    yield dependant.call
     for dependency in dependant.dependencies:
-        yield from _schemes(dependency)
-
-
-def _bodies(routes: Sequence[BaseRoute]) -> Iterator[tuple[tuple[str, str], JsonBody[Any]]]:
-    for route in iter_route_contexts(routes):
-        for body in _json_bodies(route.dependant):
-            for method in route.methods or ():
-                yield (route.path or "", method), body
-
-
-def _json_bodies(dependant: Dependant) -> Iterator[JsonBody[Any]]:
-    if isinstance(dependant.call, JsonBody):
-        yield dependant.call
-    for dependency in dependant.dependencies:
-        yield from _json_bodies(dependency)
+        yield from _calls(dependency)
 
 
 def _add_schemas(schemas: Document, models: set[type[BaseModel]]) -> dict[type[BaseModel], str]:
@@ -110,12 +95,8 @@ def _add_schemas(schemas: Document, models: set[type[BaseModel]]) -> dict[type[B
     both schemas, the name of the request's schema ends in `Input`.
     """
     ordered = sorted(models, key=lambda model: model.__name__)
-    _, described = models_json_schema(
-        [(model, "validation") for model in ordered], ref_template=REFERENCE
-    )
-    found: dict[str, Document] = {
-        name: _without_none(schema) for name, schema in described["$defs"].items()
-    }
+    _, described = models_json_schema([(m, "validation") for m in ordered], ref_template=REFERENCE)
+    found: dict[str, Document] = {n: _without_none(s) for n, s in described["$defs"].items()}
     other = {name for name in found if schemas.get(name, found[name]) != found[name]}
     while True:
         grown = {name for name in found if name in schemas and _refers(found[name], other)}

@@ -49,8 +49,8 @@ from trainyard.protocol.worker_messages import (
 router = APIRouter(prefix="/workers", tags=["workers"])
 
 HEARTBEATS_GATHER_SECONDS = 0.02
-"""Pause in which heartbeats are gathered, in seconds. No worker is blocked by the wait for the
-response, and four heartbeats in one transaction cost less than half of four separate transactions.
+"""Pause in which heartbeats are gathered, in seconds. Four heartbeats in one transaction cost less
+than half of four transactions, and the pause blocks no worker.
 """
 
 
@@ -94,11 +94,7 @@ async def heartbeat(
         answer = await run_in_threadpool(node_heartbeat, context, body)
     else:
         answer = await served_together(
-            request,
-            node_heartbeats,
-            body,
-            key=body.node,
-            gather_seconds=HEARTBEATS_GATHER_SECONDS,
+            request, node_heartbeats, body, key=body.node, gather_seconds=HEARTBEATS_GATHER_SECONDS
         )
     return reply(answer)
 
@@ -134,7 +130,6 @@ async def claim(
 
 
 def _claimed(context: Context, sent: Sequence[tuple[str, Claim]]) -> list[Response | Exception]:
-    """Carry out the claims of a group, and return their responses."""
     return [
         answer if isinstance(answer, RefusalError) else answer_or_error(partial(reply, answer))
         for answer in claim_all(context, sent)
@@ -162,9 +157,7 @@ def _accepted_shares(request: Request) -> AcceptedShares:
 
 
 @router.post(
-    "/attempts/{attempt_id}/report",
-    response_model=ReportReply,
-    summary="Report of a supervisor",
+    "/attempts/{attempt_id}/report", response_model=ReportReply, summary="Report of a supervisor"
 )
 async def report(
     request: Request,

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from fastapi import FastAPI
 
 from server.app.factory import openapi_text, routes_of
-from server.app.reference_page import render
+from server.app.reference import render
 from tests.server.api.in_process import TestClient
 
 
