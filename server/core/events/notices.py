@@ -3,11 +3,10 @@
 A notice replaces the former notice with the same job, kind and part. So the table does not grow
 with time, and a client that missed notices needs only the newest ones.
 
-The column `seq` orders the changes for the tail. Writers of different jobs do not wait for each
-other, so on PostgreSQL `seq` is the id of the transaction: rows with a `seq` below the oldest
-running transaction are complete, and rows with a higher `seq` are read again until they are
-complete. SQLite has one writer at a time, so `seq` is a counter there. The highest `seq` of a
-deleted row is stored, so that no `seq` is reused.
+The column `seq` orders the changes for the tail. On PostgreSQL it is the id of the transaction,
+because writers of different jobs do not wait for each other. The tail reads the rows of running
+transactions again until these have ended. On SQLite, with one writer at a time, `seq` is a counter;
+the highest `seq` of a deleted row is stored, so that no `seq` is reused.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    Select,
     Table,
     Text,
     cast,
@@ -134,10 +132,9 @@ def read_notices(
     connection: Connection, *, since: datetime, job_id: str | None
 ) -> list[StoredNotice]:
     """Return the notices that changed at or after `since`, for one job or for all jobs."""
-    query = StoredNotice.select().where(notices.c.at >= since)
-    if job_id is not None:
-        query = query.where(notices.c.job_id == job_id)
-    return list(StoredNotice.all(connection, query.order_by(notices.c.seq)))
+    query = StoredNotice.select().where(notices.c.at >= since).order_by(notices.c.seq)
+    of_job = query if job_id is None else query.where(notices.c.job_id == job_id)
+    return list(StoredNotice.all(connection, of_job))
 
 
 def _row(context: Context, subject: Subject, data: EventData) -> dict[str, Any]:
@@ -170,18 +167,15 @@ def _next(dialect: str) -> ColumnElement[int]:
 
 def _settled(connection: Connection) -> int:
     """Return the lowest `seq` that a further change can have."""
-    return int(connection.execute(_select_settled(connection.dialect.name)).scalar_one())
-
-
-@cache
-def _select_settled(dialect: str) -> Select[Any]:
-    if dialect == "sqlite":
-        return select(_newest() + 1)
-    return select(_number(func.pg_snapshot_xmin(func.pg_current_snapshot())))
+    if connection.dialect.name == "sqlite":
+        lowest = _newest() + 1
+    else:
+        lowest = _number(func.pg_snapshot_xmin(func.pg_current_snapshot()))
+    return connection.execute(select(lowest)).scalar_one()
 
 
 def _newest() -> ColumnElement[int]:
-    """Return the highest `seq` ever given on SQLite, including the `seq` of deleted rows."""
+    """Return the highest `seq` on SQLite, of stored and deleted rows."""
     present = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
     return func.max(present, select(deleted_notices.c.last_seq).scalar_subquery())
 

@@ -14,9 +14,7 @@ class Holder:
 
     token_id: str
     address: str | None = None
-    """Key of the client's address (`counted_as`); None for a proxy, which stands for many
-    clients.
-    """
+    """Key of the client's address (`counted_as`); None for a proxy, which has many clients."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,7 @@ def gives_way(
         limits: the maximum numbers of places.
 
     Raises:
-        NoPlaceError: all places are held, the new holder's token has none, and no token has more
-            than one.
+        NoPlaceError: all places are held, each by another token, and none by the new one.
     """
     mine = [each for each in open_now if each[0].token_id == new.token_id]
     if len(mine) >= limits.per_token:
@@ -72,10 +69,7 @@ def _of_heaviest(some: Sequence[tuple[Holder, object]], new: Holder) -> object:
 
 
 class Waits:
-    """Counts the waits in this process by holder, and limits the number per holder.
-
-    Its methods run in the event loop.
-    """
+    """Counts the waits of each holder in the event loop, up to a limit."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -33,7 +33,6 @@ class NewEvent:
 _TOUCH = update(jobs).where(jobs.c.id == bindparam("of_job"))
 _TOUCH_AND_LOCK = _TOUCH.returning(func.pg_advisory_xact_lock(EVENTS_LOCK))
 """On PostgreSQL, the update of the job and `Database.lock_events` in one message."""
-_INSERT = insert(events)
 
 
 def append_event(context: Context, connection: Connection, event: NewEvent) -> None:
@@ -46,16 +45,12 @@ def append_events(
 ) -> None:
     """Store events in the given order, with the same number of statements as for one event.
 
-    From this call to the end of the transaction, other writers of events wait, so that ids are in
-    commit order and a tail of the table misses no event. To prevent deadlocks, a transaction that
-    changes a job's records locks the job before its first event (`lifecycle.lock_job`), and changes
-    no other job after that event.
+    Other writers of events wait until the transaction ends, so that ids are in commit order and a
+    tail of the table misses no event. To prevent deadlocks, a transaction that changes a job's
+    records locks the job before its first event (`lifecycle.lock_job`), and changes no other job
+    after that event.
 
-    Args:
-        context: the server's context.
-        connection: a writing transaction.
-        new: the events to store.
-        touched: whether the transaction has already set `updated_at` of the events' jobs.
+    `touched` is whether the transaction has already set `updated_at` of the events' jobs.
     """
     now = context.now()
     job_ids = {event.subject.job_id for event in new} - {None}
@@ -70,7 +65,7 @@ def append_events(
         connection.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(updated_at=now))
     if not locked:
         context.database.lock_events(connection)
-    connection.execute(_INSERT, [_row(event, now) for event in new])
+    connection.execute(insert(events), [_row(event, now) for event in new])
 
 
 def _row(event: NewEvent, now: datetime) -> dict[str, Any]:

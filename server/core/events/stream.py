@@ -15,7 +15,6 @@ from server.core.events.notices import read_notices
 from server.core.events.shares import Holder
 from server.core.events.tail import (
     BATCH,
-    NO_TOKEN,
     StreamMessage,
     Subscription,
     Tail,
@@ -37,14 +36,14 @@ async def follow(
     *,
     last_event_id: int | None,
     job_id: str | None,
-    holder: Holder = NO_TOKEN,
+    holder: Holder,
 ) -> AsyncGenerator[bytes]:
     """Yield the content of one stream; frames that wait are joined.
 
-    The stream starts after the event `last_event_id`, or now if it is None. A `reset` is sent if
-    this event is deleted or too old, or if the client is too slow; the client then reloads its
-    state. A stream that gives way to another stream ends with a longer reconnection delay, because
-    otherwise the two would alternate.
+    The stream starts after the event `last_event_id`, or now if it is None. A `reset` makes the
+    client reload its state if that event is deleted or too old, or if the client is too slow. A
+    stream that gives way to another one ends with a longer reconnection delay, because otherwise
+    the two would alternate.
     """
     with tail.subscription(job_id=job_id, holder=holder) as subscription:
         # A message with only an id moves the client's Last-Event-ID; the client displays nothing.
@@ -92,9 +91,8 @@ async def _live(
         if subscription.overflowed:
             yield _reset(tail.position)
             return
-        # The client may have come from a process whose tail was ahead, so older events are skipped.
-        # All frames that wait go out in one write, because a thousand clients cost mainly their
-        # writes.
+        # Skip events that the client has from another process, whose tail was ahead. All frames go
+        # out in one write, because the cost of a thousand clients is mainly that of their writes.
         content = b"".join(f.content for f in frames if f.id is None or f.id > sent)
         if content:
             yield content
@@ -105,7 +103,7 @@ def _reset(position: int) -> bytes:
 
 
 def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | None:
-    """Return the time of a client's last event, or None if later events cannot be replayed."""
+    """Return the time of a client's last event, or None if later events are not replayed."""
     if newest - last_event_id > MAX_REPLAYED:
         return None
     with context.database.read() as connection:
@@ -116,12 +114,11 @@ def _changed(context: Context, since: datetime, job_id: str | None) -> list[Stre
     """Return the notices that a client may have missed; missed events must be sent after them.
 
     The times of notices come from the clocks of several servers and precede the commit. So the
-    period is extended by `OVERLAP`, and some notices are sent twice. This is harmless, because a
-    notice is a state.
+    period begins `OVERLAP` earlier, and some notices are sent twice.
     """
-    since -= OVERLAP
     with context.database.read() as connection:
-        return [notice_frame(row) for row in read_notices(connection, since=since, job_id=job_id)]
+        rows = read_notices(connection, since=since - OVERLAP, job_id=job_id)
+    return [notice_frame(row) for row in rows]
 
 
 def _read_missed(

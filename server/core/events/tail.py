@@ -28,9 +28,8 @@ logger = logging.getLogger(__name__)
 BUSY_SECONDS = 0.05
 """Pause between two polls while events arrive and clients are few, in seconds."""
 CLIENT_SECONDS = 0.00025
-"""Pause per open stream, in seconds; with many streams the sum is used instead of `BUSY_SECONDS`.
-All messages of one pause are one write to each client, so a thousand clients take only part of a
-core at any rate of events.
+"""Pause per open stream, in seconds; with many streams the sum replaces `BUSY_SECONDS`. Each client
+gets all messages of one pause in one write, which bounds the cost of a thousand clients.
 """
 IDLE_SECONDS = 0.25
 """Pause between two polls after a second without events, in seconds."""
@@ -40,14 +39,12 @@ BATCH = 500
 """Maximum number of events that one poll reads."""
 QUEUE = 1000
 """Maximum number of events that may wait for one client; with more, the client must reload its
-state. Notices do not count, because only the newest notice of each key waits, so a client cannot
-fall behind.
+state. Notices do not count, because only the newest notice of each key waits.
 """
 LIMITS = ShareLimits(total=1000, per_token=100, per_address=250)
 """Limits on the streams of one process. A thousand streams cost a fifth of a core while jobs change
-32 times per second. One token may have a tenth of the streams, one address a quarter.
+32 times per second.
 """
-NO_TOKEN = Holder("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +79,7 @@ class StreamMessage:
     id: int | None
     """Id of the event; None for a notice, which does not change the client's position."""
     key: Hashable
-    """Id or key of the row. A later message with the same key replaces this message while it
-    waits.
-    """
+    """Id or key of the row; a later message with the same key replaces this one while it waits."""
     job_id: str | None
     content: bytes
 
@@ -95,12 +90,12 @@ class Subscription:
     def __init__(self, *, position: int, job_id: str | None, holder: Holder) -> None:
         self.holder = holder
         """Token and address of the client."""
+        self.loop = asyncio.get_running_loop()
+        """The event loop of the client."""
         self.gave_way = False
         """Whether another stream took the place of this subscription."""
         self.position = position
-        """Id of the newest event at the start of the subscription, which receives every later
-        event.
-        """
+        """Id of the newest event at the start of the subscription."""
         self.overflowed = False
         """Whether events were dropped because the client was too slow."""
         self.ended = False
@@ -109,7 +104,6 @@ class Subscription:
         self._waiting: dict[Hashable, StreamMessage] = {}
         self._events = 0  # number of events among the waiting messages
         self._changed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
     async def take(self) -> Sequence[StreamMessage]:
         """Wait for messages or the end of the subscription; return the messages in order."""
@@ -117,11 +111,6 @@ class Subscription:
         self._changed.clear()
         taken, self._waiting, self._events = tuple(self._waiting.values()), {}, 0
         return taken
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of the client."""
-        return self._loop
 
     def add(self, messages: Sequence[StreamMessage]) -> None:
         """Queue the messages for the client; skip other jobs' messages if it follows one job."""
@@ -183,19 +172,12 @@ class Tail:
         return len(self._subscriptions)
 
     def check_room(self, holder: Holder) -> None:
-        """Check that a holder may open a stream, perhaps by ending another stream.
-
-        Raises:
-            UnavailableError: the process or the address has its maximum number of streams, and no
-                token has more than its equal part.
-        """
+        """Raise `UnavailableError` if a holder cannot open a stream, even by ending another one."""
         with self._lock:
             self._place_of(holder)
 
     @contextmanager
-    def subscription(
-        self, *, job_id: str | None, holder: Holder = NO_TOKEN
-    ) -> Iterator[Subscription]:
+    def subscription(self, *, job_id: str | None, holder: Holder) -> Iterator[Subscription]:
         """Pass every new event to the subscription until the block ends.
 
         If the holder, its address or the process is at its limit, an older stream ends.
@@ -238,8 +220,8 @@ class Tail:
             now = time.monotonic()
             if found:
                 busy_until = now + 1.0
-            busy_seconds = max(BUSY_SECONDS, CLIENT_SECONDS * self.clients)
-            pause = busy_seconds if now < busy_until else IDLE_SECONDS
+            busy = max(BUSY_SECONDS, CLIENT_SECONDS * self.clients)
+            pause = busy if now < busy_until else IDLE_SECONDS
 
     def _look(self) -> bool:
         if not self._subscriptions:
@@ -256,7 +238,7 @@ class Tail:
         # A stream opens either before this block and gets these messages, or after it.
         with self._lock:
             self.position = next((f.id for f in reversed(happened) if f.id), self.position)
-            self._in_loops(partial(_add_to, messages=[*changed, *happened]))
+            self._in_loops(partial(Subscription.add, messages=[*changed, *happened]))
         return True
 
     def _in_loops(self, call: Callable[[Subscription], None]) -> None:
@@ -279,15 +261,9 @@ class Tail:
                 self._notices.advance()
 
 
-def _call_for_each(
-    call: Callable[[Subscription], None], subscriptions: Sequence[Subscription]
-) -> None:
-    for subscription in subscriptions:
+def _call_for_each(call: Callable[[Subscription], None], some: Sequence[Subscription]) -> None:
+    for subscription in some:
         call(subscription)
-
-
-def _add_to(subscription: Subscription, *, messages: Sequence[StreamMessage]) -> None:
-    subscription.add(messages)
 
 
 def newest_id(connection: Connection) -> int:

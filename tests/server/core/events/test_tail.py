@@ -28,6 +28,14 @@ from tests.server.core.events.appended import append_many
 from trainyard.protocol.rest.event_data import Waiting
 
 
+def holder(number: int, address: str | None = None) -> Holder:
+    return Holder(f"token-{number}", address)
+
+
+def opened(context: Context, tail: Tail) -> AsyncGenerator[bytes]:
+    return follow(context, tail, last_event_id=None, job_id=None, holder=holder(1))
+
+
 def test_a_slow_client_is_dropped_with_a_reset_and_delays_no_other(context: Context) -> None:
     tail = Tail(context)
     tail.start()
@@ -38,8 +46,8 @@ def test_a_slow_client_is_dropped_with_a_reset_and_delays_no_other(context: Cont
 
 
 async def _one_slow_one_quick(context: Context, tail: Tail) -> None:
-    slow = follow(context, tail, last_event_id=None, job_id=None)
-    quick = follow(context, tail, last_event_id=None, job_id=None)
+    slow = opened(context, tail)
+    quick = opened(context, tail)
     for stream in (slow, quick):
         assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
     quick = frames(quick)
@@ -86,7 +94,7 @@ def test_without_a_client_nothing_is_read_and_the_first_one_misses_nothing(
 
 
 async def _reads_from(context: Context, tail: Tail, position: int) -> None:
-    stream = follow(context, tail, last_event_id=None, job_id=None)
+    stream = opened(context, tail)
     begin = [await anext(stream) for _ in range(2)]
     assert begin == [b"retry: 1000\n\n", b"id: %d\n\n" % position]
     stream = frames(stream)
@@ -107,7 +115,7 @@ def test_many_notices_at_once_reset_no_client(context: Context) -> None:
 
 async def _reads_many_notices(context: Context, tail: Tail) -> None:
     jobs = [f"{number:026d}" for number in range(QUEUE + 1)]
-    stream = follow(context, tail, last_event_id=None, job_id=None)
+    stream = opened(context, tail)
     assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
     stream = frames(stream)
     await asyncio.to_thread(wait_for, context, jobs, "needs 1 slot")
@@ -132,7 +140,7 @@ def test_of_each_notice_the_newest_waits_after_what_it_overtook() -> None:
 
 def test_what_came_since_the_last_look_is_one_write_to_each_client(context: Context) -> None:
     async def writes() -> list[list[bytes]]:
-        streams = [follow(context, tail, last_event_id=None, job_id=None) for _ in range(50)]
+        streams = [opened(context, tail) for _ in range(50)]
         for stream in streams:
             assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
         await asyncio.to_thread(append_many, context, 20)
@@ -165,10 +173,6 @@ def wait_for(context: Context, jobs: list[str], reason: str) -> None:
     """Commit a notice of each job."""
     with context.database.write() as connection:
         notify_all(context, connection, [(Subject(job), Waiting(reason=reason)) for job in jobs])
-
-
-def holder(number: int, address: str | None = None) -> Holder:
-    return Holder(f"token-{number}", address)
 
 
 def test_a_token_takes_no_place_of_another_and_its_oldest_stream_gives_way(
