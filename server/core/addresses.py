@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 IPV6_PREFIX = 64
-"""Prefix length under which IPv6 addresses count as one client, because a customer of a provider
-gets at least a /64.
-"""
+"""Prefix length of the addresses of one client: a provider gives each customer at least a /64."""
 
 
 def counted_as(host: str) -> str:
@@ -25,11 +23,7 @@ class Networks:
     """A set of addresses and networks, such as the trusted proxies."""
 
     def __init__(self, parts: Iterable[str]) -> None:
-        """Parse addresses and networks from texts.
-
-        Raises:
-            ValueError: a part is neither an address nor a network.
-        """
+        """Parse addresses and networks; raise `ValueError` for a text that is neither."""
         self._networks = [ip_network(part) for part in parts]
 
     def __contains__(self, host: str) -> bool:

@@ -1,8 +1,7 @@
 """The context, first argument of every service function: settings, database and clock.
 
-It replaces global variables. Tests pass a clock that they can move: the clock decides when leases
-expire, and gives the times of the columns `*_at`. Periods and pauses within one process use the
-monotonic time, which does not change when the clock is set.
+The clock decides when leases expire, and gives the times of the columns `*_at`. Periods and pauses
+within one process use the monotonic time.
 """
 
 from __future__ import annotations
@@ -21,16 +20,13 @@ from trainyard.base.ids import make_id
 
 
 class Clock(Protocol):
-    """A source of the current time."""
+    """A source of the current time; tests pass one that they can move."""
 
     def now(self) -> datetime:
         """Return the current time, in UTC."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment; they never decrease.
-
-        Setting the clock does not change them.
-        """
+        """Return seconds since an arbitrary moment; setting the clock does not change them."""
 
 
 class SystemClock:
@@ -41,7 +37,7 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment; they never decrease."""
+        """Return seconds since an arbitrary moment."""
         return time.monotonic()
 
 

@@ -1,18 +1,4 @@
-"""Refusals as typed errors; the HTTP layer turns each into a problem document.
-
-RefusalError                the request cannot be carried out
-├── InvalidRequestError    422  a part of the request is invalid; `problems` names each part
-├── UnauthenticatedError   401  the token is absent, unknown, expired or revoked
-├── ForbiddenError         403  the token does not permit the request
-├── NotFoundError          404  no record has the id in the request
-├── ConflictError          409  the state of the record forbids the request
-│   └── NotNamedError      409  the engine has not named this pilot yet
-├── TooLargeError          413  the body is over the limit
-├── UnsupportedMediaTypeError  415  the body's media type is not accepted
-├── TooManyError           429  the client's address must wait
-├── UnreadableError        500  another version wrote a stored record
-└── UnavailableError       503  the database or the broker does not respond
-"""
+"""Refusals as typed errors; the HTTP layer turns each into a problem document."""
 
 from __future__ import annotations
 
@@ -40,7 +26,7 @@ class RefusalError(Exception):
 
 
 class InvalidRequestError(RefusalError):
-    """Something in the request is wrong."""
+    """A part of the request is invalid; `problems` names each part."""
 
     status = 422
     title = "The request is not valid"
@@ -89,13 +75,10 @@ class NotFoundError(RefusalError):
     @classmethod
     def of_jobs(cls, job_ids: Sequence[str]) -> NotFoundError:
         """Return the error for unknown jobs that a query names."""
-        return cls(
-            f"no job has the id {' or '.join(map(repr, job_ids))}",
-            [
-                Problem(pointer="query/jobs", detail=f"no job has the id {job_id!r}")
-                for job_id in job_ids
-            ],
-        )
+        problems = [
+            Problem(pointer="query/jobs", detail=f"no job has the id {each!r}") for each in job_ids
+        ]
+        return cls(f"no job has the id {' or '.join(map(repr, job_ids))}", problems)
 
 
 class ConflictError(RefusalError):

@@ -6,8 +6,7 @@ Shares of attempts use the same mechanism as operations (docs/lifecycle.md, 7-8,
 - renewal: each report of the holder stores the time of the report;
 - expiry: a silence longer than the lease, counted only while a server can receive reports;
 - fence: reports that belong to earlier claims are refused;
-- takeover: the transaction that ends an expired lease checks that no report has arrived since the
-  silence was found, so it happens only once.
+- takeover: the transaction that ends an expired lease checks that no report has arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from server.core.errors import ConflictError
 from trainyard.protocol.states import AttemptNodeState, OperationState
 
 SKEW = timedelta(seconds=60)
-"""Maximum difference between the clocks of servers. A time further ahead was written before a clock
-was set back.
+"""Maximum difference between the clocks of servers. A stored time further ahead was written before
+a clock was set back.
 """
 
 
@@ -41,8 +40,8 @@ class ServerUptime:
     def silence(self, heard_at: datetime) -> timedelta:
         """Return the time without a report while reports could arrive.
 
-        A `heard_at` more than `SKEW` ahead was written before the clock was set back. It is
-        ignored, because otherwise a dead node would count as alive until the clock has caught up.
+        A `heard_at` more than `SKEW` ahead is ignored. Otherwise a dead node would count as alive
+        until the clock that was set back has caught up.
         """
         ahead = heard_at > self.now + SKEW
         return self.now - (self.up_since if ahead else max(heard_at, self.up_since))
@@ -74,9 +73,7 @@ class Leases:
     held: Collection[StrEnum]
     """States in which a row has a holder that must report."""
     claimed_at: str
-    """Column with the time of the claim, which counts as a report until the first report
-    arrives.
-    """
+    """Column with the time of the claim, which counts as the first report."""
 
     @property
     def heard_at(self) -> ColumnElement[datetime]:
@@ -102,11 +99,7 @@ class Leases:
         return and_(self.are_held, uptime.is_silent(self.heard_at, seconds=seconds))
 
     def unheard_since(self, found: HeardRow) -> ColumnElement[bool]:
-        """Return the SQL condition for a takeover: held, with no report since `found` was read.
-
-        Args:
-            found: the key of a row, and the row's `heard_at` when it was read.
-        """
+        """Return the SQL condition that a row is held, with no report since `found` was read."""
         same = (self.table.c[name] == getattr(found, name) for name in self.key)
         return and_(*same, self.are_held, self.heard_at == found.heard_at)
 
@@ -140,7 +133,7 @@ def check_fence(holder: object, reporter: object, *, refusal: str) -> None:
 def is_recent(heartbeat_at: datetime, now: datetime, *, seconds: float) -> bool:
     """Return whether a heartbeat arrived within the last `seconds`.
 
-    A heartbeat further in the future was written before the clock was set back. It does not count
-    as recent, because otherwise no other worker could register until the clock has caught up.
+    A heartbeat further in the future does not count as recent. Otherwise no other worker could
+    register until the clock that was set back has caught up.
     """
     return abs(now - heartbeat_at) <= timedelta(seconds=seconds)

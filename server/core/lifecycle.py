@@ -5,7 +5,7 @@ The legal moves are data (trainyard.protocol.states); docs/lifecycle.md explains
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import (
     ClauseElement,
-    ColumnElement,
     Connection,
     Table,
     Update,
@@ -46,8 +45,8 @@ from trainyard.protocol.states import (
 )
 
 _GROUPLESS: Mapping[str, None] = {"demand": None}
-"""Columns that remove a job from its group, because its next launch may have another demand, and
-because the job then has its own reason.
+"""Columns that remove a job from its group: a moved job has its own reason, and its next launch may
+have another demand.
 """
 
 
@@ -68,11 +67,7 @@ class Move:
     values: Mapping[str, Any]
 
     def check(self, present: StrEnum) -> None:
-        """Check that the move is legal from the state `present`, which the caller has read.
-
-        Raises:
-            IllegalMoveError: the move is illegal.
-        """
+        """Raise `IllegalMoveError` if the move is illegal from the state `present`."""
         if present not in self.legal_from:
             raise IllegalMoveError(f"{self.what} is {present} and cannot become {self.target}")
 
@@ -111,8 +106,8 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
     """Carry out moves in one transaction, and store the event for them.
 
     Raises:
-        IllegalMoveError: a move is illegal from the state of its record. The caller must let the
-            error end the transaction, so that no move takes effect.
+        IllegalMoveError: a move is illegal from the state of its record. The error must end the
+            transaction, so that no move takes effect.
     """
     for each in moves:
         _carry_out(connection, each)
@@ -126,15 +121,9 @@ def move(context: Context, connection: Connection, event: NewEvent | None, *move
 def move_all(
     context: Context, connection: Connection, *, moves: Sequence[Move], events: Sequence[NewEvent]
 ) -> None:
-    """Carry out moves of records of several jobs, and store the events for the moves.
+    """Carry out moves of different records of locked jobs, and store the events for the moves.
 
-    Moves of the same kind share one statement.
-
-    Args:
-        context: the server's context.
-        connection: a transaction that holds the locks of the jobs.
-        moves: moves of different records; no value of a column is an SQL expression.
-        events: the events for the moves.
+    Moves of the same kind share one statement, so no value of a column is an SQL expression.
 
     Raises:
         IllegalMoveError: a move is illegal from the state of its record.
@@ -157,14 +146,9 @@ def move_jobs(
     rows: Sequence[Mapping[str, Any]],
     events: Sequence[NewEvent],
 ) -> None:
-    """Carry out the same move for several jobs in one statement, and store the events.
+    """Carry out the same move for several locked jobs in one statement, and store the events.
 
-    Args:
-        context: the server's context.
-        connection: a transaction that holds the locks of the jobs.
-        target: the target state.
-        rows: the id of each job and its changed columns; all rows have the same columns.
-        events: the events for the moves.
+    Each row has the id of a job and its changed columns; all rows have the same columns.
 
     Raises:
         IllegalMoveError: the move is illegal from the state of a job.
@@ -179,12 +163,9 @@ def move_jobs(
 def move_requests(
     connection: Connection, target: NodeRequestState, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Carry out the same move for several requests for nodes in one statement.
+    """Carry out the same move for several requests of a locked source in one statement.
 
-    Args:
-        connection: a transaction that holds the lock of the requests' source.
-        target: the target state.
-        rows: the id of each request and its changed columns; all rows have the same columns.
+    Each row has the id of a request and its changed columns; all rows have the same columns.
 
     Raises:
         IllegalMoveError: the move is illegal from the state of a request.
@@ -213,11 +194,8 @@ def _move_all(
         )
 
 
-_LOCK_JOB = (
-    select(jobs.c.id).where(jobs.c.id == bindparam("job_id")).with_for_update(key_share=True)
-)
-
-
+_FIND_JOB = select(jobs.c.id).where(jobs.c.id == bindparam("job_id"))
+_LOCK_JOB = _FIND_JOB.with_for_update(key_share=True)
 _LOCK_JOBS_OF = (
     select(jobs.c.id, attempts.c.id)
     .join(attempts, attempts.c.job_id == jobs.c.id)
@@ -244,22 +222,13 @@ def lock_job(connection: Connection, job_id: str) -> None:
 
 
 def check_job(connection: Connection, job_id: str) -> None:
-    """Check that a job exists.
-
-    Raises:
-        NotFoundError: no job has this id.
-    """
-    found = select(jobs.c.id).where(jobs.c.id == job_id)
-    if connection.execute(found).one_or_none() is None:
+    """Raise `NotFoundError` if no job has this id."""
+    if connection.execute(_FIND_JOB, {"job_id": job_id}).one_or_none() is None:
         raise NotFoundError(f"no job has the id {job_id!r}")
 
 
 def lock_job_of(connection: Connection, attempt_id: str) -> str:
-    """Lock the job of an attempt, and return the id of the job.
-
-    Raises:
-        NotFoundError: no attempt has this id.
-    """
+    """Lock the job of an attempt, and return its id; `NotFoundError` if no attempt has this id."""
     locked = lock_jobs_of(connection, [attempt_id])
     if attempt_id not in locked:
         raise no_attempt(attempt_id)
@@ -269,10 +238,9 @@ def lock_job_of(connection: Connection, attempt_id: str) -> str:
 def lock_jobs_of(
     connection: Connection, attempt_ids: Sequence[str], *, waits: bool = True
 ) -> Mapping[str, str]:
-    """Lock the jobs of attempts; return job ids by attempt id.
+    """Lock the jobs of the known attempts, and return the ids of these jobs by attempt id.
 
-    Unknown attempts are omitted. If `waits` is False, attempts are also omitted if another
-    transaction has locked their job.
+    If `waits` is False, attempts whose job another transaction has locked are omitted.
     """
     statement = _LOCK_JOBS_OF if waits else _LOCK_FREE_JOBS_OF
     rows = connection.execute(statement, {"attempt_ids": attempt_ids})
@@ -291,8 +259,7 @@ def _carry_out(connection: Connection, move: Move) -> None:
     statement = _guarded(move.table, tuple(move.key), move.legal_from)
     if computed:
         statement = statement.values(computed)
-    # This is correct at READ COMMITTED, because after a concurrent move the UPDATE checks the new
-    # state.
+    # After a concurrent move, an UPDATE at READ COMMITTED checks the new state.
     changed = connection.execute(statement, {"state": move.target.value} | given | key)
     if changed.rowcount == 1:
         return
@@ -307,10 +274,6 @@ def _carry_out(connection: Connection, move: Move) -> None:
 def _guarded(table: Table, key: tuple[str, ...], legal_from: frozenset[StrEnum]) -> Update:
     """Return the UPDATE for a record in one of these states; parameters give the columns to set."""
     of_key = (table.c[name] == bindparam(f"of_{name}") for name in key)
-    return update(table).where(*of_key, _is_in(table, legal_from))
-
-
-def _is_in(table: Table, states: Collection[StrEnum]) -> ColumnElement[bool]:
-    # Do not use IN: its list is expanded at each execution, which fails with several parameter
-    # sets.
-    return or_(false(), *(table.c.state == state for state in sorted(states)))
+    # The list of an IN is expanded at each execution, which fails with several parameter sets.
+    is_legal = or_(false(), *(table.c.state == state for state in sorted(legal_from)))
+    return update(table).where(*of_key, is_legal)

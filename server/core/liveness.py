@@ -16,12 +16,10 @@ from server.core.leases import SKEW, ServerUptime
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
-"""Pause between two beats, in seconds. It is not shorter because every API process writes the same
-row.
-"""
+"""Pause between two beats, in seconds. Every API process writes the same row."""
 GAP = timedelta(seconds=5)
-"""Time between two beats above which the servers count as down. A shorter outage counts as silence,
-so a lease must be longer than this gap plus a supervisor's maximum pause between two tries.
+"""Time between two beats above which the servers count as down. A shorter outage counts as silence
+of the nodes, so a lease must exceed this gap plus a supervisor's maximum pause between two tries.
 """
 
 
@@ -46,10 +44,7 @@ def server_uptime(connection: Connection, now: datetime) -> ServerUptime | None:
 
 
 def keep_beating(context: Context, stop: threading.Event) -> None:
-    """Beat every `BEAT_SECONDS` until `stop` is set, in a thread of each API process.
-
-    An outage of the database causes a gap, as it should, because no report can be stored during it.
-    """
+    """Beat every `BEAT_SECONDS` until `stop` is set; an outage of the database causes a gap."""
     while not stop.wait(BEAT_SECONDS):
         try:
             beat(context)

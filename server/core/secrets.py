@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -14,11 +13,9 @@ from trainyard.run.atomic import create_file, replace_file
 from trainyard.spec.environment import is_allowed
 from trainyard.spec.job import JobSpec
 
-logger = logging.getLogger(__name__)
-
 KEPT_KEYS = 2
-"""Number of keys kept after a rotation. The newest key encrypts; the former key decrypts values
-that were written during the rotation.
+"""Number of keys kept after a rotation: the newest, and the one that other processes used during
+the rotation.
 """
 
 
@@ -30,8 +27,7 @@ class SecretsBox:
     """Encrypts with the first key of a file and decrypts with any of its keys.
 
     The method is Fernet: AES-128-CBC and HMAC. The file has one key per line. Every process of the
-    server needs the same file, and reads it again when it changes, so that a rotation needs no
-    restart.
+    server needs the same file, and reads it again after a change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,15 +37,11 @@ class SecretsBox:
     def create(self) -> bool:
         """Write a first key, readable only by its owner; return False if the file exists."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return create_file(self.path, _text([_new_key()]), mode=0o600)
+        return create_file(self.path, _new_key() + "\n", mode=0o600)
 
     def add_key(self) -> None:
-        """Put a new key first in the file; from now on this key encrypts.
-
-        Raises:
-            KeyFileError: the file cannot be read.
-        """
-        _ = self._fernet  # raises an error if the file has no valid keys
+        """Put a new key first in the file; raise `KeyFileError` if the file has no valid keys."""
+        _ = self._fernet
         self._replace([_new_key(), *self._lines()])
 
     def forget_old_keys(self) -> None:
@@ -129,11 +121,7 @@ class SecretsBox:
         return self.path.read_text(encoding="ascii").split()
 
     def _replace(self, keys: list[str]) -> None:
-        replace_file(self.path, _text(keys), mode=0o600)
-
-
-def _text(keys: Iterable[str]) -> str:
-    return "\n".join(keys) + "\n"
+        replace_file(self.path, "\n".join(keys) + "\n", mode=0o600)
 
 
 def _new_key() -> str:

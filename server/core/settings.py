@@ -27,15 +27,11 @@ class Settings(BaseSettings):
     database_url: str = "sqlite:///trainyard.db"
     """SQLAlchemy URL of the database (`sqlite:///...` or `postgresql://...`)."""
     database_password_file: Path | None = None
-    """File with the password for `database_url`, which must then contain no password. Other users
-    must not be able to read the file.
-    """
+    """File with the password for a `database_url` without one; private to its owner."""
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File with the password for `broker_url`, which must then contain no password. Other users
-    must not be able to read the file.
-    """
+    """File with the password for a `broker_url` without one; private to its owner."""
     host: str = "127.0.0.1"
     """Address on which the API listens."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8470
@@ -160,19 +156,11 @@ class Settings(BaseSettings):
     """
 
     def whole_database_url(self) -> str:
-        """Return `database_url` with the password from `database_password_file`.
-
-        Raises:
-            ValueError: the password file cannot be used, or the URL already has a password.
-        """
+        """Return `database_url` with the password from its file, or raise `ValueError`."""
         return url_with_password(self.database_url, self.database_password_file, name="DATABASE")
 
     def whole_broker_url(self) -> str:
-        """Return `broker_url` with the password from `broker_password_file`.
-
-        Raises:
-            ValueError: the password file cannot be used, or the URL already has a password.
-        """
+        """Return `broker_url` with the password from its file, or raise `ValueError`."""
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
     @property
@@ -219,8 +207,7 @@ class Settings(BaseSettings):
 def setting_problems(error: ValueError) -> list[str]:
     """Return one line per invalid setting, with the variable, its value and the legal values.
 
-    Args:
-        error: an error of pydantic, or another error whose text is such a line.
+    An error that pydantic has not raised is itself such a line.
     """
     if not isinstance(error, ValidationError):
         return [str(error)]

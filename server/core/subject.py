@@ -11,15 +11,11 @@ class Actor:
 
     name: str
     token_id: str | None = None
-    """Id of the token of a person. It identifies the token, because another token may have the same
-    name.
-    """
+    """Id of the token of a person; several tokens may have the same name."""
     is_admin: bool = False
     """Whether the token is the admin token."""
     token_hash: str | None = field(default=None, compare=False, repr=False)
-    """Hash of the request's token. It is needed because the admin token keeps its id when it is
-    replaced.
-    """
+    """Hash of the request's token: the admin token keeps its id when it is replaced."""
 
     @property
     def identity(self) -> str:
