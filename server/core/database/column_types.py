@@ -43,9 +43,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         utc = value.astimezone(UTC)
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
         """Return the stored time with the zone UTC."""
-        del dialect
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -57,24 +56,18 @@ class Json(TypeDecorator[Any]):
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> str | None:
         """Serialize the value to JSON text."""
-        del dialect
         return None if value is None else orjson.dumps(value).decode()
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
         """Parse the value from JSON text."""
-        del dialect
         return None if value is None else orjson.loads(value)
 
 
 @dataclass
 class StoredRecord(Generic[Model]):
-    """A stored record as JSON text, which is parsed on first use.
-
-    So a record that cannot be parsed does not prevent reading the other columns of its row, or
-    other rows.
-    """
+    """A stored record as JSON text, parsed on first use: the rest of its row stays readable."""
 
     model: type[Model]
     text: str
@@ -110,10 +103,7 @@ class StoredRecord(Generic[Model]):
 
 
 class Record(TypeDecorator[Model]):
-    """A value that pydantic validates, stored as JSON text; tuples and enums keep their types.
-
-    NaN and infinity are stored if the model allows them.
-    """
+    """A value that pydantic validates, stored as JSON text."""
 
     impl = Text
     cache_ok = True
@@ -123,18 +113,16 @@ class Record(TypeDecorator[Model]):
         self.model: type[Model] = model
         """The pydantic model, or a union of models."""
 
-    def process_bind_param(self, value: Model | None, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: Model | None, _dialect: Dialect) -> str | None:
         """Serialize the model to JSON text."""
-        del dialect
         return None if value is None else adapter(self.model).dump_json(value).decode()
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Model | None:
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> Model | None:
         """Parse the model from JSON text.
 
         Raises:
             UnreadableError: another version wrote the record.
         """
-        del dialect
         return None if value is None else StoredRecord(self.model, value).read(self.model.__name__)
 
 
@@ -149,9 +137,8 @@ class Lazy(Record[Model]):
             return value.text
         return super().process_bind_param(value, dialect)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> Any:
         """Return a `StoredRecord` with the unparsed text."""
-        del dialect
         return None if value is None else StoredRecord(self.model, value)
 
 
@@ -168,8 +155,8 @@ def seconds_between(
 def text_of(connection: Connection, record: ColumnElement[Any], *path: str) -> ColumnElement[Any]:
     """Return the text of a field in a stored record as a column of a query; NULL if it is absent.
 
-    `path` has the names of the enclosing records, then the name of the field. No model parses the
-    record, so the column also works for records that other versions wrote.
+    `path` has the names of the enclosing records, then the name of the field. Records of other
+    versions are read, too.
     """
     if connection.dialect.name == "sqlite":
         return func.json_extract(record, f"$.{'.'.join(path)}", type_=Text)

@@ -40,9 +40,8 @@ logger = logging.getLogger(__name__)
 EVENTS_LOCK = 7_301_001
 
 # Client and PostgreSQL each detect within a minute that the other side vanished without closing the
-# connection (power loss, cut network). With the system's defaults a dead client would keep its
-# locks for more than two hours. A process that is stopped inside a transaction keeps its connection
-# alive, so PostgreSQL ends the session; otherwise its locks would block the other servers.
+# connection. With the system's defaults, a dead client would keep its locks for two hours.
+# PostgreSQL ends the session of a process that stops inside a transaction.
 CONNECT_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
@@ -56,25 +55,17 @@ CONNECT_DEFAULTS = {
 """Connection parameters of libpq; parameters in the URL take precedence."""
 
 BUSY_SECONDS = 30.0
-"""Maximum wait of a thread for its turn to write, in seconds. On SQLite, also the maximum wait
-after that for other processes.
+"""Maximum wait of a thread for its turn to write, in seconds; on SQLite, it may wait again as long
+for other processes.
 """
-
-
 RESTED_SECONDS = 1.0
 """Idle time after which a pooled connection is pinged before use, in seconds, because PostgreSQL
-may have restarted. Connections used more recently are not pinged, because the ping would be one
-third of all messages of a short read.
+may have restarted. A ping before each use would be a third of the messages of short reads.
 """
-
-
 WRITERS = 2
-"""Maximum number of threads of a process that write to PostgreSQL at the same time.
-One thread computes while the other waits for a response. More threads do not store more reports:
-the interpreter runs one thread at a time, rows stay locked for longer, and readers wait behind all
-writers (docs/benchmarks-server.md).
+"""Maximum number of threads of a process that write to PostgreSQL at the same time. One computes
+while the other waits for a response. A third would not add writes (docs/benchmarks-server.md).
 """
-
 
 Value = TypeVar("Value")
 
@@ -86,17 +77,15 @@ class LeadLostError(Exception):
 class Database:
     """An engine with three kinds of transactions.
 
-    On SQLite every writing transaction starts with BEGIN IMMEDIATE, because a transaction that
-    reads first and writes later fails immediately instead of waiting for a lock. On PostgreSQL
-    every writing transaction runs at READ COMMITTED, so updates carry conditions that guard against
-    concurrent changes.
+    On SQLite every writing transaction starts with BEGIN IMMEDIATE, because one that first reads
+    would fail instead of waiting for a lock. On PostgreSQL every writing transaction runs at READ
+    COMMITTED, so conditions of its updates guard against concurrent changes.
     """
 
     def __init__(self, url: str) -> None:
         self.engine = _engine(url)
         self._reading = reading(self.engine)
-        # Threads of one process take turns, because SQLite has only one writer, and waits for
-        # another writer by sleeping for up to 100 ms at a time.
+        # Without turns, threads would wait for SQLite's only writer in sleeps of up to 100 ms.
         self._turn = threading.BoundedSemaphore(1 if self.is_sqlite else WRITERS)
 
     @property
@@ -113,9 +102,8 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Open a connection for statements that change nothing.
 
-        On PostgreSQL each statement is its own transaction. At READ COMMITTED a common transaction
-        would see the same states, but would cost two more messages, BEGIN and COMMIT. On SQLite all
-        statements see the same state.
+        On PostgreSQL each statement is its own transaction, which saves the messages BEGIN and
+        COMMIT. On SQLite all statements see the same state.
         """
         with self._reading.connect() as connection:
             yield connection
@@ -123,12 +111,9 @@ class Database:
     def blocks(self, table: Table, owner_id: str) -> Iterator[bytes]:
         """Yield the blocks of a stored content in order, each read when the caller takes it.
 
-        Stops at the first missing number, for example when the content is deleted meanwhile.
-
-        Args:
-            table: the table of blocks. Its key is the owner's id and the block's number from 0; its
-                column `content` has the bytes.
-            owner_id: id of the owner of the blocks.
+        Stops at the first missing number, for example when the content is deleted meanwhile. The
+        key of `table` is the owner's id and the block's number from 0; its column `content` has the
+        bytes.
         """
         owner, number = table.primary_key.columns
         for following in count():
@@ -141,10 +126,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Open a read-only transaction in which all statements see the same state.
-
-        A query that fetches its rows in parts needs such a transaction.
-        """
+        """Open a read-only transaction in which all statements see the same state."""
         with self.engine.connect() as connection:
             if not self.is_sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -154,7 +136,7 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """Open a transaction that commits at the end of the block, and rolls back on an error.
 
-        Make no network call inside the block; send messages after it.
+        The block must make no network call.
 
         Raises:
             OperationalError: other writers did not finish within `BUSY_SECONDS`.
@@ -167,10 +149,8 @@ class Database:
 
     @contextmanager
     def _turn_to_write(self) -> Iterator[None]:
-        # With a timeout, because threads that wait for another process would otherwise time out one
-        # after another.
+        # Without a timeout here, threads that wait for another process would time out one by one.
         if not self._turn.acquire(timeout=BUSY_SECONDS):
-            # Raise SQLite's own type of error, so that its handlers also handle this error.
             busy = sqlite3.OperationalError(f"no turn to write within {BUSY_SECONDS:g} seconds")
             raise OperationalError("BEGIN", None, busy)
         try:
@@ -189,25 +169,16 @@ class Database:
 
 
 def reading(engine: Engine) -> Engine:
-    """Return an engine in autocommit mode that shares the pool of the given one.
-
-    On SQLite return the given engine, because autocommit would save no messages there, and reads
-    need a transaction.
-    """
+    """Return an engine in autocommit mode with the same pool; on SQLite, the given engine."""
     if engine.dialect.name == "sqlite":
         return engine
     return engine.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def database_time(connection: Connection, *, plus: float = 0.0) -> ColumnElement[datetime]:
-    """Return the current time of the database as a column of a query.
+    """Return the database's current time plus some seconds, as a column of a query.
 
-    It is the time at which the statement runs, not the time at which the transaction started. All
-    servers share this clock; on SQLite it is the clock of their machine.
-
-    Args:
-        connection: a transaction.
-        plus: seconds to add.
+    All servers share this clock; on SQLite it is the clock of their machine.
     """
     return time_of(connection.dialect.name, plus=plus)
 
@@ -229,9 +200,7 @@ def batches(values: Sequence[Value], size: int) -> Iterator[Sequence[Value]]:
 def _keep_private(path: Path) -> None:
     """Let only the owner read an SQLite database, its `-wal` and `-shm` files, and its folder.
 
-    SQLite gives the `-wal` and `-shm` files the mode of the database. The mode of the folder is not
-    changed if the folder is shared on purpose (it has the sticky bit, like `/tmp`) or belongs to
-    another user.
+    A folder of another user, or one with the sticky bit such as `/tmp`, keeps its mode.
     """
     if path.name in {"", ":memory:"}:
         return

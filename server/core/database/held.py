@@ -16,8 +16,8 @@ KEEPS_SPARES: ColumnElement[bool] = and_(
     jobs.c.demand.is_(None),  # state and demand together select a range of the queue's index
     jobs.c.spare_slots > 0,
 )
-"""SQL condition for queued jobs that lost a node and have a spare node to replace it.
-Such a job keeps its spare nodes and the slots of the shares of its newest attempt.
+"""SQL condition for queued jobs that lost a node and have a spare node to replace it. Such a job
+keeps its spare nodes and the slots of the shares of its newest attempt.
 """
 HOLDS: ColumnElement[bool] = or_(
     jobs.c.state.in_((JobState.STARTING, JobState.RUNNING, JobState.STOPPING)), KEEPS_SPARES
@@ -45,8 +45,5 @@ HELD_SINCE: ColumnElement[datetime] = func.coalesce(
 
 
 def of_held(shares: Select[*tuple[Any, ...]]) -> CompoundSelect[*tuple[Any, ...]]:
-    """Narrow a query of shares to the shares with held or kept slots.
-
-    The result is a union of two queries, so that each uses its own index.
-    """
+    """Narrow a query of shares to those with held or kept slots; each part uses its own index."""
     return union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT))

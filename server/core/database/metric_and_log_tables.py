@@ -37,8 +37,7 @@ stragglers = Table(
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    # Step at which this was found.
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),  # at which this was found
     Column("node", String(100), nullable=False),
     Column("slot", Integer, nullable=False),
     Column("kind", String(16), nullable=False),
@@ -60,14 +59,12 @@ metric_series = Table(
     UniqueConstraint("attempt_id", "name"),
 )
 
-# Points that are not compacted yet. A row holds the points of one report, or the remainder of a
-# compaction. A compaction moves points to chunks of about a thousand; the steps of the points here
-# are above the steps of the last chunk.
+# Points that are not compacted yet. A row has the points of one report, or the rest after a
+# compaction, which moves points to chunks of about a thousand.
 metric_tails = Table(
     "metric_tails",
     metadata,
     _series_id(),
-    # Highest step of the points in the row.
     Column("last_step", BigInteger, primary_key=True, autoincrement=False),
     Column("first_step", BigInteger, nullable=False),
     Column("points", LargeBinary, nullable=False),  # per point: int64 step, float64 time and value
@@ -96,8 +93,7 @@ node_points = Table(
     "node_points",
     metadata,
     Column("node", String(100), ForeignKey("nodes.name", ondelete="CASCADE"), primary_key=True),
-    # Period of the row, in seconds.
-    Column("seconds", Integer, primary_key=True, autoincrement=False),
+    Column("seconds", Integer, primary_key=True, autoincrement=False),  # period of the row
     Column("start", BigInteger, primary_key=True, autoincrement=False),  # Unix time in seconds
     Column("data", Json, nullable=False),  # series -> count, minimum, sum, maximum
 )
@@ -174,8 +170,7 @@ shells = Table(
     Column("exit_code", Integer),
     Column("failure", Text),
     Column("closed", Boolean, nullable=False, default=False),  # whether the person has left
-    # Bytes from the start offset on that are unread; read bytes are dropped, so that a row stays
-    # small.
+    # Unread bytes, from the start offset on; read bytes are dropped.
     Column("output", LargeBinary, nullable=False, default=b""),
     Column("output_start", BigInteger, nullable=False, default=0),
     Column("input", LargeBinary, nullable=False, default=b""),
@@ -193,8 +188,7 @@ packs = Table(
     Column("size", BigInteger, nullable=False),  # number of bytes stored so far
     Column("created_by", String(100), nullable=False),
     Column("token_id", ID, index=True),  # token that uploaded the pack
-    # Time at which an upload, plan or job last named the pack.
-    Column("named_at", UtcDateTime, nullable=False),
+    Column("named_at", UtcDateTime, nullable=False),  # last time that an upload, plan or job did
     Index("ix_packs_named_at", "named_at"),
 )
 
@@ -220,8 +214,7 @@ artifact_contents = Table(
     "artifact_contents",
     metadata,
     Column("id", ID, primary_key=True),
-    # Null if the content is to be deleted.
-    Column("job_id", ID, ForeignKey("jobs.id", ondelete="SET NULL")),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="SET NULL")),  # null: to be deleted
     Column("digest", String(71), nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("stored", BigInteger, nullable=False, default=0),  # number of bytes stored so far

@@ -45,14 +45,16 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.training.data_stream import Windows
 
+Query = Select[*tuple[Any, ...]] | CompoundSelect[*tuple[Any, ...]]
+Parameters = Mapping[str, Any] | None
+"""Values for the bound parameters of a query."""
+
 
 class TypedRow:
     """Base of result rows.
 
     A subclass is a frozen, slotted dataclass. Each field reads the column of its own name in
-    `table`; `Annotated[type, column]` reads another column or an expression. Queries of fewer
-    columns use a narrower subclass, because parsing a job's `spec` costs more than all other
-    columns.
+    `table`; `Annotated[type, column]` reads another column or an expression.
     """
 
     __slots__ = ()
@@ -74,29 +76,15 @@ class TypedRow:
         return select(*cls.columns())
 
     @classmethod
-    def one(
-        cls,
-        connection: Connection,
-        query: Select[*tuple[Any, ...]],
-        given: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Return the only row of a query; SQLAlchemy raises an error for no row or several rows.
-
-        Args:
-            connection: a transaction.
-            query: a query of the columns of this class.
-            given: values for the bound parameters of the query.
-        """
-        return cls(*connection.execute(query, given).one())
+    def one(cls, connection: Connection, query: Query) -> Self:
+        """Return the only row of a query; SQLAlchemy raises an error for no row or several rows."""
+        return cls(*connection.execute(query).one())
 
     @classmethod
     def one_or_none(
-        cls,
-        connection: Connection,
-        query: Select[*tuple[Any, ...]],
-        given: Mapping[str, Any] | None = None,
+        cls, connection: Connection, query: Query, given: Parameters = None
     ) -> Self | None:
-        """Return the only row of a query, or None if there is no row; see `one`."""
+        """Return the only row of a query, or None if there is no row."""
         row = connection.execute(query, given).one_or_none()
         return None if row is None else cls(*row)
 
@@ -105,12 +93,7 @@ class TypedRow:
         return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
 
     @classmethod
-    def all(
-        cls,
-        connection: Connection,
-        query: Select[*tuple[Any, ...]] | CompoundSelect[*tuple[Any, ...]],
-        given: Mapping[str, Any] | None = None,
-    ) -> Sequence[Self]:
+    def all(cls, connection: Connection, query: Query, given: Parameters = None) -> Sequence[Self]:
         """Return all rows of a query."""
         return [cls(*row) for row in connection.execute(query, given).all()]
 
@@ -149,23 +132,14 @@ class LaunchedJob(JobHead):
 
     @property
     def spec(self) -> JobSpec:
-        """The submitted spec, without the values of `env` and without its project.
-
-        Raises:
-            UnreadableError: another version wrote the spec.
-        """
+        """The submitted spec, without `env` and project; raises `UnreadableError`."""
         return self.stored_spec.read(f"spec of job {self.id}")
 
     @property
     def pending(self) -> PendingLaunch | None:
-        """The launch that the next placement of the job starts.
-
-        Raises:
-            UnreadableError: another version wrote the launch.
-        """
-        if self.stored_pending is None:
-            return None
-        return self.stored_pending.read(f"launch of job {self.id}")
+        """The launch that the next placement of the job starts; raises `UnreadableError`."""
+        stored = self.stored_pending
+        return None if stored is None else stored.read(f"launch of job {self.id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +174,9 @@ class Job(LaunchedJob):
 
     @property
     def chosen(self) -> PendingLaunch | None:
-        """The launch that a person ordered with the last resume.
-
-        Raises:
-            UnreadableError: another version wrote the launch.
-        """
-        if self.stored_chosen is None:
-            return None
-        return self.stored_chosen.read(f"last order of job {self.id}")
+        """The launch that a person ordered with the last resume; raises `UnreadableError`."""
+        stored = self.stored_chosen
+        return None if stored is None else stored.read(f"last order of job {self.id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,21 +224,13 @@ class Attempt(TypedRow):
 
     @property
     def overrides(self) -> Overrides:
-        """The attempt's differences from the submitted spec.
-
-        Raises:
-            UnreadableError: another version wrote the overrides.
-        """
+        """The attempt's differences from the submitted spec; raises `UnreadableError`."""
         return self.stored_overrides.read(f"overrides of attempt {self.id}")
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptNode(TypedRow):
-    """One node's share of an attempt, without its exit record.
-
-    The exit record is left out because it may contain the positions of many ranks, and the end of a
-    share reads all shares of the attempt.
-    """
+    """One node's share of an attempt, without its exit record, which may be large."""
 
     table: ClassVar[Table] = tables.attempt_nodes
     attempt_id: str
@@ -377,11 +338,7 @@ class Operation(OperationHead):
 
     @property
     def task(self) -> OperationTask:
-        """Task of the operation.
-
-        Raises:
-            UnreadableError: another version wrote the task.
-        """
+        """Task of the operation; raises `UnreadableError`."""
         return self.stored_task.read(f"task of operation {self.id}")
 
 

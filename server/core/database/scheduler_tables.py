@@ -22,8 +22,7 @@ projects = Table(
     Column("created_at", UtcDateTime, nullable=False),
 )
 
-# Slot time of ended shares, added when a share ends. So the use in a month is this row plus the
-# live shares, however many attempts ran, and the row outlives the jobs.
+# Slot time of ended shares. The use in a month is this row plus the live shares.
 project_usage = Table(
     "project_usage",
     metadata,
@@ -48,9 +47,7 @@ reason_of_group = (
 """Reason why the group of a job waits, as a column of a query."""
 
 shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=reason_of_group).label("reason")
-"""Reason of a job, as a column of a query: the group's reason while the job is in a group, else its
-own.
-"""
+"""Reason of a job, as a column of a query: that of its group, or its own without a group."""
 
 # One row per task that has run, rewritten every few seconds; counts start with the current epoch.
 periodic_tasks = Table(

@@ -32,7 +32,7 @@ holdings = Table(
     Column("spent", Json),  # day -> category -> slot-milliseconds; set after the job ended
     Index(None, "until"),
     Index(None, "job_id"),
-    # The scheduler reads the rows without `spent` every few seconds, and no row is ever deleted.
+    # The scheduler reads the rows without `spent` every few seconds.
     Index(
         "ix_holdings_unsettled",
         "job_id",

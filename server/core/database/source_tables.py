@@ -2,18 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    Table,
-    Text,
-    text,
-)
+from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, String, Table, Text, text
 
 from server.core.database.column_types import Json, Record, UtcDateTime
 from server.core.database.schema import ID, choice, metadata, one_of
@@ -38,8 +27,7 @@ sources = Table(
     Column("check_addresses", Boolean, nullable=False),
     Column("version", String(50), nullable=False),
     Column("heard_at", UtcDateTime, nullable=False),  # time of the last call by the provisioner
-    # Whether the provisioner counts as unreachable, according to the last event of the source.
-    Column("is_away", Boolean, nullable=False, server_default="0"),
+    Column("is_away", Boolean, nullable=False, server_default="0"),  # by the last event
     Column("listed_at", UtcDateTime),  # time at which the engine last listed the jobs
     Column("error", Text),  # error of the last call to the engine
     Column("needs_login", Record(NeedsLogin)),
@@ -59,11 +47,9 @@ node_requests = Table(
     Column("state", choice(NodeRequestState), nullable=False),
     Column("nodes", Integer, nullable=False),
     Column("seconds", Float),  # length of the allocation, in seconds; null if none
-    # Shape of the source when the row was stored.
-    Column("shape", Record(NodeShape), nullable=False),
+    Column("shape", Record(NodeShape), nullable=False),  # of the source when the row was stored
     Column("caused_by", Text, nullable=False),
-    # If true, the request is independent of the queue.
-    Column("by_person", Boolean, nullable=False),
+    Column("by_person", Boolean, nullable=False),  # if true, independent of the queue
     Column("claimed_at", UtcDateTime),  # null: the provisioner has not received the request
     Column("sent_at", UtcDateTime),  # time of the last submit message
     Column("sends", Integer, nullable=False, server_default="0"),  # number of submit messages
@@ -90,18 +76,11 @@ node_requests = Table(
 pilots = Table(
     "pilots",
     metadata,
-    Column(
-        "request_id",
-        ID,
-        ForeignKey("node_requests.id", ondelete="CASCADE"),
-        primary_key=True,
-    ),
-    # Index of the pilot in the request.
-    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("request_id", ID, ForeignKey("node_requests.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),  # index in the request
     Column("secret_hash", String(64), nullable=False, unique=True),
     Column("named", String(200)),  # instance that the engine names
-    # Addresses of the named instance.
-    Column("addresses", Json, nullable=False, server_default="[]"),
+    Column("addresses", Json, nullable=False, server_default="[]"),  # of the named instance
     Column("joined", String(200)),  # instance that joined
     Column("gone_at", UtcDateTime),  # time at which the engine proved the pilot's end
 )

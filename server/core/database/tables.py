@@ -134,8 +134,7 @@ attempts = Table(
     Column("rendezvous_port", Integer, nullable=False),
     Column("check_network", Boolean, nullable=False, default=False, server_default="0"),
     Column("ordered_at", UtcDateTime),  # time of the last order to end the attempt
-    # Code of a job or a person ran in the attempt, so other jobs reuse nothing from it. Never
-    # reset.
+    # Code of a job or a person ran in the attempt, so other jobs reuse nothing from it.
     Column("tainted", Boolean, nullable=False, default=False, server_default="1"),
     Column("pace_digest", String(64)),  # digest of all that sets the pace; null in older rows
     Column("expected_end_at", UtcDateTime),  # estimate at the placement; null if impossible
@@ -249,9 +248,7 @@ notices = Table(
     metadata,
     Column("job_id", ID, primary_key=True),
     Column("kind", String(40), primary_key=True),
-    Column(
-        "part", String(200), primary_key=True
-    ),  # a rank or an operation; empty if the notice is about the whole job
+    Column("part", String(200), primary_key=True),  # a rank or an operation; empty: the whole job
     Column("seq", BigInteger, nullable=False),  # order of the changes, see `events/notices.py`
     Column("at", UtcDateTime, nullable=False),
     Column("attempt", Integer),

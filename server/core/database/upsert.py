@@ -25,7 +25,7 @@ def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[s
 
     The statement waits for a concurrent transaction that inserts the same key.
     """
-    # A statement with a list of rows is compiled at each call; a statement with one row only once.
+    # SQLAlchemy caches the statement of one row, not that of a list.
     values = dict(rows[0]) if len(rows) == 1 else [dict(row) for row in rows]
     statement = _INSERTS[connection.dialect.name](table).values(values).on_conflict_do_nothing()
     # Without this option, the row count of an INSERT is lost when psycopg closes the cursor.
@@ -41,9 +41,9 @@ def insert_or_replace(
     Args:
         connection: a transaction.
         table: the table.
-        rows: values by column; all rows have the same columns. An empty sequence does nothing.
-        computed: expressions for further columns. Pass the same objects each time, because the
-            objects are part of the key under which the statement is cached.
+        rows: values by column; all rows have the same columns.
+        computed: expressions for further columns; the same objects each time, as they are part of
+            the key under which the statement is cached.
     """
     if not rows:
         return
@@ -72,11 +72,7 @@ def _replacement(
 def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows; if the primary key of a row exists, add its other columns to the stored values.
 
-    Args:
-        connection: a transaction.
-        table: the table.
-        rows: values by column; all rows have the same columns and different keys. An empty sequence
-            does nothing.
+    All rows have the same columns and different keys.
     """
     if not rows:
         return
@@ -88,19 +84,15 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
 
 
 def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
-    """Return a row that was just inserted as a typed row, without a query.
+    """Return the row with the inserted `values` without a query; other columns get their default.
 
-    Args:
-        row: the type of the row; each of its fields is a plain column.
-        values: inserted values by column, in the form that a query returns. All other columns get
-            their default.
+    Each field of `row` is a plain column. The values have the form that a query returns.
     """
     return row(*(values.get(name, default) for name, default in _defaults(row.columns())))
 
 
 @cache
 def _defaults(columns: tuple[ColumnElement[Any], ...]) -> Sequence[tuple[str, Any]]:
-    """Return the name and the default of each column."""
     return [(each.name, _default(each)) for each in columns if isinstance(each, Column)]
 
 
