@@ -21,14 +21,12 @@ class AllowedMethods:
         methods: dict[str, set[str]] = {}
         for path, names in routes:
             methods.setdefault(path, set()).update(names)
-        self._literal = {
-            path: _with_implied(names) for path, names in methods.items() if "{" not in path
-        }
-        self._patterns = [
-            (compile_path(path)[0], _with_implied(names))
+        implied = {
+            path: frozenset(names | {"OPTIONS"} | ({"HEAD"} if "GET" in names else set()))
             for path, names in methods.items()
-            if "{" in path
-        ]
+        }
+        self._literal = {path: names for path, names in implied.items() if "{" not in path}
+        self._patterns = [(compile_path(p)[0], n) for p, n in implied.items() if "{" in p]
 
     def of(self, path: str) -> frozenset[str]:
         """Return the methods that are allowed for `path`; empty for an unknown path."""
@@ -39,10 +37,6 @@ class AllowedMethods:
         return next(found, frozenset())
 
 
-def _with_implied(names: set[str]) -> frozenset[str]:
-    return frozenset(names | {"OPTIONS"} | ({"HEAD"} if "GET" in names else set()))
-
-
 class MethodsMiddleware:
     """Answers OPTIONS requests, and refuses methods that are not allowed for a path."""
 
@@ -51,7 +45,7 @@ class MethodsMiddleware:
         self.allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer OPTIONS and illegal methods; pass any other request to the application."""
+        """Answer OPTIONS and illegal methods; pass on any other request."""
         legal = self.allowed.of(scope["path"]) if scope["type"] == "http" else frozenset()
         if not legal or (scope["method"] in legal and scope["method"] != "OPTIONS"):
             await self.app(scope, receive, send)

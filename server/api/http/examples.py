@@ -106,10 +106,7 @@ EXAMPLES: Examples = {
         "by_weight": {"name": "vision", "weight": 2},
         "with_quotas": {"name": "vision", "max_slots": 16, "slot_hours_per_month": 1000},
     },
-    ProjectSettings: {
-        "another_weight": {"weight": 3},
-        "without_a_quota": {"max_slots": None},
-    },
+    ProjectSettings: {"another_weight": {"weight": 3}, "without_a_quota": {"max_slots": None}},
     JobRequest: {"save": {"kind": "save"}},
     SessionRequest: {"by_token": {"token": "ty_api_..."}, "by_link": {"code": "ty_login_..."}},
     TokenRequest: {
@@ -156,9 +153,7 @@ EXAMPLES: Examples = {
             "progress": {"doing": "compares __0_0.distcp", "done": 512, "total": 1024},
         }
     },
-    MessagesRequest: {
-        "at_once": {"protocol": PROTOCOL, "node": "cpu-01", "wait_seconds": 0},
-    },
+    MessagesRequest: {"at_once": {"protocol": PROTOCOL, "node": "cpu-01", "wait_seconds": 0}},
     Claim: {"claim": {"protocol": PROTOCOL, "node": "cpu-01", "worker": WORKER}},
     Report: {
         "lives": {
@@ -274,4 +269,4 @@ ANSWERS: Examples = {
         }
     }
 }
-"""Examples of responses that are easier to read with an example, by model."""
+"""Examples of responses, by model."""

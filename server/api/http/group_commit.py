@@ -1,9 +1,8 @@
 """Group commit: one transaction serves all requests that wait at the same time.
 
-A single request is served immediately. When requests follow each other closely, the next group
-contains the requests that arrived while the previous group was served and during a short pause
-after it. So the cost per request falls as their number rises. There is no pause when enough
-requests wait for a full group.
+A single request is served immediately. When requests follow each other closely, a group contains
+the requests that arrived while the previous group was served and during a short pause after it.
+There is no pause when a full group waits.
 """
 
 from __future__ import annotations
@@ -31,16 +30,13 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 Serve = Callable[[Context, Sequence[Item]], Sequence[Answer | Exception]]
 """Function that serves a group of requests and returns, for each request, its result or its error.
-If the function raises an error, the error applies to the whole group, and nothing of the group is
-stored.
+If it raises an error, nothing of the group is stored.
 """
 
 MAX_TOGETHER = 64
 """Maximum number of requests in one group; other writers wait for the transaction of the group."""
 GATHER_SECONDS = 0.005
-"""Default pause before a group is served, in seconds, if it follows another group within this
-time.
-"""
+"""Default pause before a group that follows another one within this time, in seconds."""
 
 
 async def served_together(
@@ -57,9 +53,8 @@ async def served_together(
         request: the HTTP request, which gives the application.
         serve: serves a group, in a thread.
         item: the input of `serve` for this request.
-        key: requests with the same key are never in one group, and are served in order.
-        gather_seconds: a request that arrives within this time after a group was served waits this
-            long for further requests.
+        key: requests with the same key are served in order, in different groups.
+        gather_seconds: the pause before a group that follows another one within this time.
 
     Raises:
         Exception: the error that `serve` returns for this request, or raises for its group.
@@ -74,8 +69,7 @@ class Groups:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # A future belongs to one event loop. A server has one event loop; a test client has one per
-        # request.
+        # A future belongs to one event loop; a test client has one per request.
         self._queues: WeakKeyDictionary[
             asyncio.AbstractEventLoop, dict[Callable[..., Any], _Queue]
         ] = WeakKeyDictionary()
@@ -120,8 +114,7 @@ class _Queue:
             left = False
             while self._waiting:
                 is_close = time.monotonic() - self._served_at < self._gather_seconds
-                # Requests left over from the last group have already waited, so they do not wait
-                # for a pause.
+                # Requests left over from the last group have already waited.
                 if is_close and not left and len(self._waiting) < MAX_TOGETHER:
                     await asyncio.sleep(self._gather_seconds)
                 group = self._next_group()
@@ -132,10 +125,7 @@ class _Queue:
             self._serving = None  # the task refers to the event loop
 
     async def _serve_group(self, group: Sequence[_Waiting]) -> None:
-        """Give every request of a group a result, even after an error.
-
-        A client without a result would wait forever.
-        """
+        """Give every request of a group a result or an error, or its client would wait forever."""
         items = [each.item for each in group]
         try:
             answers = await run_in_threadpool(serve_apart, self._serve, items)
@@ -157,7 +147,7 @@ class _Queue:
                 left.append(each)
             else:
                 group.append(each)
-            # Also if the request is left over, so that no later request overtakes it.
+            # Even if the request is left over, no later one with its key overtakes it.
             keys.add(each.key)
         self._waiting = left
         return group
@@ -168,8 +158,7 @@ def serve_apart(
 ) -> Sequence[Any]:
     """Return the results for a group; after an error, serve the two halves separately.
 
-    So a single failing request costs the other requests only further transactions. A database error
-    is returned for all requests, because the halves would fail with it, too.
+    A database error is returned for all requests, because the halves would fail, too.
     """
     try:
         return serve(items)
@@ -186,7 +175,7 @@ def serve_apart(
 def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
     """Return the result of `make`, or the error that it raises, after the group was stored.
 
-    If the error were raised, the group would be served again in halves, and so stored twice.
+    A raised error would make `serve_apart` store the group again.
     """
     try:
         return make()

@@ -37,9 +37,7 @@ CLIENT_LEFT = 499
 """Status in the log and the metrics for a request whose client disconnected before the response."""
 
 LOGGED = 200
-"""Maximum number of characters of a method and of a path in the log. Any client can choose both
-texts.
-"""
+"""Maximum number of characters of a method and of a path in the log; clients choose both texts."""
 HSTS = {"strict-transport-security": "max-age=31536000"}
 """Header that makes browsers use only https for a year, sent under https."""
 
@@ -80,7 +78,14 @@ class RequestMiddleware:
             logger.exception("request %s failed", request_id)
             if status:  # the response has started, so it can only be aborted
                 raise
-            await _unforeseen(scope)(scope, receive, send_with_headers)
+            answer = problem(
+                scope,
+                status=500,
+                title="Internal error",
+                kind="/problems/internal",
+                detail="the server failed unexpectedly; its log has the request id",
+            )
+            await answer(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - begin
             self.observe(scope, status, seconds)
@@ -89,9 +94,7 @@ class RequestMiddleware:
                 "%s %s %s %d %.1f ms",
                 request_id,
                 scope["method"][:LOGGED],
-                # A line break in the path must not start a log line; a long path must not fill the
-                # log.
-                quote(scope["path"][:LOGGED]),
+                quote(scope["path"][:LOGGED]),  # a line break would start another line
                 status,
                 seconds * 1000,
             )
@@ -106,10 +109,7 @@ class RequestMiddleware:
 
 
 def _level(path: str, status: int) -> int:
-    """Return the log level for a request: DEBUG for a routine request, otherwise INFO.
-
-    A running attempt sends two reports per second, so they must not fill the log.
-    """
+    """Return DEBUG for a routine request, as a running attempt sends two per second; else INFO."""
     routine = path.startswith(ROUTINE) and 0 < status < HTTPStatus.BAD_REQUEST
     return logging.DEBUG if routine else logging.INFO
 
@@ -117,16 +117,6 @@ def _level(path: str, status: int) -> int:
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-
-
-def _unforeseen(scope: Scope) -> ASGIApp:
-    return problem(
-        scope,
-        status=500,
-        title="Internal error",
-        kind="/problems/internal",
-        detail="the server failed unexpectedly; its log has the request id",
-    )
 
 
 class BodyLimitMiddleware:
@@ -169,7 +159,7 @@ class HeadMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or scope["method"] != "HEAD":
+        if scope.get("method") != "HEAD":
             await self.app(scope, receive, send)
             return
         answered = False

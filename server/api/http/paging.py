@@ -48,9 +48,9 @@ class PageRequest(Generic[Key]):
 def page_by(
     listing: str, key: type[Key], pattern: str = ID_PATTERN
 ) -> Callable[..., Awaitable[PageRequest[Key]]]:
-    """Return a dependency that reads `page_token` and `page_size` for one list.
+    """Return a dependency that reads `page_size` and a `page_token` of one list.
 
-    The dependency refuses invalid tokens and tokens of other lists; text keys must match `pattern`.
+    A key that is a text must match `pattern`.
     """
 
     token_query = Query(
@@ -61,10 +61,10 @@ def page_by(
     async def page_request(
         page_token: Annotated[str | None, token_query] = None, page_size: PageSize = 50
     ) -> PageRequest[Key]:
-        after = (
-            None if page_token is None else decode(listing, page_token, key=key, pattern=pattern)
-        )
-        return PageRequest(listing=listing, after=after, size=page_size)
+        if page_token is None:
+            return PageRequest(listing, None, page_size)
+        after = decode(listing, page_token, key=key, pattern=pattern)
+        return PageRequest(listing, after, page_size)
 
     return page_request
 
@@ -76,11 +76,7 @@ def encode(listing: str, after: str | int) -> str:
 
 
 def decode(listing: str, token: str, *, key: type[Key], pattern: str = ID_PATTERN) -> Key:
-    """Return the key in a page token.
-
-    Raises:
-        InvalidRequestError: the text is not a page token of this list.
-    """
+    """Return the key in a page token of this list, or raise `InvalidRequestError`."""
     try:
         text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         content = orjson.loads(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -79,10 +79,7 @@ def _spec(request: Request, error: Exception) -> Response:
 
 
 def _parameters(request: Request, error: Exception) -> Response:
-    """Return the problem document of invalid parameters, with pointers such as `query/page_size`.
-
-    A malformed id in the path gets status 404, because nothing can have that id.
-    """
+    """Return the problem document of invalid parameters; a malformed id in the path gets 404."""
     assert isinstance(error, RequestValidationError)
     for item in error.errors():
         if item["loc"][0] == "path":
@@ -91,14 +88,12 @@ def _parameters(request: Request, error: Exception) -> Response:
             hint = "; GET /api/v1/jobs?name=NAME finds the ids of a name" if what == "job" else ""
             return refuse(request.scope, NotFoundError(f"no {what} has the id {given}{hint}"))
     problems = [
-        Problem(pointer=_place(item["loc"]), detail=_detail(item["msg"], item.get("input")))
+        Problem(
+            pointer="/".join(map(str, item["loc"])), detail=_detail(item["msg"], item.get("input"))
+        )
         for item in error.errors()
     ]
     return refuse(request.scope, InvalidRequestError.of(problems))
-
-
-def _place(location: Sequence[str | int]) -> str:
-    return "/".join(str(part) for part in location)
 
 
 def _detail(message: str, given: object) -> str:

@@ -51,11 +51,7 @@ ComparedJobs = Annotated[
 
 
 def compared_jobs(job_ids: Sequence[str]) -> list[str]:
-    """Return the ids of the jobs to compare, each once.
-
-    Raises:
-        InvalidRequestError: no job is given, or more than `MAX_COMPARED`.
-    """
+    """Return 1 to `MAX_COMPARED` ids, each once, or raise `InvalidRequestError`."""
     if not 1 <= len(job_ids) <= MAX_COMPARED:
         detail = f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
         raise InvalidRequestError.at("query/jobs", detail)

@@ -19,14 +19,12 @@ from trainyard.base.problems import Problem, pointer_to, problems_of
 Model = TypeVar("Model", bound=BaseModel)
 
 NUL = b"\\u0000"
-"""An escaped NUL, which PostgreSQL's text cannot hold. An escaped backslash before `u0000` contains
-the same bytes, so a match must be checked in the parsed value.
+"""An escaped NUL, which PostgreSQL's text cannot hold. An escaped backslash before `u0000` has the
+same bytes, so the parsed value decides.
 """
-
 SMALL_BYTES = 4 * 1024
-"""Maximum size of a body that is validated in the event loop, in bytes. Validating such a body
-takes less than 4 ms, and usually less than switching to a thread. The list of problems of an
-invalid body is always made in a thread, because 1,000 problems take 30 ms.
+"""Maximum size of a body that is validated in the event loop, in bytes. That takes less than 4 ms.
+The list of problems of an invalid body is made in a thread, because 1,000 problems take 30 ms.
 """
 
 
@@ -48,8 +46,7 @@ async def _read(request: Request) -> bytes:
 class JsonBody(Generic[Model]):
     """A dependency that parses the body as `model`; an empty body gives the default, if any.
 
-    The model validates the text itself, in its JSON mode. So NaN, wrong types and unknown fields
-    are refused with their JSON pointer, and a large body is not converted to Python objects twice.
+    The model validates the JSON text itself, so a large body becomes Python objects only once.
     """
 
     def __init__(self, model: type[Model], *, default: Model | None = None) -> None:
@@ -57,11 +54,7 @@ class JsonBody(Generic[Model]):
         self.default = default
 
     async def __call__(self, content: Annotated[bytes, Depends(_read)]) -> Model:
-        """Return the body as the model.
-
-        Raises:
-            InvalidRequestError: the body is invalid.
-        """
+        """Return the body as the model, or raise `InvalidRequestError`."""
         if not content and self.default is not None:
             return self.default
         small = len(content) <= SMALL_BYTES
@@ -72,12 +65,7 @@ class JsonBody(Generic[Model]):
 
 
 def parse_json(model: type[Model], content: bytes) -> Model:
-    """Parse a JSON text as a model.
-
-    Raises:
-        InvalidRequestError: the text is not JSON, or the model refuses it. The error lists every
-            problem.
-    """
+    """Parse a JSON text as a model, or raise `InvalidRequestError` with every problem."""
     problem = json_problem(content)
     if problem is not None:
         raise InvalidRequestError.of([problem])
@@ -102,7 +90,7 @@ def _document(content: bytes) -> Any:
 
 
 def _find_nul(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    # The recursion is safe, because the parser limits the depth of a value.
+    # The parser limits the depth of a value, and so that of the recursion.
     if isinstance(value, str):
         if "\0" in value:
             yield location

@@ -7,11 +7,7 @@ from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 
 
 def check_protocol(protocol: int) -> None:
-    """Reject protocol versions that the server does not accept.
-
-    Raises:
-        InvalidRequestError: the version is older or newer than the accepted ones.
-    """
+    """Raise `InvalidRequestError` if the server does not accept a version of the protocol."""
     if not OLDEST_PROTOCOL <= protocol <= PROTOCOL:
         legal = [*range(OLDEST_PROTOCOL, PROTOCOL + 1)]
         raise InvalidRequestError.at(

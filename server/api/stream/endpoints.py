@@ -10,7 +10,6 @@ from sse_starlette import EventSourceResponse
 from server.api.auth.dependencies import Person
 from server.api.http.dependencies import ServerContext
 from server.core.addresses import Networks, counted_as
-from server.core.context import Context
 from server.core.events.shares import Holder
 from server.core.events.stream import follow
 from server.core.events.tail import Tail
@@ -74,14 +73,10 @@ async def stream(
     """Stream events in the order in which they happened, each exactly once."""
     tail = request.app.state.tail
     assert isinstance(tail, Tail)
-    holder = Holder(principal.token_id, _counted(context, request))
+    host = request.client.host if request.client else ""
+    is_proxy = host in Networks(context.settings.trusted_proxies)  # stands for many clients
+    holder = Holder(principal.token_id, None if is_proxy else counted_as(host))
     tail.check_room(holder)
     last = int(last_event_id) if last_event_id else None
     content = follow(context, tail, last_event_id=last, job_id=job, holder=holder)
     return EventSourceResponse(content, ping=PING_SECONDS, send_timeout=SEND_SECONDS)
-
-
-def _counted(context: Context, request: Request) -> str | None:
-    """Return the key for counting the streams of the client's address; None for a proxy."""
-    host = request.client.host if request.client else ""
-    return None if host in Networks(context.settings.trusted_proxies) else counted_as(host)

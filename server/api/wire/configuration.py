@@ -14,9 +14,7 @@ from server.core.addresses import Networks
 from server.core.settings import Settings
 
 SHUTDOWN_SECONDS = 10
-"""Time for open requests to finish at shutdown, in seconds; streams and long polls end
-immediately.
-"""
+"""Time for open requests to finish at shutdown, in seconds; streams and long polls end at once."""
 
 
 def configured(

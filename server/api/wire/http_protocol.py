@@ -16,7 +16,7 @@ from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 from trainyard.spec.code_pack import MAX_PACK_BYTES
 
 HEADER_OVERHEAD = 4
-"""Bytes of a header in addition to its name and value: colon, space and end of line."""
+"""Bytes of a header besides name and value: colon, space and end of line."""
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,17 @@ class Limits:
     """Limits of one connection."""
 
     head_bytes: int = 32 * 1024
-    """Maximum size of the request line and all headers, in bytes; browsers send all cookies of a
-    host.
-    """
+    """Maximum size of the request line and all headers, in bytes."""
     headers: int = 100
     """Maximum number of headers of a request."""
     head_seconds: float = 10.0
-    """Time limit for the request line and headers, in seconds, from the start of the connection or
-    the request's first byte.
-    """
+    """Time limit for the request line and headers, in seconds."""
     body_seconds: float = 60.0
-    """Time limit for the body, or for its next `body_bytes`, in seconds, while the application
-    reads.
-    """
+    """Time limit for the next `body_bytes` of a body while the application reads, in seconds."""
     body_bytes: int = 1024 * 1024
-    """Number of bytes of a large body that a client must send within `body_seconds`."""
+    """Bytes of a body that a client must send within `body_seconds`."""
     message_bytes: int = MAX_PACK_BYTES + 2 * MAX_REPORT_BYTES
-    """Maximum size of one request on the wire, in bytes; the application limits the bodies of each
-    route.
-    """
+    """Maximum size of one request on the wire, in bytes; the application has further limits."""
     pipelined: int = 8
     """Maximum number of unanswered requests on one connection."""
     write_seconds: float = 60.0
@@ -56,9 +48,8 @@ class RefusedOnWireError(Exception):
 class BoundedProtocol(HttpToolsProtocol):
     """A connection with limits; if it exceeds one, it gets a problem document and is closed.
 
-    A connection is in one of three parts: `head` (from the connection or a request's first byte
-    until its headers are complete), `body`, and `idle` (all requests are complete; uvicorn's
-    keep-alive timer starts once they are answered).
+    Its part is `head` until the headers of a request are complete, `body` until the request is
+    complete, and `idle` until the first byte of the next one.
     """
 
     limits: ClassVar[Limits]
@@ -104,10 +95,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._part == "head" and self._fed > self.limits.head_bytes:
             self._refuse(*self._head_too_large())
         elif self._part == "body" and self._fed > self.limits.message_bytes:
-            self._refuse(
-                HTTPStatus(413),
-                f"the request is over the limit of {self.limits.message_bytes:,} bytes",
-            )
+            limit = f"the limit of {self.limits.message_bytes:,} bytes"
+            self._refuse(HTTPStatus(413), f"the request is over {limit}")
 
     def send_400_response(self, msg: str) -> None:
         """Respond to a request that the parser could not read or that exceeded a limit."""
@@ -205,8 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _time_out(self) -> None:
         if self.transport.is_closing():
             return
-        # The client is not slow while the server does not read, because the application is busy or
-        # an earlier request on the connection is being answered.
+        # The client is not slow while the server does not read or answers an earlier request.
         if self._part == "head" and self._is_answering():
             self._arm(self.limits.head_seconds)
         elif self._part == "body" and (
