@@ -88,26 +88,28 @@ def bound_lines() -> list[str]:
     return [
         "## The bound",
         "",
-        "After a change of layout two losses of one step differ, relative to the loss, by at most",
+        "After a change of layout, two losses of the same step differ by at most",
         "",
         f"`at_one x max(1, gradient norm) x max(1, steps / {STEPS})`",
         "",
-        "with the largest gradient norm before clipping since the change, and the steps since then "
-        "(`trainyard.training.rounding.loss_bound`; a loss of gradient norm g turns a difference w "
-        f"of the weights into g x w). It is never more than {MAX_DIFFERENCE:g}. The badge of a "
-        "resume checks it. That nothing but rounding differs is proved in float64, where the same "
-        "changes stay within 1e-12 (`tests/trainer/numerics/test_rounding.py`).",
+        "relative to the loss. The gradient norm is the largest one before clipping since the "
+        "change; the steps are those since the change. The bound never exceeds "
+        f"{MAX_DIFFERENCE:g}. It grows with the gradient norm g, because a difference w of the "
+        "weights changes the loss by g x w. The function is "
+        "`trainyard.training.rounding.loss_bound`, and the badge of a resume applies it. In "
+        "float64 the same changes of layout stay within 1e-12, so only rounding differs "
+        "(`tests/trainer/numerics/test_rounding.py`).",
         "",
-        "| rounds most | at_one |",
+        "| coarsest precision | at_one |",
         "|---|---|",
         *(f"| {name} | {value:g} |" for name, value in AT_ONE.items()),
         "",
-        "The bound holds while the training is stable. Where a small difference of the weights "
-        "grows by itself, it grows in every precision: the model of this page, which knows its 700 "
-        "windows by heart after 60 steps without clipping, differs between TP 2 and one rank by "
-        "6e-8 at step 10, 1.5e-6 at 30, 3.7e-5 at 60, 2.6e-4 at 100 and 1.7e-2 at 150 in float32; "
-        "at 17 times the rate, where it does not learn, by 3e-16 at step 10 and 6e-2 at 40 in "
-        "float64.",
+        "The bound holds only for stable training. In unstable training a small difference of the "
+        "weights grows in every precision. Example: after 60 steps without clipping, the model of "
+        "this page has learned its 700 windows by heart. The losses of TP 2 and one rank then "
+        "differ in float32 by 6e-8 at step 10, 1.5e-6 at 30, 3.7e-5 at 60, 2.6e-4 at 100 and "
+        "1.7e-2 at 150. At 17 times the learning rate the model does not learn, and the losses "
+        "differ in float64 by 3e-16 at step 10 and by 6e-2 at 40.",
         "",
     ]
 
