@@ -58,25 +58,27 @@ ENVIRONMENT_HEAD = """# Environment variables of a job
 NCCL_DEBUG = "INFO"
 ```
 
-By default jobs bring no code of their own. Such a job sets only the variables of this page, each to
-a value of the kind named. They tune and trace NCCL, gloo, threads, torch's logs and allocators, and
-CUDA; none names a file, a program, a library, a plugin or a host. Other variables could make a
-program run a command, load a library or write a file: `PYTHONWARNINGS` imports a module, and with
-`BROWSER` it starts a shell.
+By default a job has no code of its own. Such a job sets only the variables in the table below, each
+to a legal value. These variables tune and trace NCCL, gloo, threads, torch's logs and allocators,
+and CUDA. None of them names a file, a program, a library, a plugin or a host. Other variables could
+make a program run a command, load a library or write a file. For example, `PYTHONWARNINGS` imports
+a module, and together with `BROWSER` it starts a shell.
 
-With `TRAINYARD_ALLOW_CODE=true` for the server and its workers any variable is legal, except those
-that the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`,
-`TRAINYARD_*`, `AWS_*`, ...). Ranks inherit variables of the worker's own environment, so whoever
-runs a node can set the others for all of its jobs. Ranks do not inherit variables of another
-launch, so that a worker may run next to the ranks of an outer job or in an allocation: `RANK`,
-`WORLD_SIZE`, `NODE_RANK`, `NNODES`, `NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`,
-`ROLE_*`, `MASTER_*`, `TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm,
-LSF, PBS, Flux, MPI, Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and those with
-which JAX finds its processes. `env` of a job can still set those that the launcher does not set.
+If `TRAINYARD_ALLOW_CODE=true` is set for the server and its workers, every variable is legal except
+those that the launcher sets (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`,
+`TRAINYARD_*`, `AWS_*`, ...). Ranks inherit the environment of their worker, so the operator of a
+node can set the variables outside of the table for all jobs of the node.
+
+Ranks do not inherit the variables of another launch. So a worker may run among the ranks of an
+outer job, or in an allocation. These variables are `RANK`, `WORLD_SIZE`, `NODE_RANK`, `NNODES`,
+`NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`, `ROLE_*`, `MASTER_*`,
+`TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm, LSF, PBS, Flux, MPI,
+Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and the variables by which JAX
+finds its processes. A job can still set those of them that the launcher does not set.
 
 The server refuses a new job, a plan, a fork and a resume with another variable or value. The
 supervisor of a node checks the spec again before it starts a process. A job that was stored under a
-wider rule stays readable; when it is due to start, it ends as `failed` with the reason
+wider rule stays readable. When this job is due to start, it ends as `failed` with the reason
 `not_allowed`, which is never retried.
 """
 

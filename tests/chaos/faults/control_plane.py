@@ -43,7 +43,7 @@ def leader_killed(case: Case) -> None:
     case.cluster.parts[SCHEDULER].start()
 
 
-@fault("SIGSTOP of both schedulers in turn while jobs wait: the one that wakes up leads no more")
+@fault("SIGSTOP of both schedulers in turn while jobs wait; a continued scheduler no longer leads")
 def leaders_paused(case: Case) -> None:
     for name in (SCHEDULER, STANDBY):
         with paused(case.cluster.parts[name].pid):

@@ -62,7 +62,7 @@ def node_lost(case: Case) -> None:
 
 
 @fault(
-    "the same with an elastic job of 4 ranks, of which 2 go on",
+    "the same with an elastic job of 4 ranks, which continues on 2",
     attempts=2,
     same_layout=False,
     resources={
@@ -78,12 +78,12 @@ def node_lost_to_elastic_job(case: Case) -> None:
     node_lost(case)
 
 
-@fault(f"a machine hears nothing for {LONG:g} s, and is heard")
+@fault(f"a machine receives no packets for {LONG:g} s, but sends")
 def node_deaf(case: Case) -> None:
     _filtered(case, "input")
 
 
-@fault(f"a machine is not heard for {LONG:g} s, and hears")
+@fault(f"no packet of a machine arrives for {LONG:g} s, but it receives")
 def node_mute(case: Case) -> None:
     _filtered(case, "output")
 
@@ -107,7 +107,7 @@ def control_plane_cut(case: Case) -> None:
     machine.join()
 
 
-@fault(f"the network of a machine goes and comes five times, {AWAY / 4:g} s each")
+@fault(f"the network of a machine fails five times, for {AWAY / 4:g} s each")
 def node_flapping(case: Case) -> None:
     machine = case.nodes()[0].machine
     for _ in range(5):

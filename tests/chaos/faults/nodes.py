@@ -102,7 +102,7 @@ def first_rank_paused(case: Case) -> None:
 
 
 @fault(
-    f"SIGSTOP of rank 1 for good: after {HANG_SECONDS:g} s a hang that names it ends the attempt",
+    f"SIGSTOP of rank 1: after {HANG_SECONDS:g} s the attempt ends as a hang that names rank 1",
     attempts=2,
     retries_used=1,
     guard={"hang_seconds": HANG_SECONDS},

@@ -14,7 +14,7 @@ from tests.e2e.control_plane import wait_for
 PRELOADED = Setup(preloaded=True)
 
 
-@fault("the storage of checkpoints is full, until somebody clears it")
+@fault("the storage of checkpoints is full until a person frees space")
 def storage_full(case: Case) -> None:
     with full(case.cluster.checkpoints):
         _wait_for_failed_save(case)
@@ -26,7 +26,7 @@ def storage_quota(case: Case) -> None:
         _wait_for_failed_save(case)
 
 
-@fault("the storage forgets its file handles (ESTALE), until it is mounted anew", setup=PRELOADED)
+@fault("the storage forgets its file handles (ESTALE) until it is mounted again", setup=PRELOADED)
 def storage_stale(case: Case) -> None:
     with case.cluster.preload.storage_error(errno.ESTALE):
         _wait_for_failed_save(case)
