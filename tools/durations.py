@@ -1,4 +1,4 @@
-"""Sum the measured times of a run of the tests, by folder and by cause: `docs/testing.md`."""
+"""Sums the measured times of one run of the tests by folder and by cause, for `docs/testing.md`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/testing.md"
 MAX_SLOWEST = 50
 LEAST_SECONDS = 10.0
-"""Causes below this are summed together."""
+"""Causes with a shorter time share one row of the table."""
 
 HEAD = """# Where the time of the tests goes
 
@@ -33,7 +33,7 @@ Line = Mapping[str, Any]
 
 @dataclass
 class Sum:
-    """Tests of one folder or cause."""
+    """Number and times of the tests in one folder or of one cause."""
 
     tests: int = 0
     seconds: float = 0.0
@@ -41,7 +41,7 @@ class Sum:
 
 
 def page(lines: Sequence[Line]) -> str:
-    """Return the page for the lines of a run."""
+    """Return the page for one run, given the lines of its file."""
     run = next(line for line in lines if "run" in line)
     tests = [line for line in lines if "test" in line]
     collections = [line for line in lines if "collection" in line]
@@ -99,7 +99,7 @@ def _folder(test: Line) -> str:
 
 
 def _causes(tests: Sequence[Line], collections: Sequence[Line]) -> Iterator[str]:
-    """Attribute each second to one cause: a fixture, a span, or the kind of the test."""
+    """Yield a table of the seconds by cause: a fixture, a span, or a kind of test."""
     sums: dict[str, float] = defaultdict(float)
     sums["collection"] = sum(line["seconds"] for line in collections)
     for test in tests:

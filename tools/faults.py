@@ -1,8 +1,8 @@
-"""Plant faults, and count those that the tests of continuous integration find.
+"""Plants faults, and counts the faults that the tests of continuous integration find.
 
-`make test-faults` plants each fault of `tests/gate/faults.toml` in a clone of the last commit.
-First it is part of the change. Then it has landed undetected, and four landings follow without
-other changes. The tests that import the changed module run first, and the first failure ends a run.
+`make test-faults` plants each fault of `tests/gate/faults.toml` in a clone of the last commit. At
+first the fault is the change under test. If no test finds it, four landings without other changes
+follow. Tests that import the faulty module run first, and the first failure ends a run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Fault:
-    """A line of the product, and its faulty replacement."""
+    """A fault to plant: a line of a module, and its faulty replacement."""
 
     module: str
     line: str
@@ -63,11 +63,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Found:
-    """The test that found a fault, if any."""
+    """Result of one landing: the test that found the fault, or None."""
 
     module: str
     landing: str
-    """`change`, or the turn of a landing after the fault's."""
+    """`change` for the landing of the fault itself, or `turn 1` to `turn 4` for a later landing."""
     test: str | None
     seconds: float
 
@@ -79,7 +79,7 @@ def read_faults(root: Path) -> list[Fault]:
 
 
 def try_fault(fault: Fault, clone: Path) -> Iterator[Found]:
-    """Plant a fault in a clone; yield the result of each landing until one finds the fault."""
+    """Plant a fault in a clone; yield the result of each landing until a test finds the fault."""
     start = _git(clone, "rev-parse", "HEAD")
     fault.plant(clone)
     _commit(clone, Turn(0, start))
@@ -100,7 +100,7 @@ def _commit(clone: Path, turn: Turn) -> None:
 
 
 def _search(fault: Fault, clone: Path, start: str, *, landing: str) -> Found:
-    """Run the selected tests until one fails that passes without the fault."""
+    """Run the selected tests up to the first failure; check that it passes without the fault."""
     started = time.monotonic()
     files = sorted((clone / "tests").rglob("test_*.py"))
     near = [str(path) for path in files if is_reached(clone, {fault.module}, path)]
@@ -145,7 +145,7 @@ def _git(root: Path, *words: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print a JSON line for each landing; return 1 if no landing finds some fault."""
+    """Print a JSON line for each landing; return 1 if a fault is found at no landing."""
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("modules", nargs="*", help="those to plant faults in; all when none")
     chosen = parser.parse_args(arguments).modules

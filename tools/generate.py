@@ -32,7 +32,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
 
 
 def stale_files(root: Path) -> list[str]:
-    """Return the generated files below `root` that are missing or out of date."""
+    """Return the generated files below `root` that are missing or outdated."""
     return [name for name, render in GENERATED.items() if _read(root / name) != render()]
 
 

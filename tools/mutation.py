@@ -1,7 +1,7 @@
 """Mutation testing: mutates the most critical modules, and counts the mutants that tests detect.
 
-`make mutate` runs it (docs/mutation.md). Modules and tests are listed in `pyproject.toml` under
-`[tool.mutmut]`. The tool derives a module's name from its path, so it runs in a copy of the tree
+`make mutate` runs this program (docs/mutation.md). `[tool.mutmut]` in `pyproject.toml` lists
+modules and tests. mutmut derives a module's name from its path, so it runs in a copy of the tree
 with the library's package at the top.
 """
 
@@ -24,10 +24,10 @@ COPY = Path(".venv-mutate") / "tree"
 
 
 def main(chosen: Sequence[str]) -> int:
-    """Run the tool, print a JSON line per module and survivor; return 1 if too many survive.
+    """Run mutmut; print a JSON line per module and surviving mutant; return 1 if too many survive.
 
     Args:
-        chosen: modules to change, such as `server.core.leases`; all listed ones when empty.
+        chosen: modules to mutate, such as `server.core.leases`; when empty, all listed modules.
     """
     legal = listed_modules(Path("pyproject.toml"))
     if unknown := set(chosen) - set(legal):
@@ -77,7 +77,7 @@ def module_of(mutant: str) -> str:
 
 
 def report(results: Iterable[tuple[str, str]]) -> Iterator[dict[str, object]]:
-    """Yield the numbers of mutants and killed mutants of each module, and of all together."""
+    """Yield the numbers of mutants and of killed mutants, for each module and in total."""
     mutants: Counter[str] = Counter()
     killed: Counter[str] = Counter()
     for name, status in results:

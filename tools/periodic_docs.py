@@ -1,4 +1,4 @@
-"""The page of periodic work, generated from the table of its tasks."""
+"""Generates the page of periodic work from the table of its tasks."""
 
 from __future__ import annotations
 

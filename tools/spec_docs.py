@@ -1,4 +1,4 @@
-"""The job spec as a page: a table for each section, generated from the JSON Schema."""
+"""Generates the pages of the job spec, with a table per section, from the JSON Schema."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 Schema = Mapping[str, Any]
 REQUIRED = object()
-"""Marks the default of a field without one."""
+"""Marker of a field without a default."""
 
 
 def job_schema_text() -> str:
@@ -98,7 +98,7 @@ def job_schema_text() -> str:
 
 
 def spec_markdown() -> str:
-    """Return the page: the fields of every job, with type, default, unit and help."""
+    """Return the page with the fields of every job: type, default, unit and help."""
     schema = JobSpec.model_json_schema()
     defaults = JobSpec().model_dump(mode="json")
     sections = _sections()
@@ -110,7 +110,7 @@ def spec_markdown() -> str:
 
 
 def spec_trainer_markdown() -> str:
-    """Return the page: every field of the trainer's sections with type, default, unit and help."""
+    """Return the page with the fields of the trainer's sections: type, default, unit and help."""
     tables = _section_tables(name for name in _sections() if name in TRAINER_SECTIONS)
     return "\n\n".join([TRAINER_HEAD.strip(), *tables]) + "\n"
 
@@ -142,7 +142,7 @@ def _section_tables(names: Iterable[str]) -> Iterator[str]:
 
 
 def _program_tables(definitions: Schema) -> Iterator[str]:
-    """Yield the section that replaces those of the trainer, and the sections inside it."""
+    """Yield heading, help and table of the section `program` with the sections inside it."""
     yield "## `program`"
     yield (
         "A program of the user's own instead of the built-in trainer ([how](programs.md)). It has "
@@ -168,7 +168,7 @@ def _program_tables(definitions: Schema) -> Iterator[str]:
 
 
 def _defaults(section: type[SpecModel]) -> dict[str, object]:
-    """Return the default of each field as JSON; `required` for a field without one."""
+    """Return the default of each field; `REQUIRED` for a field without a default."""
     found: dict[str, object] = {}
     for name, field in section.model_fields.items():
         default = field.get_default(call_default_factory=True, validated_data={})
@@ -177,7 +177,7 @@ def _defaults(section: type[SpecModel]) -> dict[str, object]:
 
 
 def environment_markdown() -> str:
-    """Return the page: every variable that a job without code of its own may set."""
+    """Return the page with every variable that a job without its own code may set."""
     rows = [f"| `{name}` | {_cell(ALLOWED[name].legal)} |" for name in sorted(ALLOWED)]
     return "\n".join(
         [ENVIRONMENT_HEAD.strip(), "", "| variable | legal values |", "|---|---|", *rows, ""]
@@ -218,7 +218,7 @@ def _default_words(default: object) -> str:
 
 
 def describe_type(schema: Schema, definitions: Schema) -> str:
-    """Return the type of a JSON Schema in words, without null: the default `absent` implies it.
+    """Return the type of a JSON Schema in words, except null, which the default `absent` implies.
 
     Args:
         schema: schema of one field.

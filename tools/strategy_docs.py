@@ -1,4 +1,4 @@
-"""The decision flow from a model to its parallel axes as a page, generated from the function."""
+"""Generates the page with the decision flow from a model to its parallel axes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Count the structure of the server: its parts and their arrows, rooms, files and lines.
+"""Counts the parts of the server, the arrows between them, and their rooms, files and lines.
 
 `python -m tools.structure` prints one JSON document. An arrow goes from a part to a part that it
-imports; it points up if the imported part is above.
+imports. An arrow points up if the imported part is higher in `PARTS`. A room is a package inside a
+part.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("app", "scheduler", "telemetry", "jobs", "cluster", "api", "core")
-"""From top to bottom."""
+"""Parts of the server, from top to bottom."""
 
 Arrows = Mapping[str, Collection[str]]
-"""Imports of each part, or room, from the others."""
+"""Packages that each package imports; a package is a part or a room."""
 
 
 class Structure(TypedDict):
-    """The counts, by part or as pairs of parts."""
+    """The counts; some fields have a value per part, others list pairs of parts."""
 
     parts: int
     pairs_with_an_arrow: int
@@ -53,7 +54,7 @@ def arrows_between(modules: Mapping[str, Collection[str]], *, depth: int) -> dic
 
 
 def circles_of(arrows: Arrows) -> list[list[str]]:
-    """Return the groups of packages in which each reaches all others."""
+    """Return the groups of packages in which each package imports all others, directly or not."""
     reached = {package: _reached(arrows, package) for package in arrows}
     groups = {
         tuple(sorted(other for other in found if package in reached.get(other, ())))

@@ -32,7 +32,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value, and its bound."""
+    """A measured value with its bound."""
 
     name: str
     value: Value
@@ -58,14 +58,14 @@ def at_least(name: str, value: float, bound: float) -> Figure:
 
 
 def equal(name: str, value: Value, expected: Value) -> Figure:
-    """Return a figure that must have one value."""
+    """Return a figure that must equal an expected value."""
     return Figure(name, value, f"== {expected}", held=value == expected)
 
 
 def largest_difference(values: Iterable[float], others: Iterable[float]) -> float:
     """Return the largest |a - b| / max(|b|, 1e-12) of two series of equal length.
 
-    It is infinite if any value is not finite, so that NaN never counts as agreement.
+    The result is infinite if any value is not finite, so that NaN never counts as agreement.
 
     Raises:
         ValueError: the series are empty or of different lengths.
@@ -81,7 +81,7 @@ def largest_difference(values: Iterable[float], others: Iterable[float]) -> floa
 def run_check(
     function: str, arguments: dict[str, Any], *, device: DeviceKind, scratch: str, lines: str
 ) -> None:
-    """Call `module:function`, and write its part of the line for the runner, whole or not at all.
+    """Call `module:function`, and write its result for the runner atomically.
 
     Raises:
         Exception: any error of the check; the process ends with its traceback.

@@ -1,4 +1,4 @@
-"""Attempts of a small job, launched by torchrun as a worker does, and their records."""
+"""Attempts of a small job, which torchrun launches as on a worker, and their records."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ class Attempt:
         return {step: line.data_digest for step, line in self._lines().items()}
 
     def committed(self) -> list[Manifest]:
-        """Return its commits so far, in order."""
+        """Return the manifests that the attempt has committed so far, in order."""
         events = (e for e in self._read("events.jsonl") if '"checkpoint_committed"' in e)
         found = (manifest_of_event(parse_record(EventRecord, e).data) for e in events)
         return [manifest for manifest in found if isinstance(manifest, Manifest)]
 
     def answer(self, request: str) -> RequestAnswer | None:
-        """Return the answer to a request, once there is one."""
+        """Return the answer to a request; None before the answer."""
         path = answer_file(RunDirectory(self.run), request)
         return parse_record(RequestAnswer, path.read_text()) if path.exists() else None
 
     def train_here(self, after_step: Callable[[int], None]) -> None:
-        """Train to the end in this process, as its only rank."""
+        """Run all steps of the attempt in this process, which is the only rank."""
         writer = RunWriter(RunDirectory(self.run), rank=0, local_rank=0)
         train(open_run(self.run, world_size=1, roots={}), writer, after_step=after_step)
 
@@ -87,12 +87,12 @@ class Attempt:
     def _lines(self) -> dict[int, MetricRecord]:
         lines: dict[int, MetricRecord] = {}
         for line in (parse_record(MetricRecord, text) for text in self._read("metrics.jsonl")):
-            found = lines.setdefault(line.step, line)  # values of a step may come later
+            found = lines.setdefault(line.step, line)  # later lines may add values of the step
             lines[line.step] = replace(found, values=found.values | line.values)
         return lines
 
     def _read(self, name: str) -> list[str]:
-        """Return the whole lines of a file; the last one may be half-written."""
+        """Return the complete lines of a file; the last line may be partly written."""
         path = self.run / name
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         return text[: text.rfind("\n") + 1].splitlines()
@@ -100,14 +100,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Job:
-    """A job in a folder: its text, its storage, and one run directory per attempt."""
+    """A job in a folder with its spec, its storage, and one run directory per attempt."""
 
     folder: Path
     spec: dict[str, Any]
 
     @classmethod
     def small(cls, folder: Path, device: DeviceKind, **sections: dict[str, Any]) -> Job:
-        """Return the small job on a device, with some fields of some sections changed."""
+        """Return the small job on a device, with the given fields of its sections changed."""
         spec = {name: dict(fields) for name, fields in SPEC.items()}
         for name, fields in sections.items():
             spec[name] = spec.get(name, {}) | fields
@@ -148,7 +148,7 @@ class Job:
         """Run an attempt to its end.
 
         Raises:
-            CalledProcessError: it failed; its terminal output is part of this check's.
+            CalledProcessError: the attempt failed; its output is part of this check's output.
         """
         attempt = self.prepare(number, ranks=ranks, **described)
         subprocess.run(trainer_command(attempt, ranks), env=environment(), check=True)
@@ -181,7 +181,7 @@ def run_until(attempt: Attempt, reached: Callable[[Attempt], bool], *, seconds: 
     """Run an attempt, and kill all of it as soon as a condition holds.
 
     Raises:
-        AssertionError: it ended, or the time was over, before that.
+        AssertionError: the attempt or the time ended before the condition held.
     """
     process = subprocess.Popen(trainer_command(attempt), env=environment(), start_new_session=True)
     deadline = time.monotonic() + seconds

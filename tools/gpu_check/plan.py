@@ -1,4 +1,4 @@
-"""Every check by stage, with its time limit, in the order of their value."""
+"""Every check by stage, with its time limit; the most valuable stages come first."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STAGE_SECONDS = 480.0
-"""Time of one stage on a GPU: below ten minutes, a usual limit of shared machines."""
+"""Time limit of a stage on a GPU, in seconds; shared machines often end a command after 600 s."""
 CPU_FACTOR = 3.0
-"""Factor of all limits on a CPU: other work may share its cores."""
+"""Factor of all time limits on a CPU, because other work may share its cores."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the result."""
+    """A check, which writes one line of the result."""
 
     name: str
     function: str
-    """`module:function`; it takes `Here` and the arguments, and returns figures."""
+    """`module:function`; the function takes `Here` and the arguments, and returns figures."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the function, as in JSON."""
+    """Keyword arguments of the function, as JSON values."""
     seconds: float = 120.0
-    """Time limit; the check fails when it takes longer."""
+    """Time limit in seconds; a check that takes longer fails."""
     needs_cuda: str = ""
-    """Why it is skipped on a CPU; empty if it runs there."""
+    """Reason why the check is skipped on a CPU; empty if the check runs there."""
 
 
 def _check(
@@ -122,11 +122,11 @@ STAGES: dict[str, tuple[Check, ...]] = {
 
 
 TIMED = frozenset({"speed", "speed_8b", "fake_ranks"})
-"""Stages that measure time: their checks run alone."""
+"""Stages that measure time. Their checks run one at a time."""
 
 
 def named_stages(text: str) -> list[str]:
-    """Return the stages of a command line, separated by commas.
+    """Return the names of stages in a comma-separated text.
 
     Raises:
         ValueError: a stage is unknown.

@@ -30,7 +30,7 @@ SOURCES = ("library/trainyard", "trainer", "benchmarks", "tools/gpu_check")
 LINES = "checks.jsonl"
 FAILED = "failed.log"
 TAIL_CHARACTERS = 3000
-"""Characters of a failed check's output in its line; FAILED has more."""
+"""Maximum number of characters of a failed check's output in its line; the file FAILED has more."""
 LOG_CHARACTERS = 100_000
 PACKAGES = (
     "torch",
@@ -56,10 +56,10 @@ def run_stages(stages: Sequence[str], to: Path, device: DeviceKind, *, jobs: int
 
     Args:
         stages: names of stages, in their order.
-        to: folder of the lines; created if absent. A check counts as passed if it has a passing
-            line from the same versions and the same device.
+        to: folder for the file of lines; created if absent. A check with a passing line from the
+            same versions and device is not repeated.
         device: device under test.
-        jobs: number of concurrent checks; those of the stages in `TIMED` run alone.
+        jobs: number of concurrent checks; checks of the stages in `TIMED` run alone.
     """
     to.mkdir(parents=True, exist_ok=True)
     lines = to / LINES
@@ -98,7 +98,7 @@ class _Run:
         """Process groups of the running checks."""
 
     def kill(self) -> None:
-        """End the running checks."""
+        """Kill the running checks with their child processes."""
         for group in tuple(self._groups):
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -113,7 +113,7 @@ class _Run:
             check, folder, lines=lines, device=self._device, limit=limit, groups=self._groups
         )
         if not self._is_alone:
-            result.pop("processor_seconds", None)  # it includes other checks that ended meanwhile
+            result.pop("processor_seconds", None)  # the time includes other checks
         line = {
             "stage": stage,
             "check": check.name,
@@ -138,7 +138,7 @@ class _Run:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the lines of a file, without an incomplete last one; empty if it is missing."""
+    """Return the complete lines of a file; empty if the file is missing."""
     if not path.exists():
         return []
     found = []
@@ -151,7 +151,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def current_lines(path: Path) -> list[Line]:
-    """Return the lines of all runs with the versions and the device of the last run."""
+    """Return the lines of all runs with the same versions and device as the last run."""
     runs: list[tuple[Line, list[Line]]] = []
     for line in read_lines(path):
         if "versions" in line:
@@ -164,7 +164,7 @@ def current_lines(path: Path) -> list[Line]:
 def _result(
     check: Check, folder: Path, *, lines: Path, device: DeviceKind, limit: float, groups: set[int]
 ) -> Line:
-    """Return status, time and findings of a check, which runs if possible."""
+    """Run a check if possible; return its status, time and findings."""
     if device == "cpu" and check.needs_cuda:
         return {"status": "skipped", "reason": check.needs_cuda}
     if limit <= 0:
@@ -186,7 +186,7 @@ def _result(
 def _run(
     check: Check, folder: Path, *, lines: Path, device: DeviceKind, limit: float, groups: set[int]
 ) -> str | None:
-    """Run a check in its own process group, and kill all of it; return how it failed."""
+    """Run a check in its own process group, then kill the group; return the failure, if any."""
     here = {
         "function": check.function,
         "arguments": check.arguments,
@@ -231,14 +231,14 @@ def _environment(device: DeviceKind, scratch: Path) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT), str(ROOT / "library"), *filter(None, [environment.get("PYTHONPATH")])]
     )
-    # Programs compiled by one check serve the next one, and nothing is left at the end.
+    # Checks share compiled programs; the folder with these caches is removed at the end.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
     environment["TRITON_CACHE_DIR"] = str(scratch / "triton")
     return environment
 
 
 def _append(path: Path, line: Line) -> None:
-    """Append a line in one write, on a new line after an incomplete one."""
+    """Append a line in one write; if the last line is incomplete, start a new line first."""
     cut_off = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
     with path.open("a", encoding="utf-8") as file:
         file.write(("\n" if cut_off else "") + json.dumps(line) + "\n")
@@ -253,7 +253,7 @@ def _output(folder: Path) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Return everything that a result depends on: packages, driver, and the sources."""
+    """Return the versions that determine a result: packages, driver, digest of the sources."""
     found = {"python": platform.python_version(), "source": _digest_of_sources()}
     for name in PACKAGES:
         try:

@@ -1,8 +1,8 @@
-"""A process group for tests: gloo carries every collective, by copies in the host's memory.
+"""A process group for tests, in which gloo runs every collective on copies in the host's memory.
 
-NCCL refuses several ranks on one GPU. With this group they share it, so that layouts compute with
-the device's kernels. Copies wait for the device, and collectives run in sequence: it shows numbers,
-not speed. A CPU's tensors are copied as well, which is the same code.
+NCCL refuses several ranks on one GPU. With this group ranks share a GPU, and layouts compute with
+its kernels. Copies wait for the device, and collectives run in sequence, so only the numbers are
+meaningful, not the speed. Tensors of a CPU are copied by the same code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed.distributed_c10d import GroupName
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 BACKEND = "staged"
-# Their names in versions of torch; the first argument is the output.
+# Names of the collectives in several versions of torch; the first argument is the output.
 COLLECTIVES = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -55,24 +55,24 @@ class StagedGroup(dist.ProcessGroup):
         self._gloo._register_backend(torch.device("cpu"), kind, backend)
 
     def getBackendName(self) -> str:  # noqa: N802 (torch calls it)
-        """Return the name under which it is registered."""
+        """Return the name under which this backend is registered."""
         return BACKEND
 
     @property
     def group_name(self) -> GroupName:
-        """Name under which torch has registered it; its own would be that of a backend."""
+        """Name under which torch registered the group; the inherited name would be a backend's."""
         return GroupName(dist.distributed_c10d._world.pg_names[self])
 
     def barrier(self, *_: Any, **__: Any) -> dist.Work:
-        """Wait for all ranks; only on the host, whatever device the options name."""
+        """Wait for all ranks on the host; device options are ignored."""
         return self._gloo.allreduce([torch.zeros(1)])
 
     def send(self, tensors: list[Tensor], rank: int, tag: int) -> dist.Work:
-        """Send a copy; gloo keeps it until it is sent."""
+        """Send a copy of each tensor; gloo keeps the copy until it is sent."""
         return self._gloo.send([_copy(tensor) for tensor in tensors], rank, tag)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int) -> dist.Work:
-        """Receive into a copy, which `wait` copies to the tensor."""
+        """Receive into copies; `wait` on the result writes the copies to the tensors."""
         copies = [_copy(tensor) for tensor in tensors]
         return _Received(self._gloo.recv(copies, rank, tag), copies, tensors)
 
@@ -96,14 +96,14 @@ for _name in COLLECTIVES:
 
 
 class _Received(dist.Work):
-    """A message under way."""
+    """A message that is being received."""
 
     def __init__(self, work: dist.Work, copies: list[Tensor], tensors: list[Tensor]) -> None:
         super().__init__()
         self._work, self._copies, self._tensors = work, copies, tensors
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait for the message, and copy it to its tensors."""
+        """Wait for the message, and write it to the tensors."""
         self._work.wait() if timeout == timedelta(0) else self._work.wait(timeout)
         for tensor, copy in zip(self._tensors, self._copies, strict=True):
             tensor.detach().copy_(copy)
@@ -123,5 +123,5 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def register() -> None:
-    """Register `staged` as a backend for both devices; call it once per process."""
+    """Register the backend `staged` for CPUs and GPUs; call this once per process."""
     dist.Backend.register_backend(BACKEND, StagedGroup, devices=["cpu", "cuda"])

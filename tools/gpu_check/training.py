@@ -1,4 +1,4 @@
-"""Short training in this process: synthetic sequences, but the trainer's own model and step."""
+"""Short training in this process, with synthetic sequences and the trainer's model and step."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ MODEL = {
     "cuda": {"dim": 256, "n_layers": 4, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 768},
     "cpu": {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 192},
 }
-"""The model under test; heads have 64 features on CUDA, 16 on a CPU. The reference is computed on a
-CPU at the same size, in seconds."""
+"""The model under test. Heads have 64 features on CUDA and 16 on a CPU. A CPU computes the
+reference at the same size within seconds."""
 TRAINING = {
     "cuda": {"seq_len": 512, "global_batch_size": 4, "micro_batch_size": 2},
     "cpu": {"seq_len": 128, "global_batch_size": 4, "micro_batch_size": 2},
 }
 RATE = {"cuda": 3e-4, "cpu": 3e-3}
-"""Learning rates at which the loss falls by a tenth in six steps without jumps: above them the
-rounding error of bfloat16 grows from step to step, and no bound would be meaningful."""
+"""Learning rates at which the loss falls by a tenth in six steps without jumps. At higher rates
+rounding errors of bfloat16 grow from step to step, so that no bound is meaningful."""
 EAGER = {"enabled": False}
-"""The section of a job with uncompiled blocks, whatever the default is."""
+"""Section `compile` of a job with uncompiled blocks, independent of the default."""
 VOCABULARY = 512
 STEPS = 6
 INPUTS: dict[str, dict[str, Any]] = {
@@ -42,11 +42,11 @@ INPUTS: dict[str, dict[str, Any]] = {
     "documents": {"data": {"document_masks": True}},
     "dropout": {"model": {"dropout": 0.1}},
 }
-"""Differences between the inputs of a model, as sections of a job."""
+"""Kinds of input, each as the sections of a job that differ from the plain job."""
 
 
 def job(size: DeviceKind, **sections: dict[str, Any]) -> JobSpec:
-    """Return the small job of these checks, with some fields of some sections changed."""
+    """Return the small job of these checks, with the given fields of its sections changed."""
     document: dict[str, dict[str, Any]] = {
         "model": {"size": "debug", "vocab_size": VOCABULARY, **MODEL[size]},
         "training": {"steps": 100, **TRAINING[size]},
@@ -60,16 +60,17 @@ def job(size: DeviceKind, **sections: dict[str, Any]) -> JobSpec:
 
 
 def compile_section(device: DeviceKind) -> dict[str, Any]:
-    """Return the section that compiles blocks.
+    """Return the section `compile` of a job with compiled blocks.
 
-    Inductor takes a minute per program on two CPU cores; graphs are the same for both backends.
+    A CPU uses `aot_eager`, because inductor takes a minute per program on two CPU cores. The graphs
+    are the same.
     """
     return {"enabled": True, "backend": "inductor" if device == "cuda" else "aot_eager"}
 
 
 @contextmanager
 def alone(kind: DeviceKind) -> Iterator[torch.device]:
-    """Make a process group of this process alone, as in a launch without torchrun."""
+    """Make a process group with only this process, as in a launch without torchrun."""
     prefer_growing_segments(os.environ)
     device = device_of(kind)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
@@ -81,7 +82,7 @@ def alone(kind: DeviceKind) -> Iterator[torch.device]:
 
 
 def device_of(kind: DeviceKind) -> torch.device:
-    """Return the device under test; on CUDA, make the only GPU this process' device."""
+    """Return the device under test; on CUDA, select the first GPU."""
     if kind == "cpu":
         return torch.device("cpu")
     torch.cuda.set_device(0)
@@ -90,16 +91,16 @@ def device_of(kind: DeviceKind) -> torch.device:
 
 @dataclass(frozen=True)
 class Curve:
-    """Results of some training steps."""
+    """Losses and gradient norms of some training steps."""
 
     losses: list[float]
     """Mean loss of each step, over all tokens of the global batch."""
     grad_norms: list[float]
-    """Norm of each step's gradient before clipping."""
+    """Gradient norm of each step, before clipping."""
 
 
 class Training:
-    """The parts of training on one rank; all ranks of the layout create it together."""
+    """Training on one rank; all ranks of the layout must create this object together."""
 
     def __init__(self, spec: JobSpec, layout: Layout, device: torch.device) -> None:
         self._spec, self._layout, self._device = spec, layout, device
@@ -112,13 +113,13 @@ class Training:
         )
 
     def step(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Complete a step; return this rank's share of the loss, and the gradient's norm."""
+        """Run a step; return this rank's share of the loss, and the gradient norm."""
         dp = dist.get_rank() // (self._layout.cp * self._layout.tp) % self._layout.dp
         result = self._train(step, batches(self._spec, self._layout, step=step, dp=dp))
         return result.loss, result.grad_norm
 
     def curve(self, steps: int = STEPS) -> Curve:
-        """Train `steps` steps; nothing is fetched before the last one has ended."""
+        """Train `steps` steps; read results from the device only after the last step."""
         shares, norms = zip(*(self.step(step) for step in range(1, steps + 1)), strict=True)
         losses = torch.stack(shares).float()
         if dist.get_world_size() > 1:
@@ -128,9 +129,9 @@ class Training:
 
 
 def batches(spec: JobSpec, layout: Layout, *, step: int, dp: int) -> list[MicroBatch]:
-    """Return one data-parallel rank's micro-batches; the sequences depend only on the step.
+    """Return a data-parallel rank's micro-batches; the sequences depend only on seed and step.
 
-    Tokens follow each other in runs, so that there is something to learn.
+    In a sequence each token exceeds the previous one by a fixed number, which a model can learn.
     """
     training = spec.training
     size, length = training.global_batch_size, training.seq_len
@@ -154,5 +155,5 @@ def batches(spec: JobSpec, layout: Layout, *, step: int, dp: int) -> list[MicroB
 
 
 def curve(spec: JobSpec, device: torch.device, steps: int = STEPS) -> Curve:
-    """Return the curve of a job on one rank, from its own initial weights."""
+    """Train a job on one rank from new initial weights; return its curve."""
     return Training(spec, Layout(), device).curve(steps)

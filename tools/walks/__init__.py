@@ -1,1 +1,1 @@
-"""Walks through the code: the files and names that one thing passes from end to end."""
+"""Walks through the code: the files and names through which one piece of data passes."""

@@ -1,18 +1,18 @@
 """`python -m tools.walks [WALK]`: print each walk with its files and names, and verify every link.
 
-`walks.toml` lists the hops of a walk in order: a definition, and the thing's name there. A hop
-changes the form of the thing, keeps it for another reader, or passes it to another file. A
-constructor, a property and a function that only chooses between two values and returns to a hop are
-not hops. A file counts once, however often the walk returns to it; each spelling of a name counts,
-so a plural and its singular are two.
+A walk follows one thing through the code. `walks.toml` lists its hops in order; a hop is a
+definition, with the name of the thing there. A hop changes the form of the thing, keeps the thing
+for another reader, or passes it to another file. A constructor, a property and a function that only
+chooses between two values and returns to a hop are not hops. A file counts once, however often the
+walk returns to it; each spelling of a name counts, so a plural and its singular are two.
 
 A link holds if one definition mentions the other, or if both mention the medium between them
 (`via`): a file, a path of the API, a table, a message, an event, a field of a view.
 
 Every walk omits transport: code that passes all messages of a kind to another process without
-reading them. This is an HTTP client, the writer of records as files, the message queue from sender
-to task, and the parser of a command line. An endpoint is a hop: it decides who may send what.
-`walks.toml` lists the omitted code above each walk.
+reading them. Examples are an HTTP client, the writer of records as files, the message queue from
+sender to task, and the parser of a command line. An endpoint is a hop, because it decides who may
+send what. `walks.toml` lists the omitted code above each walk.
 
 A change of the code that moves the walk makes this program fail until the list is updated.
 """
@@ -33,19 +33,19 @@ WALKS = Path(__file__).with_name("walks.toml")
 
 @dataclass(frozen=True)
 class Hop:
-    """One definition on the walk."""
+    """One definition in a walk."""
 
     file: str
     symbol: str
     name: str
-    """The name of the thing there."""
+    """Name of the thing in this definition."""
     via: str | None = None
-    """The medium between this definition and the next; the next one's own name when absent."""
+    """Medium between this definition and the next; when absent, one mentions the other."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A way through the code."""
+    """The definitions through which one thing passes, with limits on files and names."""
 
     title: str
     most_files: int
@@ -64,7 +64,7 @@ class Walk:
 
 
 def read_walks(path: Path = WALKS) -> dict[str, Walk]:
-    """Return every walk by its key."""
+    """Return every walk in the file, by its key."""
     listed = tomllib.loads(path.read_text(encoding="utf-8"))
     return {
         key: Walk(

@@ -1,4 +1,4 @@
-"""Reads the words of a definition from the syntax tree of Python or of the TypeScript compiler."""
+"""Reads the words of a definition from a syntax tree of Python or TypeScript."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The checks, with one stage or a part of one per module."""
+"""The checks; each module has the checks of one stage, or a part of them."""

@@ -1,4 +1,4 @@
-"""The loss curve: against a CPU's, twice from one seed, and without waiting for the device."""
+"""Checks of the loss curve: like a CPU's, repeatable with one seed, and without device waits."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tools.gpu_check.training import INPUTS, alone, compile_section, curve, job
 from trainer.loop.build import compute_deterministically
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 1e-2}
-"""Largest relative difference of a loss from the CPU's over 30 steps, by `training.param_dtype`."""
+"""Maximum relative difference between the losses of device and CPU over 30 steps, by dtype."""
 TWICE = {"cpu": 0.0, "cuda": 1e-3}
-"""The same for two runs from one seed; CUDA kernels add in no fixed order."""
+"""Maximum relative difference between two runs with one seed; CUDA kernels add in varying order."""
 LOG_EVERY = 4
 SYNCHRONIZING = "synchronizing CUDA operation"
 READS = {"item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__"}
 
 
 def as_on_a_cpu(here: Here, dtype: str) -> list[Figure]:
-    """Compare the whole trainer's losses on the device with float32 on the CPU.
+    """Compare the trainer's losses on the device with losses in float32 on the CPU.
 
-    On a CPU under test two ranks replace the device: one rank would be its own reference.
+    If the device is a CPU, two ranks are tested, because one rank is already the reference.
     """
     reference = Job.small(here.scratch / "reference", "cpu").run()
     changed = {"training": {"param_dtype": dtype}}
@@ -57,7 +57,7 @@ def as_on_a_cpu(here: Here, dtype: str) -> list[Figure]:
 
 
 def one_seed_twice(here: Here) -> list[Figure]:
-    """Train twice from one seed in bfloat16, with dropout."""
+    """Train twice with one seed in bfloat16, with dropout; then train with another seed."""
     spec = job(here.device, training={"param_dtype": "bfloat16"}, model={"dropout": 0.1})
     other = job(
         here.device, training={"param_dtype": "bfloat16", "seed": 1}, model={"dropout": 0.1}
@@ -73,7 +73,7 @@ def one_seed_twice(here: Here) -> list[Figure]:
 
 
 def deterministic_twice(here: Here) -> list[Figure]:
-    """Train twice from one seed with `training.deterministic`, on each kind of input."""
+    """Train twice with one seed and `training.deterministic`, on each kind of input."""
     compute_deterministically()
     figures = []
     with alone(here.device) as device:
@@ -92,8 +92,8 @@ def deterministic_twice(here: Here) -> list[Figure]:
 def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Figure]:
     """Train in this process, and count waits for the device in steps that log nothing.
 
-    On CUDA torch itself reports the waits. On a CPU, for which no code waits, this counts reads of
-    numbers from tensors that would be on the device.
+    On CUDA, torch reports the waits. On a CPU nothing waits, so the check counts reads of numbers
+    from float tensors, which would be on the device.
     """
     spec: dict[str, dict[str, Any]] = {
         "training": {"steps": 12, "log_every_steps": LOG_EVERY},
@@ -105,7 +105,7 @@ def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Fi
     waits = _Waits(here.device)
     with waits:
         attempt.train_here(waits.after_step)
-    # A step's line is written between its own call and the next step's.
+    # The line of a step is written after the step's call and before the call of the next step.
     logged = {step + 1 for step in (1, 4, 8)}
     unlogged = [step for step in range(2, 13) if step not in logged]
     found = {step: waits.by_step[step] for step in unlogged if waits.by_step[step]}
@@ -123,7 +123,7 @@ def _frequent(found: dict[int, list[str]]) -> list[str]:
 
 
 class _Waits(TorchFunctionMode):
-    """Records waits for the device, by the step that ended when they were noticed."""
+    """Records waits for the device, by the step after which they were found."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class _Waits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def after_step(self, step: int) -> None:
-        """Close the list of waits since the previous step."""
+        """Assign the waits since the previous step to this step."""
         self.by_step[step] = list(self._found)
         self._found.clear()
 

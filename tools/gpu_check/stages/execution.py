@@ -1,4 +1,4 @@
-"""Ways to run a block, eager and compiled, against an eager reference in float32 on the CPU."""
+"""Checks of blocks, eager and compiled, against an eager reference in float32 on the CPU."""
 
 from __future__ import annotations
 
@@ -32,33 +32,32 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 LOSS = 3e-3
-"""Largest relative difference of a bfloat16 loss from the float32 loss, over six steps."""
+"""Maximum relative difference between bfloat16 and float32 losses, over six steps."""
 GRAD_NORM = 3e-2
 INPUT_MATTERS = 1e-6
-"""Minimum relative effect of masks or dropout on a loss, which shows that both reach the model."""
+"""Minimum relative effect of masks or dropout on a loss; a smaller effect shows unused input."""
 LEARNED = 0.95
-"""Maximum of the last loss as a share of the first."""
+"""Maximum ratio of the last loss to the first."""
 LESS_MEMORY = 0.8
-"""Maximum memory above weights and states with recomputation, as a share of that without."""
+"""Maximum ratio of memory above weights and states, with full recomputation to without."""
 
 
 @dataclass(frozen=True)
 class _Run(Curve):
     programs: int
-    """Programs compiled in the first step."""
+    """Number of programs that the first step compiled."""
     later: int
-    """Programs compiled in later steps."""
+    """Number of programs that later steps compiled."""
     breaks: int
-    """Graph breaks."""
+    """Number of graph breaks."""
     bytes: int
-    """Peak memory of a step beyond that between steps; 0 on a CPU."""
+    """Peak memory during steps minus memory between steps, in bytes; 0 on a CPU."""
 
 
 def runs_as_the_reference(here: Here, *, compiled: bool, mode: str) -> list[Figure]:
     """Train on each kind of input, and compare losses, norms, programs and memory.
 
-    One program, compiled in the first step, serves all blocks. Recomputation takes less memory than
-    none.
+    Compiled blocks share one program, from the first step. Recomputation must not increase memory.
     """
     figures = []
     with alone(here.device) as device:

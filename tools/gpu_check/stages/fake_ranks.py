@@ -1,4 +1,4 @@
-"""One rank of many, alone on the device: real kernels, but a process group that sends nothing."""
+"""Checks of one rank of many, alone on the device, with a process group that sends nothing."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ LAYOUTS = {
     512: Layout(dp_replicate=4, dp_shard=64, tp=2),
 }
 PEAK = 0.15
-"""Tolerance of the peak compared with the count of tensors, without workspaces and rounding."""
+"""Maximum relative difference between the measured peak and the count of tensors, which omits
+workspaces and rounding."""
 TIMED_STEPS = 5
 
 
 def one_of_many(here: Here, ranks: int) -> list[Figure]:
-    """Train as rank 0 of a layout; compare its traffic and memory with the counted ones.
+    """Train as rank 0 of a layout; compare traffic and memory with a count on fake tensors.
 
-    The count uses fake tensors. Computed numbers are meaningless here, because the data of other
-    ranks are missing.
+    Losses are meaningless here, because the data of the other ranks are missing.
     """
     layout = LAYOUTS[ranks]
     spec = _spec(here, layout)
@@ -94,7 +94,7 @@ def _spec(here: Here, layout: Layout) -> JobSpec:
 
 
 def _peak(assembly: Assembly, step: Callable[[], None], device: torch.device) -> int:
-    """Return the peak bytes of a step: the allocator's on CUDA, otherwise those of tensors."""
+    """Return the peak memory of a step in bytes: the allocator's on CUDA, else that of tensors."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         step()

@@ -1,4 +1,4 @@
-"""Quantized products: each recipe learns like float32, or an unsupported GPU is refused."""
+"""Checks of quantized products: each recipe learns like float32, or the GPU is refused."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from trainyard.training.known_devices import LEAST_CAPABILITY
 
 STEPS = 8
 OF_EMULATED = 2.0
-"""Limit of a loss' distance from float32, relative to the same recipe emulated on a CPU: kernels
-add products in another order, and rounding to few bits amplifies that from step to step."""
+"""Maximum difference of a loss from float32, as a multiple of the same recipe's difference on a
+CPU. Kernels add in another order, and low precision amplifies that from step to step."""
 
 
 def learns_as_float32(here: Here, recipe: str) -> list[Figure]:
-    """Train eight steps, eager and compiled; compare with float32 and the recipe on a CPU."""
+    """Train eight steps, eager and compiled; compare with float32 and with the recipe on a CPU."""
     with alone(here.device) as device:
         if device.type == "cuda" and not _able(recipe):
             return _refused(_spec(here, recipe, compiled=False), device)
@@ -64,7 +64,7 @@ def _able(recipe: str) -> bool:
 
 
 def _refused(spec: JobSpec, device: torch.device) -> list[Figure]:
-    """Expect an error that names the field: this GPU cannot multiply such numbers."""
+    """Return whether training fails with an error that names the field of the recipe."""
     try:
         curve(spec, device, 1)
     except LaunchError as error:

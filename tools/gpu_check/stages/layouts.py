@@ -1,4 +1,4 @@
-"""Layouts of two to four ranks that share the one device, against one rank on the CPU."""
+"""Checks of layouts: two to four ranks that share the device train like one rank on the CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
     "fsdp_2_pp_2": (Layout(dp_shard=2, pp=2), {}),
 }
 LOSS = {"cpu": 1e-5, "cuda": 1e-4}
-"""Largest relative difference of a loss from one rank's on the CPU, over six steps in float32."""
+"""Maximum relative difference between the losses of the layout and of one rank on the CPU, over six
+steps in float32."""
 GRAD_NORM = {"cpu": 1e-4, "cuda": 1e-3}
 DROPOUT = {"dropout": 0.1}
 
@@ -60,7 +61,7 @@ def trains_as_one_rank(here: Here, name: str) -> list[Figure]:
 
 
 def _spec(device: DeviceKind, layout: Layout, **axes: Any) -> JobSpec:
-    # One sequence per micro-batch: each of four ranks has some, and one rank has several.
+    # One sequence per micro-batch, so that each of four ranks has work and one rank has several.
     spec = job(device, model=DROPOUT, parallelism=axes, training={"micro_batch_size": 1})
     return spec.on_layout(layout)
 
@@ -70,7 +71,7 @@ def _read(folder: Path, rank: int) -> Curve:
 
 
 def _train(name: str, kind: DeviceKind, folder: Path) -> None:
-    """Run one rank of a layout, and write its curve to a file."""
+    """Run one rank of a layout, and write its losses and gradient norms to a file."""
     die_with_parent()
     layout, axes = LAYOUTS[name]
     device = device_of(kind)  # all ranks share it

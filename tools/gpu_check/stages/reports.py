@@ -1,4 +1,4 @@
-"""Reports of an attempt: an out-of-memory error, a memory snapshot, a profile of some steps."""
+"""Checks of reports: an out-of-memory error, a memory snapshot, and a profile of some steps."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STEPS = 12
 RECORDED = 3
 REQUEST = "1"
 BLOCK = {"cuda": 1 << 30, "cpu": 1 << 55}
-"""Bytes per allocation until memory runs out; a CPU refuses the first."""
+"""Bytes per allocation until memory runs out; on a CPU the first allocation fails."""
 FRACTION = 0.1
-"""Share of the GPU's memory that the process may take."""
+"""Share of the GPU's memory that the process may use."""
 
 
 def out_of_memory_is_explained(here: Here) -> list[Figure]:
-    """Use up the memory after a step, and read the error: its parts, and the snapshot on CUDA."""
+    """Use up the memory after a step; check the parts in the error, and the snapshot on CUDA."""
     attempt = _small(here).prepare()
     if here.device == "cuda":
         torch.cuda.set_per_process_memory_fraction(FRACTION, 0)
@@ -69,7 +69,7 @@ def _explained_on_cuda(error: OutOfMemoryError, blocks: list[torch.Tensor]) -> l
 
 
 def memory_snapshot_on_request(here: Here) -> list[Figure]:
-    """Request a snapshot from a running attempt, and find allocations of its steps in it."""
+    """Request a memory snapshot from a running attempt; check that it has allocations of steps."""
     attempt, answer = _asked(here, "memory_snapshot")
     files = sorted(attempt.run.glob("snapshots/*.pickle"))
     assert files, answer.message
@@ -77,14 +77,14 @@ def memory_snapshot_on_request(here: Here) -> list[Figure]:
     return [
         equal("answered", answer.ok, expected=True),
         equal("files", len(files), 1),
-        # The history's words for an allocation and its end.
+        # Words of the history for an allocation and its end.
         equal("has_history", words >= {"alloc", "free_completed"}, expected=True),
         at_least("entries", dictionaries, 100),
     ]
 
 
 def profile_on_request(here: Here) -> list[Figure]:
-    """Request a profile from a running attempt, and find its steps in it; on CUDA as kernels."""
+    """Request a profile from a running attempt; check that it has steps, on CUDA with kernels."""
     attempt, answer = _asked(here, "profile")
     files = sorted(attempt.run.glob("profiles/*.json.gz"))
     assert files, answer.message
@@ -103,7 +103,7 @@ def profile_on_request(here: Here) -> list[Figure]:
 
 
 def _asked(here: Here, kind: RequestKind) -> tuple[Attempt, RequestAnswer]:
-    """Train with a request made after the third step; return its answer."""
+    """Train with a request after the third step; return the attempt and the answer."""
     attempt = _small(here).prepare()
 
     def request(step: int) -> None:
@@ -124,7 +124,8 @@ def _small(here: Here) -> Job:
 def _snapshot(path: Path) -> tuple[int, set[str]]:
     """Return the content of an allocator snapshot without loading its pickle.
 
-    That is the number of dictionaries (each segment, block, frame and event is one), and all texts.
+    The content is the number of dictionaries (one per segment, block, frame and event), and all
+    texts.
     """
     dictionaries, words = 0, set[str]()
     for opcode, argument, _ in pickletools.genops(path.read_bytes()):

@@ -1,4 +1,4 @@
-"""A save in each mode: the attempt is killed after it, and another resumes from it on a CPU."""
+"""Checks of saves in each mode: after a kill, another attempt resumes from the save on a CPU."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from tools.gpu_check.launch import Attempt, Job, run_until
 
 INTERVAL = 10
 AFTER = 10
-"""Training steps of the second attempt."""
+"""Number of steps that the second attempt trains."""
 FIRST_LOSS, LOSSES = 1e-4, 1e-3
-"""Largest relative differences from the CPU: of the first loss after the resume, and of any."""
+"""Maximum relative differences from the CPU's losses: of the first loss after the resume, and of
+every loss."""
 
 
 def killed_and_resumed_on_a_cpu(here: Here, mode: str) -> list[Figure]:
     """Kill an attempt on the device right after a commit, resume it on the CPU, compare losses.
 
-    The device computed the steps before the commit, the CPU those after it; the reference is one
-    run on the CPU.
+    The device computes the steps before the commit, and the CPU the later steps. The reference is a
+    single run on the CPU.
     """
     until = INTERVAL + AFTER
     endless: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Speed and memory of a step with weights in bfloat16: eager, compiled, and in float8."""
+"""Checks of speed and memory with weights in bfloat16: eager, compiled, and in float8."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ BF16 = {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}
 STATES = {"optimizer": {"state_dtype": "bfloat16"}}
 STEPS = {"cpu": 3, "cuda": 12}
 MFU = 0.45
-"""Minimum share of the bfloat16 peak in a compiled step."""
+"""Minimum share of the peak bfloat16 FLOP/s that a compiled step achieves."""
 PLANNER = 0.10
-"""Tolerance of the planner's prediction of the peak reserved by training."""
+"""Maximum relative error of the planner's prediction of the peak reserved memory."""
 COMPILED_GAIN = 1.05
-"""Minimum tokens/s of a compiled step, as a multiple of an eager step's."""
+"""Minimum ratio of tokens/s in a compiled step to tokens/s in an eager step."""
 
 
 def step(here: Here, size: str, way: str) -> list[Figure]:
-    """Time steps of one model in one way; the sequences are always the same, so the loss falls."""
+    """Time the steps of one model in one way; the loss falls, as all steps use equal sequences."""
     case = on_cuda(size, way) if here.device == "cuda" else _on_cpu(size, way)
     measured, _ = run_case(case, STEPS[here.device])
     figures = [
@@ -55,7 +55,7 @@ def step(here: Here, size: str, way: str) -> list[Figure]:
 
 
 def gains(here: Here, size: str) -> list[Figure]:
-    """Compare the measured ways by their lines."""
+    """Compare the speeds of the three ways, which earlier checks wrote to their lines."""
     rates = {
         line["check"]: line["figures"]["tokens_per_second"]
         for line in current_lines(here.lines)
@@ -73,7 +73,7 @@ def gains(here: Here, size: str) -> list[Figure]:
 
 
 def on_cuda(size: str, way: str) -> Case:
-    """Return the case of a size and a way on a GPU."""
+    """Return the benchmark case of a size and a way on a GPU."""
     sections = _sections(way)
     if size == "8B":
         kept = recompute("full") if way == "eager" else MAX_KEPT
@@ -84,7 +84,7 @@ def on_cuda(size: str, way: str) -> Case:
 
 
 def _on_cpu(size: str, way: str) -> Case:
-    """Return the same case at the size of torchtitan's debug model, or smaller."""
+    """Return the same case on a CPU, with the size of torchtitan's debug model or smaller."""
     sections = _sections(way)
     if way == "compiled":
         sections = {"compile": compile_section("cpu")}

@@ -1,4 +1,4 @@
-"""The basis of all else: packages, the device, NCCL, torchrun, and tests that need CUDA."""
+"""Basic checks: packages, the device, NCCL, torchrun, and the tests that need CUDA."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ELEMENTS = 1 << 20
 
 
 def imports(here: Here) -> list[Figure]:
-    """Import training's packages, and check that this build of torch can use the device."""
+    """Import the packages for training, and check that torch can use the device."""
     for module in MODULES:
         importlib.import_module(module)
     ones = torch.ones(256, 256, device=here.device)
@@ -58,7 +58,7 @@ def imports(here: Here) -> list[Figure]:
 
 
 def nccl_collectives(here: Here) -> list[Figure]:
-    """Run each of training's collectives on a group of one rank over NCCL."""
+    """Run each collective of the trainer over NCCL, in a group of one rank."""
     with alone(here.device) as device:
         figures = [reported("nccl", ".".join(map(str, torch.cuda.nccl.version())))]
         for dtype in (torch.float32, torch.bfloat16, torch.int64):
@@ -71,7 +71,7 @@ def nccl_collectives(here: Here) -> list[Figure]:
 
 
 def _of_one_rank(given: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the result of each collective; with one rank it equals the input."""
+    """Return the result of each collective, which equals the input in a group of one rank."""
     names = ("all_gather", "reduce_scatter", "all_to_all")
     found = {name: torch.full_like(given, 99) for name in names}
     dist.all_gather_into_tensor(found["all_gather"], given)
@@ -83,7 +83,7 @@ def _of_one_rank(given: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def one_rank_under_torchrun(here: Here) -> list[Figure]:
-    """Train with the trainer's own command line, and read its records."""
+    """Train with the trainer's command line under torchrun, and check the records."""
     attempt = Job.small(here.scratch, here.device).run()
     provenance, outcome = attempt.document("provenance.json"), attempt.document("outcome.json")
     losses = attempt.values("train/loss")
@@ -100,10 +100,10 @@ def one_rank_under_torchrun(here: Here) -> list[Figure]:
 
 
 def tests_that_need_cuda(here: Here) -> list[Figure]:
-    """Run the tests that are skipped without a GPU, with the repository's pytest."""
+    """Run the tests that need a GPU with pytest; all must pass."""
     report = here.scratch / "report.xml"
     settings = here.scratch / "pytest.ini"
-    # Not the project's own settings: they have options of plugins that are missing here.
+    # The project's own settings have options of plugins that are missing on this machine.
     settings.write_text(
         f"[pytest]\npythonpath = {ROOT}\nmarkers =\n    cuda: needs a GPU\n    slow: takes long\n",
         encoding="utf-8",
@@ -124,5 +124,5 @@ def tests_that_need_cuda(here: Here) -> list[Figure]:
 
 
 def files_with_cuda_tests(folder: Path) -> list[Path]:
-    """Return the test files with tests marked for CUDA."""
+    """Return the test files that contain tests marked `cuda`."""
     return sorted(p for p in folder.rglob("test_*.py") if CUDA_MARK.search(p.read_text("utf-8")))
