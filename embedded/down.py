@@ -23,8 +23,8 @@ WHOLE_END_SECONDS = 6 * END_SECONDS
 def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
     """End the processes on a data folder; return the exit status.
 
-    Running jobs are stopped first: each job saves a checkpoint and leaves. With `keep_running` they
-    continue, as after Ctrl-C. Queued jobs wait for the next `up`.
+    First each running job saves a checkpoint and leaves. With `keep_running` the jobs continue, as
+    after Ctrl-C. Queued jobs wait for the next `up`.
     """
     record = read_record(folders.record)
     if record is None:
@@ -86,7 +86,7 @@ def _without_up(
     keep_running: bool,
     timeout_seconds: float,
 ) -> int:
-    """End leftover processes; if jobs may train without a server, start one to stop them."""
+    """End leftover processes; if jobs may still train, start a server that stops the jobs."""
     end_leftovers(folders)
     if keep_running or record.training == ():
         notify(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")

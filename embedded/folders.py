@@ -39,7 +39,7 @@ class Folders:
 
     @property
     def user_token(self) -> Path:
-        """File of the API token for the user who runs `up`, for the `trainyard` command."""
+        """File of the user's API token, which the `trainyard` command sends."""
         return self.state / "user.token"
 
     @property

@@ -27,7 +27,7 @@ class ProcessRecord(RecordModel):
 
 
 class RunRecord(RecordModel):
-    """The present processes on a data folder, or the last ones."""
+    """The processes that run on a data folder or, after their end, that ran last."""
 
     url: str
     """URL of the API; supervisors that outlive the server reconnect to it."""
@@ -72,14 +72,14 @@ class Recorder:
 
 
 def identify(pid: int) -> ProcessRecord | None:
-    """Return the identity of a live process; None if it has ended, whether reaped or not."""
+    """Return the identity of a live process; None for an ended one, reaped or not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     state, *fields = stat.rpartition(")")[
         2
-    ].split()  # the process name before it may hold any character, even parentheses
+    ].split()  # the process name before this character may hold any character, even parentheses
     return None if state in "ZX" else ProcessRecord(pid=pid, start_time=int(fields[18]))
 
 

@@ -28,9 +28,7 @@ END_SECONDS = 15.0
 POLL_SECONDS = 0.1
 BROKER = "broker"
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Addresses on which a server listens on every interface, each with the address that reaches it
-from this machine.
-"""
+"""Addresses that stand for all interfaces, each with the loopback address to connect to."""
 NOT_PASSED_ON = ("TRAINYARD_TOKEN", "TRAINYARD_JOIN_TOKEN")
 
 
@@ -57,7 +55,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether `url` has a loopback address, from which browsers may write by default."""
+        """Whether `url` has a loopback host. By default, only browsers at such a URL may write."""
         return is_loopback(EVERYWHERE.get(self.host, self.host))
 
 
@@ -183,7 +181,7 @@ class Stack:
         return broker
 
     def _settings(self, broker: Broker) -> dict[str, str]:
-        """Return every process' environment: the caller's settings, with own paths and URLs."""
+        """Return the environment of all processes: the caller's, and the stack's paths and URLs."""
         passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
         public = {} if self.address.is_loopback else {"TRAINYARD_PUBLIC_URL": self.address.url}
         return (

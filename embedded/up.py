@@ -46,12 +46,12 @@ class Options:
 
 @dataclass(frozen=True)
 class UpSignals:
-    """Requests to a running `up`, which signals set."""
+    """Requests to a running `up`, each set by a signal."""
 
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set by SIGINT and SIGTERM: end, and leave jobs training."""
+    """Set by SIGINT and SIGTERM: `up` ends its processes and leaves jobs training."""
     wind_down: threading.Event = field(default_factory=threading.Event)
-    """Set by SIGUSR1, which `down` sends before it stops the jobs: place no more jobs."""
+    """Set by SIGUSR1, which `down` sends before it stops the jobs: `up` places no more jobs."""
 
     def listen(self) -> None:
         """Install the signal handlers of this process."""
@@ -96,7 +96,7 @@ def end_leftovers(folders: Folders) -> None:
 
 
 def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
-    """Return the API's address: with the requested port, else the last one, else a free one.
+    """Return the API's address, with the requested port, else the former port, else a free one.
 
     Raises:
         OSError: no port is free, or the host is not this machine.
@@ -158,7 +158,7 @@ def _welcome(folders: Folders, options: Options, *, yard: Client, notify: Notify
 
 
 def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
-    """List the jobs that continue training; return their ids, or None if the server is silent."""
+    """List the jobs that continue training; return their ids, or None without a response."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:

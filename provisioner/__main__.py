@@ -134,7 +134,7 @@ def _serve(config: Path) -> int:
 
 
 class _Reload:
-    """On SIGHUP, if the file is valid, ends the Celery worker after its calls have ended."""
+    """Handles SIGHUP: if the file is valid, the Celery worker ends once its calls have ended."""
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config

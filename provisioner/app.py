@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 TASK = "provisioner.call"
 CONCURRENCY = 4
-"""Number of concurrent calls: a hanging engine must not block the other sources."""
+"""Number of concurrent calls; more than one, so that a hanging engine blocks no other source."""
 FOR_EVER = float("inf")
 USED_UP = 401
 

@@ -75,7 +75,7 @@ class Submission:
 
 
 class SourceError(Exception):
-    """The call failed, so the state of the object that it concerns is unknown."""
+    """A call to an engine failed, so the state of the engine's jobs is unknown."""
 
     refused: bool = False
     """Whether the failure is a final refusal, after which a repeated call is useless."""
@@ -111,7 +111,7 @@ class EngineListing:
 
 
 class NodeSource(Protocol):
-    """An engine that supplies nodes; a call raises `SourceError` if it could determine nothing."""
+    """An engine that supplies nodes; a call that determines nothing raises `SourceError`."""
 
     def submit(self, submission: Submission) -> str:
         """Start the engine's job for a request unless it exists; return the engine's id of the job.
@@ -123,7 +123,7 @@ class NodeSource(Protocol):
         ...
 
     def list(self) -> EngineListing:
-        """Return every job of this source that has the name of a request, even an unwanted one."""
+        """Return every job of this source with a request's name, even of a withdrawn request."""
         ...
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:

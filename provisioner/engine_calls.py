@@ -31,9 +31,8 @@ SERVER_SECONDS = 30.0
 a minute.
 """
 REFUSED_CLAIM = frozenset({409, 422})
-"""Statuses of a refused claim with a local cause, such as lost secrets, which the request shows as
-its reason. A request that the server does not know (404) cannot show a reason.
-"""
+"""HTTP statuses of a refused claim with a local cause, such as lost secrets. The request then shows
+the cause; a request that the server does not know (404) cannot."""
 PART_BYTES = 512 * 1024
 """Maximum size of one part of a report, in bytes: half of the body that the server accepts by
 default.
@@ -102,8 +101,8 @@ class EngineCalls:
     def _is_withdrawn(self, request_id: str) -> bool:
         """Return whether the server has withdrawn a request; a message alone cancels no job.
 
-        The check is a claim without secrets: while the request is wanted, the server refuses it,
-        and it changes nothing.
+        The check is a claim without secrets. It changes nothing, and the server refuses it while
+        the request is wanted.
         """
         claim = RequestClaim(protocol=PROTOCOL, source=self._config.name, secret_hashes=())
         try:
@@ -120,9 +119,8 @@ class EngineCalls:
     def _list(self) -> None:
         """Report every job of the source; cancel the jobs that the reply names.
 
-        A job with a request's name and this source, but not submitted from this folder, may belong
-        to another server. Such a job is not cancelled, unless the server orders its end by a
-        separate message.
+        A job that was not submitted from this folder may belong to another server, even with a
+        request's name and this source. Only a separate message of the server cancels such a job.
         """
 
         def listed() -> Learned:
@@ -143,7 +141,7 @@ class EngineCalls:
     def _call(self, call: str, request_id: str) -> None:
         """Make a call for one request, and report the result.
 
-        Calls for one request exclude each other; if one is skipped, the server repeats it.
+        Calls for one request exclude each other; the server repeats a skipped call.
 
         Raises:
             Busy: another call for the same request runs.
@@ -265,7 +263,7 @@ class EngineCalls:
 
 
 def _parts(jobs: Sequence[EngineJob]) -> Sequence[Sequence[EngineJob]]:
-    """Return the jobs in parts of at most `PART_BYTES`, or of one job; the last may be empty."""
+    """Split jobs into parts of at most `PART_BYTES`; a larger job is a part of its own."""
     parts: list[list[EngineJob]] = [[]]
     size = 0
     for job in jobs:

@@ -43,8 +43,8 @@ class RequestFolders:
     def locked(self, request_id: str) -> Iterator[None]:
         """Hold the lock for a request while the block runs.
 
-        The call does not wait for the lock: a submission may hold it for an hour, and waiting would
-        block a process of the provisioner for that time. The server repeats its calls.
+        The call does not wait for the lock. A submission may hold the lock for an hour, and waiting
+        would block a process of the provisioner for that time. The server repeats its calls.
 
         Raises:
             Busy: another call holds the lock.
@@ -82,7 +82,7 @@ class RequestFolders:
         return path
 
     def note_submission(self, request_id: str) -> None:
-        """Note, before the engine is called, that it may have a job for the request from now on."""
+        """Record that the engine may have a job for the request; call this before the engine."""
         folder = self._folder / request_id
         create_file(folder / "submitted", b"", mode=0o600)
         sync_folder(folder)

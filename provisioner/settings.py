@@ -41,8 +41,8 @@ class Settings(BaseSettings):
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker; it is never passed to pilots."""
     broker_password_file: Path | None = None
-    """File with the password for this URL, which must then contain no password; no other user may
-    read the file.
+    """File with the password for `broker_url`, which must then contain no password. No other user
+    may read the file.
     """
     join_token: str = ""
     """Join tokens, separated by commas; each source that has not joined yet needs one."""
@@ -108,7 +108,7 @@ class SourceConfig(_Table):
     check_addresses: bool = True
     """Whether a pilot must join from an address that the engine lists for it; off behind NAT."""
     url: Url | None = None
-    """URL at which pilots reach the server; when absent, the one in the server's order."""
+    """URL at which pilots reach the server; when absent, the URL in the server's order."""
     python: Annotated[str, Field(min_length=1, max_length=500)] = "python3"
     """Python interpreter on the nodes that can import the worker and the trainer."""
     worker: PilotSettings = PilotSettings()

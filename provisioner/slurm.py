@@ -66,11 +66,11 @@ PASSING = re.compile(
 )
 """Errors of sbatch that the controller causes, not the request."""
 AT_ONCE = 500
-"""Maximum number of names per command: the kernel accepts 128 KiB per argument."""
+"""Maximum number of names per command, because the kernel accepts 128 KiB per argument."""
 MAX_OUTPUT = 256 * 2**20
-"""Maximum output of a command, in bytes: squeue writes 8.4 KB for each job of the user."""
+"""Maximum output of a command, in bytes; squeue writes 8.4 KB for each job of the user."""
 RESOLVED_SECONDS = 600.0
-"""Seconds for which a name's addresses are kept: a node may return with others."""
+"""Seconds for which a name's addresses are kept; a node may return with other addresses."""
 LOG = "pilots.log"
 # Only the shell gets the notice, and writes a file: USR1 would end programs that do not handle it.
 # TERM reaches the pilots directly. Its trap keeps the shell, and so srun and the pilots, alive.
@@ -115,7 +115,7 @@ class SlurmSource:
             raise ValueError(f"source {place.name}: options.ssh needs options.folder")
         self._place = place
         self._options = options
-        self._comment = f"trainyard/{place.name}/"  # of every job, before its number of nodes
+        self._comment = f"trainyard/{place.name}/"  # the number of nodes follows
         self._resolved: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._version: tuple[int, ...] = ()
         self._kill_wait: int | None = None
@@ -155,7 +155,7 @@ class SlurmSource:
         return EngineListing(jobs)
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs for these requests; a forgotten job only if sacct proves its end."""
+        """Return the jobs for these requests; a forgotten job is included if sacct has its end."""
         jobs = self._jobs(self._rows(request_ids))
         known = {job.request_id for job in jobs}
         return [*jobs, *self._accounted([one for one in request_ids if one not in known])]
@@ -217,7 +217,7 @@ class SlurmSource:
         return Path(self._options.folder or own) / request_id
 
     def _rows(self, request_ids: Sequence[str]) -> Sequence[_Row]:
-        """Return one job for each of these requests, or all, that the controller remembers.
+        """Return one job per request if squeue still shows one; without ids, for all requests.
 
         An sbatch whose response was lost may take effect only after the next sbatch. In that case
         the younger job with the name is cancelled, and an unfinished job hides a finished one.
@@ -260,7 +260,7 @@ class SlurmSource:
         return [_job(row, lives[row.job_id], addresses) for row in rows]
 
     def _lives(self, row: _Row) -> Mapping[int, Sequence[str]]:
-        """Return the hosts for each run of a running job, by the index of the task on them.
+        """Return, for each run of a running job, the hosts in the order of their tasks.
 
         Slurm removes failed nodes, and completed ones, from the node list of a job; the removal
         proves nothing about their processes. So the first complete list of each run is kept.
@@ -338,7 +338,7 @@ class SlurmSource:
         if version < OLDEST:
             raise SourceError.refusal(f"{text.strip()!r}; Slurm {OLDEST[0]}.{OLDEST[1]} is needed")
         config = self._run("scontrol", "show", "config")
-        if "proctrack/pgid" in config:  # with it, the end of a job proves nothing about its ranks
+        if "proctrack/pgid" in config:  # then a job's end proves nothing about its ranks
             raise SourceError.refusal("ProctrackType=proctrack/pgid; cgroup or linuxproc is needed")
         wait = re.search(r"KillWait\s*=\s*(\d+)", config)
         self._kill_wait = int(wait[1]) if wait else None

@@ -16,7 +16,7 @@ RESERVED = (
 )
 """Options of sbatch that the pilots depend on, and options that have a setting of their own."""
 RESERVED_LETTER = re.compile(r"-[QvsIOhV]*[JNnaHWoectk]")
-"""The same options as letters, alone or after letters that take no value."""
+"""Pattern of the same options as letters, alone or after letters that take no value."""
 DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB)\b", re.MULTILINE)
 """Lines of a script from which sbatch reads options."""
 
@@ -55,8 +55,8 @@ class SlurmOptions(EngineOptions):
     cpus_per_node: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Number of CPU cores for each pilot; equal to the number of slots when absent."""
     gres: Annotated[str, Field(pattern=r"^[A-Za-z0-9:_.,=-]*$")] | None = None
-    """Value of sbatch's `--gres`; `gpu:<slots>` on nodes with GPUs when absent; not passed when
-    empty.
+    """Value of sbatch's `--gres`. When absent, `gpu:<slots>` on nodes with GPUs; when empty, the
+    option is not passed.
     """
     signal_seconds: Annotated[int, Field(ge=0, le=65_535)] = 120
     """Time, in seconds, before the time limit at which Slurm announces the limit and attempts

@@ -70,7 +70,7 @@ class Cluster:
         """Prepare the connection; the first call opens the connection.
 
         Raises:
-            SourceError: a variable that names a proxy, which kr8s itself reads, cannot be used.
+            SourceError: a proxy variable, which kr8s itself reads, cannot be used.
         """
         try:
             os.environ.update(for_other_readers(os.environ, socks=has_socks()))
@@ -168,7 +168,7 @@ class Cluster:
                 raise ClusterError(f"{what}: no answer in {REQUEST_SECONDS:.0f} s") from error
             except httpx.TransportError as error:
                 raise ClusterError(f"{what}: {error or type(error).__name__}") from error
-            except kr8s.ServerError as error:  # from the first request, for its version
+            except kr8s.ServerError as error:  # from kr8s's first query, for the version
                 status = error.response.status_code if error.response is not None else None
                 raise self._refusal(what, status, str(error)) from error
             except json.JSONDecodeError as error:

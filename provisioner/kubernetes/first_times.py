@@ -23,7 +23,7 @@ class FirstTimes:
         return self.seconds(uid)
 
     def seconds(self, uid: str) -> float:
-        """Return the seconds since an object was noted; a negative number if it was not."""
+        """Return the seconds since an object was noted; a negative number for an unknown object."""
         try:
             return self._clock() - float((self._folder / uid).read_text(encoding="ascii"))
         except FileNotFoundError:

@@ -52,8 +52,8 @@ from trainyard.protocol.node_sources.messages import (
 
 Model = TypeVar("Model", bound=BaseModel)
 POD_SECONDS, JOB_SECONDS = 110.0, 600.0
-"""Minimum time, in seconds, from the first report of a proof to the removal of its pod, or of its
-Job. The server lists once a minute, so it has had two reports of a pod by then. The drain of a
+"""Minimum times, in seconds, from the first report of an end to the removal of the pod, or of the
+Job. Listings are a minute apart, so the server has two reports of a pod by then. The drain of a
 Kubernetes node waits for its pods, but nothing waits for a Job.
 """
 LATE_POD_SECONDS = 60.0
@@ -344,7 +344,7 @@ class KubernetesSource:
         name: str,
         body: Manifest | None = None,
     ) -> None:
-        """Change an object; ignore a missing or changed one, as the next call detects it."""
+        """Change an object; ignore a missing or changed object, as the next call detects this."""
         try:
             self._cluster.call(verb, resource, name, body=body)
         except ClusterError as error:

@@ -1,8 +1,8 @@
 """Bundle: worker and trainer as wheels, for machines without access to a network.
 
-A bundle is a tar file with `SHA256SUMS`, whose SHA-256 is the digest of the bundle,
-`manifest.json`, and the wheels of the worker, the trainer, all their dependencies, and pip. The
-wheels come from a folder, or are made from the packages installed in this environment.
+A bundle is a tar file with `SHA256SUMS`, `manifest.json`, and wheels of the worker, the trainer,
+all their dependencies, and pip. The SHA-256 of `SHA256SUMS` is the digest of the bundle. The wheels
+come from a folder, or are made from the packages installed in this environment.
 """
 
 from __future__ import annotations

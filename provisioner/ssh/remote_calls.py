@@ -1,4 +1,4 @@
-"""Calls to machines with the system's `ssh`: with the operator's connections or keys only."""
+"""Calls to machines with the system's `ssh`, by the operator's keys and connections only."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Ssh:
         return answer.splitlines()
 
     def upload(self, host: str, path: Path, folder: str) -> None:
-        """Copy a file to a machine's folder as `bundle.tar`; it has another name until complete.
+        """Copy a file to a machine's folder as `bundle.tar`; an incomplete copy has another name.
 
         Raises:
             LoginNeeded: a person must log in first.

@@ -106,7 +106,7 @@ class SshSource:
         return [job for each in request_ids if (job := self._job(each, machines, errors))]
 
     def cancel(self, request_id: str) -> None:
-        """Order the pilots to save and leave; `list` kills those left after `grace_seconds`."""
+        """Order the pilots to save and leave; `list` kills the rest after `grace_seconds`."""
         hosts = self._hosts_of(request_id)
         _require(self._each(hosts, lambda host: self._ssh.call(host, "cancel", request_id)))
 
@@ -177,7 +177,7 @@ class SshSource:
     def _reserve(
         self, submission: Submission, hosts: Mapping[int, str], bundle: Bundle | None
     ) -> None:
-        """Reserve all machines or none: two requests that each hold a part would wait for ever."""
+        """Reserve all machines or none, so that requests never wait for each other's machines."""
         request_id = submission.request_id
         secrets = submission.secrets.read_text(encoding="utf-8").splitlines()
 
