@@ -1,4 +1,4 @@
-"""The library of Trainyard: the API for users, and code that the programs share; without torch.
+"""The API for users, and code that all programs of Trainyard share. It needs no torch.
 
 Names are imported at their first use, so that `import trainyard` costs nothing, and
 `trainyard.init`, `trainyard.run` and `trainyard.data` work in an interpreter without packages.

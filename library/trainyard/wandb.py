@@ -323,7 +323,7 @@ def _finish(ended: TrackedRun) -> None:
 
 
 def _is_whole(step: object) -> bool:
-    """Return whether a step is a float without a fraction, because scripts compute such steps."""
+    """Return whether a step is a float with an integer value, such as 2.0."""
     return isinstance(step, float) and step.is_integer()
 
 

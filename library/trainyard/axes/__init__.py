@@ -28,6 +28,6 @@ AXES: tuple[Axis, ...] = tuple(
 MESH_AXES: tuple[Axis, ...] = tuple(
     sorted((axis for axis in AXES if axis.multiplies_world), key=lambda axis: axis.mesh_order)
 )
-"""Axes with the world size as their product; in rank order, the slowest-varying axis is first."""
+"""Axes with the world size as their product, in rank order: the first axis varies slowest."""
 FIELDS: tuple[type[AxisFields], ...] = tuple(module.FIELDS for module in _MODULES)
 """Fields that each module adds to the section `parallelism`, in the order of the axes."""

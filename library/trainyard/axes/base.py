@@ -12,7 +12,7 @@ from trainyard.training.architectures import Architecture
 from trainyard.training.batch_partition import BatchPartition
 
 WIDEST = 256
-"""Maximum axis size to try in the search for the nearest legal sizes, which messages contain."""
+"""Maximum axis size that is tried when a message lists the nearest legal sizes."""
 
 Sizes = Mapping[str, int]
 """Size of each axis, by name."""
@@ -25,7 +25,7 @@ class AxisFields(SpecModel):
 
 @dataclass(frozen=True)
 class LayoutFacts:
-    """Facts about a job on one layout, which the rules of the axes check instead of the spec."""
+    """Facts about a job on one layout; the rules of the axes check them instead of the spec."""
 
     sizes: Sizes
     """Size of each axis, by name."""
@@ -76,7 +76,7 @@ class TrafficFacts:
     block_weights: int
     """Number of elements in the rank's share of the blocks' matrices."""
     embedding_weights: int
-    """Number of elements in the rank's share of the token embedding; 0 without it."""
+    """Number of elements in the rank's share of the token embedding; 0 if it has no share."""
     head_weights: int
     """Number of elements in the rank's share of the final norm and the head; 0 if they are on
     another rank, or if the head is a tied embedding."""
@@ -144,14 +144,14 @@ class Axis:
     shards_weights: bool = False
     """Whether each rank only stores its shard of weights, gradients and optimizer states."""
     borrows_from: tuple[str, ...] = ()
-    """Other axes with the ranks that this axis regroups; then it does not multiply the world
-    size."""
+    """Other axes, if this axis regroups their ranks. Such an axis is no factor of the world size.
+    """
     rules: tuple[Rule, ...] = field(default=(), repr=False)
     """Rules that a job must satisfy."""
     traffic: Callable[[TrafficFacts], Traffic] = field(default=lambda _: Traffic(), repr=False)
     """Returns the communication of a rank along the axis in one step."""
     resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=lambda *_: {}, repr=False)
-    """Returns values for the options that must be reset, given the old and the new sizes."""
+    """Returns new values for the options that a change of sizes resets, given old and new sizes."""
 
     @property
     def multiplies_world(self) -> bool:

@@ -28,7 +28,7 @@ class ContextParallelFields(AxisFields):
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """Context parallelism is illegal with a user's own model, as it cannot divide its attention."""
+    """Context parallelism is illegal with a user's own model: its attention is not divided."""
     if facts.own_plans is not None and facts.size("cp") > 1:
         yield problem(
             "cp",
@@ -38,7 +38,7 @@ def own_model(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def context_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """Each rank must have the same number of tokens, and with `ulysses` of heads."""
+    """Each rank must have equally many tokens and, with `ulysses`, equally many heads."""
     cp, tp, tokens = facts.size("cp"), facts.size("tp"), facts.seq_len
     if cp == 1:
         return

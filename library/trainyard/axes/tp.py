@@ -83,7 +83,7 @@ def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def exchanges_stream(facts: TrafficFacts) -> Traffic:
-    """Return the traffic for collectives on the residual stream: two pairs per pass of a block.
+    """Return the traffic of the residual stream: two pairs of collectives per pass of a block.
 
     A pair is an all-gather and a reduce-scatter. Without `sequence_parallel`, an all-reduce
     replaces the pair and sends the same bytes. Embedding and head each have one pair.

@@ -40,7 +40,7 @@ class Backoff:
 
 
 class Retries:
-    """Count of consecutive failures, from which the time of the next try follows."""
+    """Counts consecutive failures, and computes the time of the next try."""
 
     def __init__(
         self,

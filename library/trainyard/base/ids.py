@@ -8,7 +8,7 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_PATTERN = r"^[0-7][0-9a-hjkmnp-tv-z]{25}$"
 _ID = re.compile(ID_PATTERN)
 _PAIRS = tuple(first + second for first in ALPHABET for second in ALPHABET)
-"""Two characters for each value of ten bits, which halves the steps for a 128-bit number."""
+"""Pair of characters for each ten-bit value; pairs halve the steps that encode 128 bits."""
 
 
 def make_id(*, milliseconds: int, entropy: bytes) -> str:

@@ -19,8 +19,8 @@ MAX_LABELS = 64
 FABRIC = "fabric"
 """Key of the label for the network of a node; all nodes of an attempt have the same value."""
 BLOCK, RACK = "block", "rack"
-"""Keys of the labels for a node's location. The nodes of an attempt share block and rack if this
-needs no further nodes."""
+"""Keys of the labels for a node's location. If possible without further nodes, all nodes of an
+attempt are in one block and one rack."""
 
 
 def checked_labels(labels: Mapping[str, str | None]) -> Mapping[str, str | None]:

@@ -63,7 +63,7 @@ def multiples(step: int, value: int) -> list[int]:
 
 
 def unmatched(parts: Iterable[str], names: Collection[str]) -> list[str]:
-    """Return the parts that occur in no name."""
+    """Return the parts that are contained in none of the names."""
     return [part for part in parts if not any(part in name for name in names)]
 
 

@@ -231,7 +231,7 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
 
 
 def _helping(job: JobView, name: str) -> list[tuple[str, str]]:
-    """Return the command that helps after a failure; none if an unchanged resume helps."""
+    """Return a command with a change that may avoid the failure; none for a plain resume."""
     action = job.next_action
     if action is None or (action.verb == "resume" and action.setting is None):
         return []

@@ -70,7 +70,7 @@ class Code:
         return f"{files}, {len(self.archive):,} bytes{of}{changed}"
 
     def in_place(self, document: Mapping[str, Any], *, pack: str) -> dict[str, Any]:
-        """Return the spec with the pack in place of its sources, and with a tag for the commit.
+        """Return the spec with the pack as its code, and with a tag for the commit.
 
         Args:
             document: the spec as the user wrote it.
@@ -188,7 +188,7 @@ def _tracked(folder: Path) -> Iterator[str]:
                     f"{path} is a repository within the repository, which git does not pack. Put "
                     "the code into a folder of a storage root, and name it in program.code.folder"
                 )
-        elif os.path.lexists(path):  # otherwise removed since the commit
+        elif os.path.lexists(path):  # a missing file was removed after the commit
             yield name
 
 
@@ -239,7 +239,7 @@ def _refuse_secrets(names: Iterable[str], include: Sequence[str], *, ignore: str
 
 
 def _archive(folder: Path, names: Sequence[str], *, ignore: str) -> bytes:
-    """Return the archive, independent of times, owners and the order of files in the folder."""
+    """Return the archive; file times, owners and the folder's order do not change its bytes."""
     sizes = {name: (folder / name).lstat().st_size for name in names}
     if len(names) > MAX_ENTRIES // 2:  # their folders count too
         raise UsageError(f"{folder} has {len(names):,} files; a pack holds {MAX_ENTRIES // 2:,}")

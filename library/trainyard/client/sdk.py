@@ -116,7 +116,7 @@ class Client(
     # ---- jobs ----------------------------------------------------------------------------------
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
-        """Submit a job; repeats with the same key submit only one job; the default key is new."""
+        """Submit a job; calls with the same key submit one job. By default the key is new."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
 
@@ -185,7 +185,7 @@ class Client(
     def request(
         self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
     ) -> JobRequestView:
-        """Send a request to a running job, such as a save or a profile; an event has the answer."""
+        """Send a running job a request, such as a save or a profile; an event has the answer."""
         body = JobRequest(kind=kind, steps=steps, ranks=ranks)
         return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
 
@@ -328,7 +328,7 @@ class Client(
         from_x: float | None = None,
         to_x: float | None = None,
     ) -> ComparisonView:
-        """Return buckets of the same series for up to eight jobs, each with its time and tokens.
+        """Return buckets of the same series for up to eight jobs; each bucket has time and tokens.
 
         Without `names`, the reply only lists the series of each job. `x` is the unit of `from_x`
         and `to_x`, the bounds of the range; the default is steps.
@@ -369,7 +369,7 @@ class Client(
         return self.transport.get(SessionView, "/auth/session")
 
     def tokens(self) -> Iterator[TokenView]:
-        """Iterate over the tokens (with the admin token)."""
+        """Iterate over the tokens. Needs the admin token."""
         return self.transport.pages(Page[TokenView], "/tokens")
 
     def create_token(
@@ -379,12 +379,12 @@ class Client(
         kind: Literal["api", "join", "login"] = "api",
         expires_in_seconds: int | None = None,
     ) -> TokenView:
-        """Create a token (with the admin token); only this reply contains the token's `secret`."""
+        """Create a token. Only this reply contains the token's `secret`. Needs the admin token."""
         body = TokenRequest(name=name, kind=kind, expires_in_seconds=expires_in_seconds)
         return self.transport.post(TokenView, "/tokens", body)
 
     def revoke_token(self, token_id: str) -> None:
-        """Revoke a token (with the admin token)."""
+        """Revoke a token. Needs the admin token."""
         self.transport.send("DELETE", f"/tokens/{token_id}")
 
 

@@ -15,7 +15,7 @@ from trainyard.client.transport import BACKOFF, Transport, unreachable
 from trainyard.protocol.rest.events import AnyStreamItem
 
 SILENCE_SECONDS = 45.0
-"""Time without any data, pings included, after which the connection is reopened, in seconds."""
+"""Time in seconds without any data, not even a ping, after which the client reconnects."""
 
 
 ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
@@ -109,7 +109,7 @@ class EventStream:
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Yield the events in a stream of lines, even events with only an id; comments are pings."""
+    """Yield the events in lines, even events with only an id; skip comments, which are pings."""
     event, empty = ServerEvent(), True
     for line in lines:
         if not line:

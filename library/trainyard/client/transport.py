@@ -33,7 +33,7 @@ PAGE_SIZE = 100
 UNSET = "Correct or unset the variable. NO_PROXY lists hosts to reach without a proxy."
 IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 PASSING = frozenset({502, 503, 504})
-"""Statuses of a restarting server, or of a proxy in front of one."""
+"""HTTP statuses of a restarting server, or of a proxy in front of it."""
 
 
 class Transport:
@@ -167,7 +167,7 @@ class Transport:
     def upload(
         self, model: type[Model], path: str, content: bytes, *, query: Query, media_type: str
     ) -> Model:
-        """Send bytes in a POST, which may be repeated because path or query identify its content.
+        """Send bytes in a POST. Path or query identify the bytes, so the POST may be repeated.
 
         Raises:
             ConnectionFailedError: the server could not be reached, or did not respond in time.

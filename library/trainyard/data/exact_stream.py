@@ -139,7 +139,7 @@ class ExactStream:
                     yield [kept[offset] for offset in offsets or range(1)]
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the position and the parameters of its order; the result is equal on all ranks."""
+        """Return the position and the parameters of the order; the result is equal on all ranks."""
         return {"position": self.position, **self._order_facts()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -154,7 +154,7 @@ class ExactStream:
             raise ValueError(f"the state is {state!r:.200}; legal: what state_dict() returned")
         facts = self._order_facts()
         for name, value in facts.items():
-            # States of earlier versions only lack the kind.
+            # States of earlier versions lack the kind and nothing else.
             found = state.get(name, value if name == "kind" else None)
             if type(found) is not type(value) or found != value:
                 raise ValueError(
@@ -259,7 +259,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _turns_of_this_worker() -> list[bool]:
-    """Return, for each worker process of a loader in order, whether it is this process."""
+    """Return one flag per worker process of the data loader: True for this process."""
     loaders = sys.modules.get("torch.utils.data")
     info = loaders.get_worker_info() if loaders is not None else None
     return [worker == info.id for worker in range(info.num_workers)] if info else [True]

@@ -22,7 +22,7 @@ def http_client(
     transport: httpx.BaseTransport | None = None,
     **options: Any,
 ) -> httpx.Client:
-    """Return a client for one server, with redirects off and without a proxy to this machine.
+    """Return a client for one server; it follows no redirects and uses no proxy for this machine.
 
     Args:
         url: absolute URL of the server.
@@ -57,7 +57,7 @@ def has_socks() -> bool:
 
 
 class _Routes(httpx.BaseTransport):
-    """Transport to the network that sends each request through the proxy for its URL, or none.
+    """Transport that sends each request through the proxy for its URL, or without a proxy.
 
     It replaces httpx's own selection of proxies, which cannot exclude the loopback networks and
     fails on a misspelt variable even if no request needs the variable. The environment is read

@@ -57,8 +57,8 @@ class _Variable:
 def proxy_of(url: str, environment: Mapping[str, str], *, socks: bool) -> str | None:
     """Return the URL of the proxy for a URL; None if no proxy applies.
 
-    A URL of this machine has no proxy, and no variable is checked for it, so its tokens never leave
-    the machine.
+    A URL of this machine has no proxy, so tokens for it never leave the machine. No variable is
+    checked for such a URL.
 
     Args:
         url: absolute URL with a host.
@@ -216,7 +216,7 @@ def _warn_of(name: str, word: str) -> None:
 
 
 def _entry(word: str) -> _Entry | None:
-    """Parse an entry; None if it is no host. `[::1]:8470` and `host:8470` cover one port."""
+    """Parse an entry; None if it is no host. An entry with a port covers only this port."""
     host, port = word.partition("://")[2] or word, None
     if (found := re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+):(\d{1,5})", host)) is not None:
         host, port = found[1], int(found[2])

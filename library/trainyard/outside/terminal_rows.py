@@ -174,7 +174,7 @@ class _Screen:
         self._window = [_Row()]
         self._at = 0
         self._home: int | None = None
-        """Number of the first row, for moves to a numbered row; None before such a move."""
+        """Number of the window's first row, for moves to numbered rows; None before such a move."""
         self._saved: tuple[_Row, int] | None = None
 
     def feed(self, content: bytes) -> None:
@@ -248,7 +248,7 @@ class _Screen:
             self._leave()
 
     def _leave(self) -> None:
-        """Complete all rows and start a new one; a single row is complete even without text."""
+        """Complete the rows with text, or a single empty row; then start a new row."""
         rows = self.rows()
         self.complete += rows if rows or len(self._window) > 1 else [""]
         self._window, self._at, self._home = [_Row()], 0, None

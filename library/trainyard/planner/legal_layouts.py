@@ -29,7 +29,7 @@ _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MAX_LISTED = 24
 """Maximum number of layouts in a list; further layouts are only counted."""
 LEAST_LISTED = 4
-"""Number of layouts to list per number of slots, even if many numbers are requested."""
+"""Layouts that can always be listed per number of slots, however many numbers are requested."""
 LISTED_IN_ALL = 512
 """Maximum number of layouts in a request for many numbers of slots."""
 MAX_RANKED = 256
@@ -214,8 +214,7 @@ def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, .
 
 
 def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, ...]:
-    """Return the sizes in one scope, and 1 for other axes; only the product of `dp` axes
-    matters."""
+    """Return the sizes in one scope, with the product for the `dp` axes; 1 for other axes."""
     sizes = {axis.name: layout.size(axis.name) if axis.scope == scope else 1 for axis in AXES}
     if scope == "batch":
         sizes |= {"dp_replicate": 1, "dp_shard": layout.dp}

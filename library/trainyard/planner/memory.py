@@ -89,7 +89,7 @@ class Step:
         self.kept = self._kept()
 
     def estimate(self) -> MemoryEstimate:
-        """Return the moment with the most memory."""
+        """Return the memory at the moment that needs most of it."""
         moments = [self.at_block()] if self.part.layers else []
         if self.part.head:
             moments += [self.at_loss(), self.at_head()]
@@ -142,9 +142,9 @@ class Step:
     def at_block(self) -> MemoryEstimate:
         """Return the memory in the backward pass of the last block, after any recomputation.
 
-        Unsharded at the same time are the weights of this block and of the next, the gradient of
-        this block, and the gradient of another block in the sum over ranks. The gradients of the
-        four feed-forward activations exist in addition to the activations.
+        At this moment four parts are unsharded: the weights of this block and of the next, the
+        gradient of this block, and the gradient of another block that is being summed over ranks.
+        The gradients of the four feed-forward activations exist in addition to the activations.
         """
         activations = 4 * self.tokens * self.shape.ffn_dim * self.compute // self.layout.tp
         if self.spec.activation_checkpoint.mode != "none":

@@ -42,7 +42,7 @@ from trainyard.training.pipeline_schedule import runs_of
 BUBBLE_SHARE_LIMIT = 0.25
 """Share of waiting time in a pipeline above which the plan warns."""
 VOCABULARY_PADDING = 64
-"""Factor of the number of vocabulary rows; rows are padded to speed up matrix products."""
+"""Vocabulary rows are padded to a multiple of this number, which speeds up matrix products."""
 
 
 def plan_job(

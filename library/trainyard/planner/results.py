@@ -165,7 +165,7 @@ class ResumeOption(RecordModel):
     more: Count = 0
     """Number of legal layouts that are not listed."""
     reason: str | None
-    """Reason why no layout is legal; absent if one is."""
+    """Reason why no layout is legal; absent if a layout is legal."""
 
 
 class Strategy(RecordModel):

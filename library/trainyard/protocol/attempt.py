@@ -45,7 +45,7 @@ class Overrides(SpecModel):
     """Changed total number of steps; the learning-rate schedule stays the same."""
 
     def apply(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with these changes; the schedule still ends as submitted."""
+        """Return the spec with these changes; the learning-rate schedule ends as submitted."""
         changed, schedule = self.apply_but_schedule(spec), spec.lr_schedule
         if schedule.total_tokens is not None or spec.program is not None:
             return changed
@@ -55,8 +55,8 @@ class Overrides(SpecModel):
     def apply_but_schedule(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these changes, for callers that ignore `lr_schedule`.
 
-        Most launches change nothing; then return the same object, because a round of the scheduler
-        calls this for every job.
+        If nothing changes, return the same object, because a round of the scheduler calls this for
+        every job.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
         if not given:
@@ -70,7 +70,7 @@ class Overrides(SpecModel):
         return spec.model_copy(update=update)
 
     def with_priority(self, spec: JobSpec, priority: int) -> Self:
-        """Return these changes to a spec with another priority in the queue."""
+        """Return the changes that also give a spec this priority in the queue."""
         resources = self.resources or spec.resources
         if resources.priority == priority:
             return self
@@ -83,9 +83,9 @@ SINGLE_FIELDS = {
     "steps": "training.steps",
     "cpu_offload": "optimizer.cpu_offload",
 }
-"""Path in the spec, by name of each override of a single field, for the built-in trainer."""
+"""Overrides of single fields for the built-in trainer: name of the override to path in the spec."""
 OF_PROGRAMS = {"steps": "program.steps"}
-"""Path in the spec, by name of each override of a single field, for a program."""
+"""Overrides of single fields for a program: name of the override to path in the spec."""
 SECTIONS_OF_PROGRAMS = ("checkpoint", "resources", "retry")
 """Overrides of a whole section that also apply to programs."""
 SECTIONS = tuple(name for name in Overrides.model_fields if name not in SINGLE_FIELDS)
@@ -124,7 +124,7 @@ class ResumePoint(SpecModel):
     metadata_digest: str
     """XXH3-128 of the checkpoint's DCP metadata; it is compared before the metadata is opened."""
     parts: Parts = ALL_PARTS
-    """Parts of the checkpoint to load: all parts, except if another job wrote the checkpoint."""
+    """Parts of the checkpoint to load; fewer than all only if another job wrote the checkpoint."""
     allow_code_change: bool = False
     """Whether the files of `model.code` may have changed since the checkpoint was written."""
 

@@ -1,4 +1,4 @@
-"""Rules for a fork, a new job from another job's checkpoint: which aspects continue exactly."""
+"""Rules for forks, which are new jobs from a checkpoint: which aspects continue exactly."""
 
 from __future__ import annotations
 

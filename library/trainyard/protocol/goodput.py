@@ -289,7 +289,7 @@ class AdviceFinding(RecordModel):
     remedy: str
     """Suggested change, as a sentence."""
     gain: float | None
-    """Upper bound of the relative gain in kept steps per time on slots; 0.1 is a gain of a tenth.
+    """Upper bound of the relative increase in kept steps per time on slots, such as 0.1 for 10 %.
     Null if the records do not show the gain."""
 
 

@@ -22,11 +22,11 @@ DATA_DIR_BYTES = 64 * 2**20
 """Minimum free space in the node's data folder, in bytes; each launch writes records and logs
 there."""
 DATA_DIR_FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
-"""Reason for which a node accepts no launch."""
+"""Reason why a node with a full data folder accepts no launch."""
 DRIVER_SILENT = "the driver does not answer"
 """Reason for which a device is unusable while the driver returns no samples."""
 PROCESS = "process "
-"""Start of the reason for which a device is unusable while foreign processes hold its memory."""
+"""First words of the reason why a device is unusable while other programs hold its memory."""
 MAX_PROCESSES = 16
 """Maximum number of foreign processes per device in a sample."""
 XIDS_KEPT = 16

@@ -151,5 +151,5 @@ NODE_REQUEST_MOVES: Mapping[NodeRequestState, frozenset[NodeRequestState]] = {
 
 
 def sources(moves: Mapping[State, frozenset[State]], target: State) -> frozenset[State]:
-    """Return the states from which `target` can be reached; the UPDATE requires one of them."""
+    """Return the states from which `target` can be reached; the SQL UPDATE requires one."""
     return frozenset(state for state, targets in moves.items() if target in targets)

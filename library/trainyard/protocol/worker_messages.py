@@ -27,14 +27,14 @@ from trainyard.spec.job import JobSpec
 PROTOCOL = 3
 """Version of the messages between workers and the server."""
 OLDEST_PROTOCOL = 3
-"""Oldest version that the server accepts: the previous version, once it was in a release."""
+"""Oldest version that the server accepts: the previous version, if a release contained it."""
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
 """Maximum size of a report's body, in bytes."""
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-"""Maximum decompressed size of one chunk, in bytes; all chunks of a report have four times this
-limit."""
+"""Maximum decompressed size of one chunk, in bytes. All chunks of a report together may be four
+times as large."""
 MAX_ASKED = 500
 """Maximum number of jobs in one `EndedJobsRequest`."""
 

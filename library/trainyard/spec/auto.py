@@ -24,9 +24,10 @@ GPU_LOG_EVERY_STEPS = 10
 """Number of steps between two logged lines on GPUs. Each line costs two collectives and a wait for
 the device; torchtitan logs at the same interval."""
 GPU_INTERVAL_SECONDS = 600.0
-"""Time between two saves on GPUs: a failure loses at most ten minutes. A save that stalls a 7B
-model for 6.3 s (a value from PyTorch for asynchronous DCP) then costs 1 % of the time. By Young's
-formula, sqrt(2 x 6.3 s x MTBF), the interval is optimal for one failure every eight hours."""
+"""Time between two saves on GPUs, so that a failure loses at most ten minutes. A save that stalls a
+7B model for 6.3 s (a value from PyTorch for asynchronous DCP) then costs 1 % of the time. By
+Young's formula, sqrt(2 x 6.3 s x MTBF), the interval is optimal for one failure every eight hours.
+"""
 
 
 def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> JobSpec:
@@ -118,8 +119,7 @@ def _intervals(spec: JobSpec, device: DeviceKind) -> tuple[int, float]:
 
 
 def _interval_steps(spec: JobSpec) -> int:
-    """Return the legal interval, by the retention settings, that is nearest to the first
-    default."""
+    """Return the interval that retention allows and that is nearest to the first default."""
     usual: int = FIRST_DEFAULTS["checkpoint", "interval_steps"]
     unit, every = _validated(spec) or 1, spec.checkpoint.keep_every_steps
     if every:

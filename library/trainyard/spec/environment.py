@@ -74,7 +74,7 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
 
 
 def masked_problems(document: object, *path: str | int) -> list[Problem]:
-    """Return a problem for each masked value in a JSON document; no stored value is a mask."""
+    """Return a problem for each masked value in a JSON document; a mask must not be stored."""
     if isinstance(document, str):
         detail = f"{MASK!r} masks a hidden value; give the value itself, or leave it out"
         return [Problem(pointer=pointer_to(path), detail=detail)] if is_masked(document) else []

@@ -145,8 +145,7 @@ class JobSpec(SpecModel):
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether another job may preempt the job; a program sets this, as its saves are
-        unknown."""
+        """Whether another job may preempt the job; for a program, a field of the spec decides."""
         return self.program is None or self.program.preemptible
 
     @property
@@ -217,7 +216,7 @@ class JobSpec(SpecModel):
 
         A new field or a changed default in a later version does not change the digest. The digest
         omits `env`, because its values may be secrets that a digest would allow others to guess. It
-        omits `project`, because trainers do not receive it, so server and trainer compute the same.
+        omits `project`, which trainers do not receive, so that server and trainer agree.
         """
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env", "project"})
         for (section, field), first in FIRST_DEFAULTS.items():
@@ -244,7 +243,7 @@ class JobSpec(SpecModel):
         return Layout.fill(world_size=size, **self.parallelism.sizes)
 
     def facts(self, layout: Layout) -> LayoutFacts:
-        """Return the facts about the job on a layout that the rules of the parallel axes check.
+        """Return the facts that the rules of the parallel axes check for the job on a layout.
 
         Raises:
             ValueError: there are fewer micro-batches than data-parallel ranks.

@@ -17,8 +17,8 @@ from trainyard.training.rounding import Rounding
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
 """Recipes with kernels that only return bfloat16."""
 MULTIPLE = {"float8": 16, "mxfp8": 32}
-"""Factor of each matrix width, by number format. Tensor cores multiply float8 in pieces of 16
-numbers; in MX, 32 numbers share one scale."""
+"""Number that must divide each matrix width, by number format. Tensor cores multiply float8 in
+pieces of 16 numbers; in MX, 32 numbers share one scale."""
 LINEAR_LAYERS = {
     "n_heads": ("attention.wq", "attention.wo"),
     "n_kv_heads": ("attention.wk", "attention.wv"),
@@ -117,7 +117,7 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 
 def _quantized_fields(spec: JobSpec) -> dict[str, int]:
-    """Return the number of features per unit, by field that sets the width of a quantized layer."""
+    """Return the features per unit of each field that sets the width of a quantized layer."""
     found = {field for field, _, _ in _quantized_layers(spec)}
     units = {"dim": 1, **_units(spec)}
     return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
@@ -160,7 +160,7 @@ def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
 
 
 def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
-    """Yield the sharded width's field, the number of rows and of weights per quantized layer."""
+    """Yield the field of the sharded width, the rows and the weights of each quantized layer."""
     a = spec.architecture
     for field, unit in _units(spec).items():
         width = getattr(a, field) * unit

@@ -160,7 +160,7 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _data(spec: JobSpec) -> Iterator[Problem]:
-    """Reject data fields that are missing for the kind of input, or that it ignores."""
+    """Reject missing data fields that the input needs, and data fields that it ignores."""
     data = spec.data
     corpus, bytes_only = data.source == "corpus", data.tokenizer == "byte"
     source = f"source={data.source!r}"

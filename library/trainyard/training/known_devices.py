@@ -41,7 +41,7 @@ class Device:
     capability: tuple[int, int]
     """CUDA compute capability."""
     memory_bytes: int
-    """Memory by the data sheet; if it has several sizes, the smallest."""
+    """Memory from the data sheet, in bytes; the smallest if the GPU exists with several sizes."""
     nvlink: bool
     """Whether GPUs of a node can access each other's memory, as symmetric memory needs."""
     peak_flops: dict[Precision, float]

@@ -36,7 +36,7 @@ def runs_of(rounds: int, microbatches: int) -> int:
 
 
 def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_rank: int) -> int:
-    """Return the m with which a step of `rounds` micro-batches takes the least time.
+    """Return the m (micro-batches per run) with which a step takes the least time.
 
     Of several such m, return the one with the fewest runs, because each run reduces gradients
     once more. For a given number of runs, the smallest sufficient m is best, because a larger m
@@ -55,7 +55,7 @@ def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_ran
 
 
 def next_runnable(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> int:
-    """Return the smallest m from the given number on that can run; at most p - 1 are added."""
+    """Return the smallest m that can run, from `microbatches` to at most p - 1 above it."""
     return next(m for m in itertools.count(microbatches) if can_run(schedule, m, pp=pp))
 
 

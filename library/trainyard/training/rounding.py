@@ -1,4 +1,4 @@
-"""Rounding: bound of the difference between the losses of the same training on two layouts.
+"""Bound, from rounding, on the loss difference between two layouts of the same training.
 
 Two layouts compute the same sums in another order. With equal weights, their losses differ by the
 rounding of one forward pass. Each update then carries the difference into the weights. At gradient

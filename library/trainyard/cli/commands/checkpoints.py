@@ -198,7 +198,7 @@ def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> Rende
 
 
 def written(checkpoint: CheckpointView) -> str:
-    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`, or the save's duration without writers."""
+    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`; the save's duration if writers are unknown."""
     count, stall = checkpoint.writers, checkpoint.stall_seconds
     if count is None:
         parts = [f"in {checkpoint.save_seconds:.2f} s"]

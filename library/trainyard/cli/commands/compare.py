@@ -30,7 +30,7 @@ USUAL = (
 )
 """Series to compare by default."""
 MAX_OTHERS = 6
-"""Maximum number of series to compare if no job has a default series; the most common series are
+"""Maximum number of series to compare if no job has a default series. The most common series are
 chosen."""
 LONGEST_SHOWN = 40
 """Maximum number of characters of a value in a column; `--facts --json` has the whole value."""

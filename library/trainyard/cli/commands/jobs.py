@@ -28,8 +28,7 @@ from trainyard.protocol.rest.jobs import CancelReply, JobView
 from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
-"""Names in the overrides, by spec field, of the fields that a resume may change without changing
-the whole section."""
+"""Name of the override for each spec field that a resume may change alone, without its section."""
 
 
 def stop(

@@ -29,7 +29,7 @@ from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.spec.job import DEFAULT_PROJECT
 
 MAX_SHOWN = 10
-"""Maximum number of failed runs in the last line; each failed run already has its own line."""
+"""Maximum number of failed runs to name in the last line; an earlier line shows each failure."""
 
 
 def init(
@@ -166,7 +166,7 @@ def _write_import(result: ImportResult) -> None:
 def _document(
     yard: Client, file: Path | None, settings: list[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Pack the code and yield the spec; explain the server's errors in it during the block."""
+    """Pack the code and yield the spec; in the block, explain the server's errors in that spec."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
     document = spec_file.apply(spec_file.read_spec_file(file) if file else {}, assignments)
 

@@ -73,7 +73,7 @@ class ShellCalls:
         end: bool = False,
         terminal: Terminal | None = None,
     ) -> int:
-        """Send input; return the offset up to which the server has stored it; send the rest later.
+        """Send input, and return the offset up to which the server stored it; then send the rest.
 
         Raises:
             ConflictError: the command has ended.

@@ -117,7 +117,7 @@ class CatalogCalls:
         Args:
             checkpoint_id: a checkpoint of any job.
             name: name of the new job.
-            changes: changed fields of the other job's spec, by section; None removes a field.
+            changes: changes to the spec of the checkpoint's job, by section; None removes a field.
             parts: `model`, and any of `optimizer`, `counters` and `data`; by default all parts that
                 can continue.
             dry_run: return the preview without storing anything.

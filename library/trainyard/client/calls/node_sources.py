@@ -29,15 +29,15 @@ class SourceCalls:
         return self.transport.get(SourceView, f"/sources/{name}")
 
     def pause_source(self, name: str, *, reason: str | None = None) -> SourceView:
-        """Stop sending requests to a source; allocated nodes stay (with the admin token)."""
+        """Stop sending requests to a source; allocated nodes stay. Needs the admin token."""
         return self.transport.post(SourceView, f"/sources/{name}/pause", SourceOrder(reason=reason))
 
     def unpause_source(self, name: str) -> SourceView:
-        """Resume sending requests to a source (with the admin token)."""
+        """Resume sending requests to a source. Needs the admin token."""
         return self.transport.post(SourceView, f"/sources/{name}/unpause")
 
     def delete_source(self, name: str) -> None:
-        """Delete a source from the server (with the admin token).
+        """Delete a source from the server. Needs the admin token.
 
         Raises:
             ConflictError: the source has open requests.
@@ -54,7 +54,7 @@ class SourceCalls:
         return self.transport.get(NodeRequestView, f"/sources/{source}/requests/{request_id}")
 
     def request_nodes(self, source: str, *, nodes: int = 1) -> NodeRequestView:
-        """Request nodes without a queued job that needs the nodes (with the admin token).
+        """Request nodes, even if no queued job needs them. Needs the admin token.
 
         Raises:
             ConflictError: the source is paused, offline, or at one of its limits.
@@ -63,12 +63,12 @@ class SourceCalls:
         return self.transport.post(NodeRequestView, path, NodesRequest(nodes=nodes))
 
     def cancel_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Cancel a request for nodes at the engine (with the admin token)."""
+        """Cancel a request for nodes at the engine. Needs the admin token."""
         path = f"/sources/{source}/requests/{request_id}/cancel"
         return self.transport.post(NodeRequestView, path)
 
     def end_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Cancel and forget a request even if the engine no longer knows it (admin token).
+        """Cancel and forget a request, even if the engine does not know it. Needs the admin token.
 
         Afterwards, Trainyard does not know about processes that the engine may still run.
         """
@@ -81,7 +81,7 @@ class SourceCalls:
         return self.transport.post(NodeRequestView, path)
 
     def check_source(self, name: str) -> NodeRequestView:
-        """Request one node that examines its environment and ends (with the admin token)."""
+        """Request one node that examines its environment and ends. Needs the admin token."""
         return self.transport.post(NodeRequestView, f"/sources/{name}/check")
 
     def wait_for_findings(

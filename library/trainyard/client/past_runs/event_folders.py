@@ -14,8 +14,8 @@ SLICE_BYTES = 16 * 2**20
 def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
     """Return the run of a folder: the scalars of its event files, in the order of file names.
 
-    As in TensorBoard, the points that a restart repeats are dropped: all points from the step of a
-    `SessionLog.START` on, and all points of a series after the step of the series' next point.
+    As in TensorBoard, points that a restart repeats are dropped. A `SessionLog.START` drops all
+    earlier points from its step on. A point drops earlier points of its series with higher steps.
 
     Args:
         folder: the folder with the event files.

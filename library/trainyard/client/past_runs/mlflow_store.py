@@ -205,7 +205,7 @@ def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder is in an experiment and, as a run, has points or parameters."""
+    """Return whether a folder in an experiment is a run, because it has points or parameters."""
     of_experiment = (folder.parent / "meta.yaml").is_file()
     return of_experiment and any((folder / name).is_dir() for name in ("metrics", "params"))
 

@@ -32,7 +32,7 @@ LONGEST_RECORD = 16 * 2**20
 MAX_CONFIG = 5_000
 """Maximum number of values read from a configuration or a summary."""
 HEAD_RECORDS = 100
-"""Number of first records in which the run's record is searched; wandb writes it first."""
+"""Number of records at the start of a file in which the run's own record is searched."""
 STEP, TIME = "_step", "_timestamp"
 HISTORY, SUMMARY, CONFIG, RUN, EXIT, ENVIRONMENT = 2, 3, 4, 17, 18, 26
 
@@ -127,7 +127,7 @@ def _records(file: BinaryIO, run: PastRun) -> Iterator[bytes]:
         elif kind == DAMAGED:
             run.note("the log is cut off or damaged, and is read as far as possible")
             parts = []
-        elif parts:  # otherwise its start was damaged
+        elif parts:  # without `parts`, the start of the record was damaged
             parts.append(content)
         if sum(map(len, parts)) > LONGEST_RECORD:
             run.note("records of more than 16 MiB are left out")

@@ -25,7 +25,7 @@ MEMORY_SPREAD = 0.3
 MARGIN_FROM = 8
 """Minimum number of runs for which the margin of memory is derived from their errors."""
 MARGIN_BEYOND = 0.02
-"""Addition to the largest known error, because the next run may exceed it."""
+"""Margin in addition to the largest known error, because the next run may exceed that error."""
 MemoryPart = Literal["fixed", "lasting", "gathered", "activations", "logits"]
 
 
@@ -181,5 +181,5 @@ def _did_not_fit(run: MeasuredRun) -> bool:
 
 
 def _at(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that this share of the values does not exceed."""
+    """Return the quantile, the smallest value that this share of the values does not exceed."""
     return values[math.ceil(share * len(values)) - 1] if values else None

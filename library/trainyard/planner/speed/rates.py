@@ -64,8 +64,7 @@ class MemoryRates(RecordModel):
 
 
 class Accuracy(RecordModel):
-    """Errors of predictions for runs on a kind of hardware; each prediction is by a fit to other
-    runs."""
+    """Errors of predictions for a kind of hardware; each run is predicted from other runs."""
 
     step_median: RelativeError | None
     """Median relative error of the step time; absent without a measured step time."""

@@ -35,7 +35,7 @@ one."""
 QUANTIZED = 0.6
 """Time of a float8 product including its casts, relative to bfloat16, on a GPU with float8."""
 EMULATED = 2.0
-"""Time of an emulated float8 product, relative to a product without quantization, on a CPU, which
+"""Time of an emulated float8 product on a CPU, relative to a product without quantization. The CPU
 rounds the operands and multiplies in the dtype of the computation."""
 COLLECTIVES_OF_A_STEP = 4
 """Number of collectives per step that belong to no axis: gradient norm, loss, digests,

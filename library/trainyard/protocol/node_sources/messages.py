@@ -29,8 +29,8 @@ MAX_JOBS = 10_000
 MAX_CANCELS = 1000
 """Maximum number of jobs to cancel in the reply to a report; the next reply has the rest."""
 USEFUL_SECONDS = 300.0
-"""Minimum useful time on a node: from placement until the attempt must leave before the end of the
-node's allocation. Start and save alone take minutes."""
+"""Minimum useful time on a node, from placement until the attempt must leave the allocation. Start
+and save alone take minutes."""
 SOURCE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME, examples=["slurm-a100"])]
 """Name of a source, and prefix of the names of its nodes."""
@@ -43,7 +43,7 @@ UnixTime = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LONGEST_SECONDS = 1e8
 """Maximum of a duration in the settings: three years. A date plus this duration is always valid."""
 MAX_NODE_HOURS = 1e9
-"""Maximum of a limit on node-hours per month: the use of more than 100,000 nodes."""
+"""Largest legal limit on node-hours per month, enough for more than 100,000 nodes."""
 
 
 def _printable(text: str) -> str:
@@ -58,7 +58,7 @@ Word = Annotated[str, AfterValidator(_printable)]
 
 
 def job_name(request_id: str) -> str:
-    """Return the name in the engine of a request's job."""
+    """Return the engine's name for a request's job."""
     return f"trainyard-{request_id}"
 
 
@@ -79,8 +79,8 @@ class NodeShape(RecordModel):
     roots: Annotated[
         tuple[Annotated[str, Field(pattern=ROOT_PATTERN.pattern)], ...], Field(max_length=64)
     ] = ("checkpoints",)
-    """Storage roots that each node sees. Registration of a node detects a root that is different
-    storage on this node, as for any node."""
+    """Storage roots that each node sees. As for any node, registration detects a root that is
+    different storage on this node."""
 
 
 class SourceLimits(RecordModel):
@@ -93,8 +93,8 @@ class SourceLimits(RecordModel):
     nodes_per_request: Annotated[int, Field(ge=1, le=MAX_NODES)] = 8
     """Maximum number of nodes in one request."""
     node_hours_per_month: Annotated[float, Field(ge=0, le=MAX_NODE_HOURS)] | None = None
-    """Maximum number of node-hours per calendar month (UTC), including those of running requests
-    until their end; unlimited when absent."""
+    """Maximum number of node-hours per calendar month (UTC), including the hours of running
+    requests until their end; unlimited when absent."""
 
 
 class SourceRegistration(RecordModel):
@@ -137,8 +137,8 @@ class SourceMessage(RecordModel):
     source: SourceName
     """Name of the source."""
     call: Literal["submit", "cancel", "list", "status", "explain"]
-    """Requested call to the engine. `list` concerns all requests of the source, the other calls
-    one."""
+    """Requested call to the engine. `list` concerns all requests of the source; the other calls
+    concern one request."""
     request_id: RequestId | None = None
     """Id of the request; absent for `list`."""
 
@@ -236,7 +236,7 @@ class SourceReport(RecordModel):
     """Jobs that the engine reported."""
     earlier: Annotated[tuple[RequestId, ...], Field(max_length=MAX_JOBS)] = ()
     """Ids of requests with a job in an earlier part of this report. A long report is split into
-    several parts, of which the last is complete."""
+    parts; only the last part may have `complete`."""
     complete: bool = False
     """Whether `jobs` and `earlier` contain all jobs of the source. A submitted job that is missing
     then becomes `unknown`, never gone."""

@@ -44,7 +44,7 @@ class TaskView(RecordModel):
     every_seconds: float
     """Time between the starts of two runs; 0 if the task runs in each round."""
     budget_seconds: float
-    """Time in a round after which a task that works in steps pauses."""
+    """Time in a round after which a task pauses, if the task works in steps."""
     stored_at: datetime | None
     """Time at which the values below were stored; null before the first run."""
     runs: int

@@ -36,7 +36,7 @@ class Submitted(EventData):
     parts: tuple[CheckpointPart, ...] = ()
     """Parts of the checkpoint that the job loads."""
     not_exact: tuple[str, ...] = ()
-    """Effects of the checkpoint's parts that are not loaded."""
+    """Effects of omitting the other parts of the checkpoint."""
 
 
 class Imported(EventData):
@@ -179,7 +179,7 @@ class Resumed(TrainerData):
     parts: tuple[CheckpointPart, ...] = ()
     """Loaded parts of the checkpoint."""
     not_exact: tuple[str, ...] = ()
-    """Effects of the checkpoint's parts that are not loaded."""
+    """Effects of omitting the other parts of the checkpoint."""
     changed: tuple[str, ...] = ()
     """Fields that differ between the checkpoint's spec and the attempt's, with both values."""
     compared: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ class RolledBack(EventData):
     step: int
     """Step of the checkpoint."""
     window: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
-    """Window of skipped sequences: the first skipped one, and the first one after the window."""
+    """Window of skipped sequences: position of the first, and position after the last."""
     reason: FailureReason
     """Reason for the rollback, as found by the guard."""
 

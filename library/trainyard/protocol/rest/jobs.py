@@ -91,7 +91,7 @@ class JobSummary(RecordModel):
     attempt: int
     """Number of the current attempt; 0 before the first attempt."""
     world_size: int
-    """Number of slots of the current attempt, or before an attempt, of the spec."""
+    """Number of slots of the current attempt; before the first attempt, the number in the spec."""
     min_world_size: int | None = None
     """Minimum number of slots of an elastic job; null for a job of a fixed size."""
     max_world_size: int | None = None
@@ -208,7 +208,7 @@ class JobView(JobSummary):
     next_action: NextAction | None = None
     """Suggested action on a failed job."""
     retries_left: int
-    """Number of further failures after which the server would retry."""
+    """Number of further failures that the server would answer with a retry."""
     verbs: tuple[Literal["stop", "cancel", "resume", "resize", "save", "delete"], ...]
     """Commands that are legal now; the most likely command is first."""
     priority_words: str

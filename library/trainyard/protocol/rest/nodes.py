@@ -138,7 +138,7 @@ class NodeView(RecordModel):
     """Request that allocated the node, if it comes from a source; the label `source` has the
     source's name."""
     ends_at: datetime | None = None
-    """End of the node's allocation, if known; attempts leave the node before."""
+    """End of the node's allocation, if known; attempts leave the node before then."""
     slow_slots: tuple[SlowSlot, ...] = ()
     """Slots on which ranks of several jobs were slower than their peers."""
     free_slots: int

@@ -81,7 +81,7 @@ class ResumeOptionView(RecordModel):
     more: Annotated[int, Field(ge=0)]
     """Number of legal layouts that are not listed."""
     reason: str | None
-    """Reason why no layout is legal; null if one is."""
+    """Reason why no layout is legal; null if a layout is legal."""
 
 
 class ResumeOptions(RecordModel):

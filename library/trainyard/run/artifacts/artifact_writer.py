@@ -29,8 +29,8 @@ from trainyard.run.record_files import append_record
 logger = logging.getLogger("trainyard")
 
 RESERVED_BYTES, RESERVED_SHARE = 256 * 1024 * 1024, 20
-"""Free disk space that artifacts leave for metrics and logs: this number of bytes, or on a small
-disk, one part in 20."""
+"""Free disk space that artifacts leave for metrics and logs: this number of bytes, or a twentieth
+of a small disk."""
 QUEUE_BYTES, QUEUE_ITEMS = 64 * 1024 * 1024, 1000
 """Limits of the queue, in bytes and in artifacts; artifacts beyond a limit are dropped."""
 SPOOL_BYTES, SPOOL_FILES = 1024 * 1024 * 1024, 5000
@@ -50,7 +50,7 @@ class PendingArtifact:
 
     record: ArtifactRecord
     make: Callable[[], Content] | None
-    """Returns the content of the artifact; None if the record is complete."""
+    """Function that returns the content file; None if the record already has the content."""
     size: int
     """Size of the artifact in the queue, in bytes."""
 
@@ -223,7 +223,6 @@ class ArtifactWriter:
             self._spooled[path] = size
 
     def _discard(self, name: str) -> None:
-        """Remove a content file, if it exists."""
         path = self._folder / name
         with self._lock:
             self._spooled.pop(path, None)

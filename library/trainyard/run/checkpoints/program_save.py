@@ -45,7 +45,7 @@ from trainyard.run.limits import LAST_STEP
 WAIT_SECONDS = 1800.0
 """Maximum wait of rank 0 for another rank; rank 0 waits twice per save."""
 LEFT_SECONDS = 90.0
-"""Maximum time until other nodes see a message; NFS caches an absence for a minute."""
+"""Maximum time until other nodes see a message; NFS caches a file's absence for a minute."""
 POLL_SECONDS = 10.0
 """Time between two checks for a later save."""
 
@@ -89,8 +89,8 @@ class ProgramCheckpoints:
     def save(self, step: int, *, kind: str = "interval") -> Iterator[Path]:
         """Yield the folder of a checkpoint, and commit it once all ranks have left their blocks.
 
-        All ranks must enter with the same step. If this attempt has already committed the step, the
-        first checkpoint stays, and the new folder is dropped after the block.
+        All ranks must enter the block with the same step. If this attempt has already committed the
+        step, the first checkpoint stays, and the new folder is dropped after the block.
 
         Args:
             step: completed steps; the number names the checkpoint.
@@ -194,7 +194,7 @@ class _OneSave:
         self._post_failure(f"{type(error).__name__}: {error}")
 
     def end(self) -> ProgramManifest | None:
-        """Take part in the commit; on rank 0, return the manifest if the job's storage has one."""
+        """Take part in the commit; on rank 0 of a job, return the manifest."""
         try:
             if self._rank == 0:
                 return self._commit()

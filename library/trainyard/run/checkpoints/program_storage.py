@@ -31,8 +31,8 @@ from trainyard.run.record_base import to_json
 CONTROL = ".save-"
 """Prefix of the names of folders with messages between ranks."""
 LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone)")
-"""Names of leftover folders of a save without a job: the step's earlier checkpoint, and remains
-of it."""
+"""Names of folders that a killed save without a job leaves: `old` is the step's earlier checkpoint,
+and `gone` is a partly removed one."""
 
 
 class UnusableCheckpointError(RuntimeError):
@@ -69,7 +69,7 @@ class JobStorage:
         return self.job_folder / f"a{self.attempt}"
 
     def raise_fence(self, *, keep_messages: bool = False) -> None:
-        """Fence off all earlier attempts; remove their partial folders, and those of failed saves.
+        """Fence off all earlier attempts; remove the partial folders of attempts and failed saves.
 
         Args:
             keep_messages: whether to keep messages of this attempt, which its ranks may read.
@@ -98,7 +98,7 @@ class JobStorage:
         return highest == self.attempt
 
     def resume_folder(self) -> Path | None:
-        """Return the folder of the parent checkpoint, after a check of all but the files' content.
+        """Return the parent checkpoint's folder, after a check of marker, manifest and file sizes.
 
         Raises:
             UnusableCheckpointError: the checkpoint is uncommitted, has another id, or lacks a file.
@@ -217,8 +217,7 @@ class LocalStorage:
             shutil.rmtree(old.rename(old.with_suffix(".gone")), ignore_errors=True)
 
     def bring_back(self) -> None:
-        """Restore a checkpoint's name that is missing after a kill between the renames in
-        `name`."""
+        """Rename a checkpoint back if a kill came between the renames in `name`."""
         for found in _plain_folders(self.folder):
             leftover = LEFTOVER.fullmatch(found.name)
             if leftover and leftover["kind"] == "old":

@@ -27,7 +27,7 @@ from trainyard.run.record_base import NOT_FINITE
 DEEPEST = 10
 """Maximum number of nested levels with names of their own."""
 MAX_ITEMS = 256
-"""Maximum number of items of a list in its text."""
+"""Maximum number of list items in the text that stands for a list."""
 MAX_BITS = 1024
 """Maximum number of bits of an integer."""
 

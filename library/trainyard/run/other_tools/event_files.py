@@ -36,7 +36,7 @@ MAX_VALUES = 10_000
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 SESSION_LOG, SESSION_START = 7, 1
-"""Number of an event's field with the session log, and its status at the start of a session."""
+"""Number of the event field with the session log, and the log's status at a session's start."""
 FLOAT, DOUBLE = 1, 2
 INTEGERS = {3: "i", 4: "B", 5: "h", 6: "b", 9: "q"}
 """`struct` format of integers in a tensor, by type code."""

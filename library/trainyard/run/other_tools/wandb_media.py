@@ -196,7 +196,7 @@ class SavedFiles:
     def _log(
         self, run: Run, path: Path, *, name: str, step: int, logged: int | None = None
     ) -> int | None:
-        """Log a file unless its write time is still `logged`; return its write time."""
+        """Log a file if its write time differs from `logged`; return its write time."""
         written = None
         try:
             written = path.stat().st_mtime_ns
@@ -245,7 +245,7 @@ def _pixels(given: Any) -> Any:
 
 
 def _unit(values: Any, low: float) -> Any:
-    """Scale floats to the range 0 to 1; if some exceed 1, their range is 0 to 255."""
+    """Scale floats to the range 0 to 1; floats outside -1 to 1 count as 0 to 255."""
     if float(values.max()) > 1 or low < -1:
         return values / 255
     return (values + 1) / 2 if low < 0 else values

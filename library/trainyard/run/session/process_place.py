@@ -21,10 +21,10 @@ class ProcessPlace:
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> ProcessPlace:
-        """Return the place from torchrun's variables, otherwise from those of a command per node.
+        """Return the place from `RANK` and `WORLD_SIZE`, otherwise from `NODE_RANK` and `NNODES`.
 
-        Without `RANK` and `WORLD_SIZE`, and without `NODE_RANK` and `NNODES`, the process is the
-        only one.
+        torchrun sets the first pair. The second pair is for one process per node. Without both
+        pairs, the process is the only one.
 
         Raises:
             ValueError: a variable is no integer, or is out of range.

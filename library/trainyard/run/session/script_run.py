@@ -285,8 +285,8 @@ class Run(ArtifactLog):
     def resume_from(self) -> Path | None:
         """Folder of the parent checkpoint, which must not be changed; None without one.
 
-        Every rank must read this property before its first save or load, because it fences off all
-        earlier attempts of the job.
+        Every rank must read this property before its first save or load. The first read fences off
+        all earlier attempts of the job.
 
         Raises:
             FenceError: a newer attempt of the job has started, or the fence cannot be raised.
@@ -301,8 +301,8 @@ class Run(ArtifactLog):
     def checkpoint(self, step: SupportsIndex, *, kind: str = "interval") -> Iterator[Path]:
         """Yield a folder for the files of this process; after the block, commit a checkpoint.
 
-        All ranks must enter with the same step. At the end they wait until rank 0 has committed the
-        checkpoint. Rank 0 waits for each other rank for at most half an hour.
+        All ranks must enter the block with the same step. At its end they wait until rank 0 has
+        committed the checkpoint. Rank 0 waits for each other rank for at most half an hour.
 
         Args:
             step: completed optimizer steps.

@@ -27,7 +27,7 @@ RETRY_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
 """Maximum wait for the last records at the end of the process."""
 MAX_VALUES = 200_000
-"""Maximum number of values in the queue, about 30 MB; records beyond it are dropped."""
+"""Maximum number of values in the queue, about 30 MB; further records are dropped."""
 RECORDS_AT_ONCE = 500
 FACTS_SECONDS = 1.0
 """Minimum time between two writes of the facts, except when the script flushes or ends."""
@@ -79,8 +79,7 @@ class SessionWriter:
             self._start()
 
     def replace_facts(self, facts: Callable[[], RunFacts]) -> None:
-        """Queue a write of the facts, which are read when they are written, every
-        `FACTS_SECONDS`."""
+        """Queue a write of the facts; every `FACTS_SECONDS` the then current facts are written."""
         if self._facts_file is not None:
             self._facts = facts
             self._start()

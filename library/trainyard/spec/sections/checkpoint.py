@@ -32,8 +32,8 @@ class CheckpointSection(SpecModel):
     """Save a complete checkpoint before the first update of the weights. If the path or disk cannot
     hold a checkpoint, the job fails in its first step."""
     async_mode: Literal["auto", "disabled", "async", "async_with_pinned_mem"] = "auto"
-    """Whether training continues while a checkpoint is written. The tensors are copied to host
-    memory, which is allocated once, during the next forward and backward pass. With
+    """Whether training continues while a checkpoint is written. During the next forward and
+    backward pass the tensors are copied to host memory, which is allocated once. With
     `async_with_pinned_mem` this memory is pinned, for fast copies from an accelerator. `auto` is
     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`."""
     give_up_after_seconds: Seconds = 3600.0
@@ -53,8 +53,9 @@ class CheckpointSection(SpecModel):
     keep_every_steps: Steps = 0
     """Always keep checkpoints at steps that are a multiple of this number; 0 disables the rule."""
     keep_best_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 0
-    """Number of best checkpoints to keep in addition to the newest: those with the lowest
-    `keep_best_metric`. 0 disables the rule."""
+    """Number of best checkpoints to keep in addition to the newest. The best have the lowest
+    `keep_best_metric`; 0 disables the rule."""
     keep_best_metric: Literal["validation/loss", "train/loss"] = "validation/loss"
-    """Metric by which `keep_best_k` compares checkpoints, at the step of each. `train/loss` covers
-    only the sequences of that step, so the choice also depends on how easy these sequences are."""
+    """Metric by which `keep_best_k` compares checkpoints, at the step of each checkpoint.
+    `train/loss` covers only the sequences of that step, so the choice also depends on how easy
+    these sequences are."""

@@ -83,7 +83,7 @@ class ResourcesSection(SpecModel):
     ) = None
     """Time without a report from a node after which a job continues without the node; only for
     elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
-    if this field is absent, it waits no longer than that."""
+    if this field is absent, the job waits no longer."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
     """Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
     number of nodes with enough free slots, with equal numbers of slots if those nodes allow it."""
@@ -102,8 +102,8 @@ class ResourcesSection(SpecModel):
     ) = None
     """Maximum run time of one attempt, from its placement. At this time the attempt saves and
     leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
-    job ends. A job with this limit may run on slots that wait for a larger job, if it ends before
-    the larger job can start."""
+    job ends. A job with this limit may run on slots that a waiting larger job keeps, if the limit
+    ends the job before the larger job can start."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels that each node of the job must have, such as `zone` with the value `a`."""
     exclude_nodes: Annotated[

@@ -26,8 +26,8 @@ class TrainingSection(SpecModel):
     seed: Seed = 0
     """Seed of the initial weights, the data order and dropout."""
     max_grad_norm: Annotated[float, Field(ge=0)] | None = 1.0
-    """Maximum global L2 norm of the gradients, which are scaled down to it; 0 or null disables
-    clipping."""
+    """Maximum global L2 norm of the gradients. Larger gradients are scaled down to this norm; 0 or
+    null disables clipping."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the forward and backward pass; `weight_dtype` is the dtype of the stored weights."""
     weight_dtype: Literal["float32", "bfloat16"] = "float32"

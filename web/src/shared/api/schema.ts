@@ -2260,8 +2260,7 @@ export interface components {
         };
         /**
          * Accuracy
-         * @description Errors of predictions for runs on a kind of hardware; each prediction is by a fit to other
-         *     runs.
+         * @description Errors of predictions for a kind of hardware; each run is predicted from other runs.
          */
         Accuracy: {
             /**
@@ -2369,7 +2368,7 @@ export interface components {
             remedy: string;
             /**
              * Gain
-             * @description Upper bound of the relative gain in kept steps per time on slots; 0.1 is a gain of a tenth.
+             * @description Upper bound of the relative increase in kept steps per time on slots, such as 0.1 for 10 %.
              *     Null if the records do not show the gain.
              */
             gain: number | null;
@@ -3216,8 +3215,8 @@ export interface components {
             preflight: boolean;
             /**
              * Async Mode
-             * @description Whether training continues while a checkpoint is written. The tensors are copied to host
-             *     memory, which is allocated once, during the next forward and backward pass. With
+             * @description Whether training continues while a checkpoint is written. During the next forward and
+             *     backward pass the tensors are copied to host memory, which is allocated once. With
              *     `async_with_pinned_mem` this memory is pinned, for fast copies from an accelerator. `auto` is
              *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
@@ -3262,15 +3261,16 @@ export interface components {
             keep_every_steps: number;
             /**
              * Keep Best K
-             * @description Number of best checkpoints to keep in addition to the newest: those with the lowest
-             *     `keep_best_metric`. 0 disables the rule.
+             * @description Number of best checkpoints to keep in addition to the newest. The best have the lowest
+             *     `keep_best_metric`; 0 disables the rule.
              * @default 0
              */
             keep_best_k: number;
             /**
              * Keep Best Metric
-             * @description Metric by which `keep_best_k` compares checkpoints, at the step of each. `train/loss` covers
-             *     only the sequences of that step, so the choice also depends on how easy these sequences are.
+             * @description Metric by which `keep_best_k` compares checkpoints, at the step of each checkpoint.
+             *     `train/loss` covers only the sequences of that step, so the choice also depends on how easy
+             *     these sequences are.
              * @default validation/loss
              * @enum {string}
              */
@@ -3314,8 +3314,8 @@ export interface components {
             preflight?: boolean;
             /**
              * Async Mode
-             * @description Whether training continues while a checkpoint is written. The tensors are copied to host
-             *     memory, which is allocated once, during the next forward and backward pass. With
+             * @description Whether training continues while a checkpoint is written. During the next forward and
+             *     backward pass the tensors are copied to host memory, which is allocated once. With
              *     `async_with_pinned_mem` this memory is pinned, for fast copies from an accelerator. `auto` is
              *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
@@ -3360,15 +3360,16 @@ export interface components {
             keep_every_steps?: number;
             /**
              * Keep Best K
-             * @description Number of best checkpoints to keep in addition to the newest: those with the lowest
-             *     `keep_best_metric`. 0 disables the rule.
+             * @description Number of best checkpoints to keep in addition to the newest. The best have the lowest
+             *     `keep_best_metric`; 0 disables the rule.
              * @default 0
              */
             keep_best_k?: number;
             /**
              * Keep Best Metric
-             * @description Metric by which `keep_best_k` compares checkpoints, at the step of each. `train/loss` covers
-             *     only the sequences of that step, so the choice also depends on how easy these sequences are.
+             * @description Metric by which `keep_best_k` compares checkpoints, at the step of each checkpoint.
+             *     `train/loss` covers only the sequences of that step, so the choice also depends on how easy
+             *     these sequences are.
              * @default validation/loss
              * @enum {string}
              */
@@ -8629,7 +8630,7 @@ export interface components {
             attempt: number;
             /**
              * World Size
-             * @description Number of slots of the current attempt, or before an attempt, of the spec.
+             * @description Number of slots of the current attempt; before the first attempt, the number in the spec.
              */
             world_size: number;
             /**
@@ -8721,7 +8722,7 @@ export interface components {
             attempt: number;
             /**
              * World Size
-             * @description Number of slots of the current attempt, or before an attempt, of the spec.
+             * @description Number of slots of the current attempt; before the first attempt, the number in the spec.
              */
             world_size: number;
             /**
@@ -8827,7 +8828,7 @@ export interface components {
             next_action: components["schemas"]["NextAction"] | null;
             /**
              * Retries Left
-             * @description Number of further failures after which the server would retry.
+             * @description Number of further failures that the server would answer with a retry.
              */
             retries_left: number;
             /**
@@ -10364,8 +10365,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that each node sees. Registration of a node detects a root that is different
-             *     storage on this node, as for any node.
+             * @description Storage roots that each node sees. As for any node, registration detects a root that is
+             *     different storage on this node.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10397,8 +10398,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that each node sees. Registration of a node detects a root that is different
-             *     storage on this node, as for any node.
+             * @description Storage roots that each node sees. As for any node, registration detects a root that is
+             *     different storage on this node.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10436,7 +10437,7 @@ export interface components {
             drain: components["schemas"]["Drain"] | null;
             /**
              * Problems
-             * @description Problems of devices and file systems, from the last heartbeat.
+             * @description Problems of the worker, the clock, devices and file systems.
              */
             problems: string[];
             /**
@@ -10452,7 +10453,7 @@ export interface components {
             request_id: string | null;
             /**
              * Ends At
-             * @description End of the node's allocation, if known; attempts leave the node before.
+             * @description End of the node's allocation, if known; attempts leave the node before then.
              */
             ends_at: string | null;
             /**
@@ -13684,7 +13685,7 @@ export interface components {
              * Shrink After Seconds
              * @description Time without a report from a node after which a job continues without the node; only for
              *     elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
-             *     if this field is absent, it waits no longer than that.
+             *     if this field is absent, the job waits no longer.
              */
             shrink_after_seconds: number | null;
             /**
@@ -13720,8 +13721,8 @@ export interface components {
              * Max Runtime Seconds
              * @description Maximum run time of one attempt, from its placement. At this time the attempt saves and
              *     leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
-             *     job ends. A job with this limit may run on slots that wait for a larger job, if it ends before
-             *     the larger job can start.
+             *     job ends. A job with this limit may run on slots that a waiting larger job keeps, if the limit
+             *     ends the job before the larger job can start.
              */
             max_runtime_seconds: number | null;
             /**
@@ -13766,7 +13767,7 @@ export interface components {
              * Shrink After Seconds
              * @description Time without a report from a node after which a job continues without the node; only for
              *     elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
-             *     if this field is absent, it waits no longer than that.
+             *     if this field is absent, the job waits no longer.
              */
             shrink_after_seconds?: number | null;
             /**
@@ -13802,8 +13803,8 @@ export interface components {
              * Max Runtime Seconds
              * @description Maximum run time of one attempt, from its placement. At this time the attempt saves and
              *     leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
-             *     job ends. A job with this limit may run on slots that wait for a larger job, if it ends before
-             *     the larger job can start.
+             *     job ends. A job with this limit may run on slots that a waiting larger job keeps, if the limit
+             *     ends the job before the larger job can start.
              */
             max_runtime_seconds?: number | null;
             /**
@@ -13847,7 +13848,7 @@ export interface components {
             more: number;
             /**
              * Reason
-             * @description Reason why no layout is legal; null if one is.
+             * @description Reason why no layout is legal; null if a layout is legal.
              */
             reason: string | null;
         };
@@ -13901,7 +13902,7 @@ export interface components {
             metadata_digest: string;
             /**
              * Parts
-             * @description Parts of the checkpoint to load: all parts, except if another job wrote the checkpoint.
+             * @description Parts of the checkpoint to load; fewer than all only if another job wrote the checkpoint.
              * @default [
              *       "model",
              *       "optimizer",
@@ -14059,7 +14060,7 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of the checkpoint's parts that are not loaded.
+             * @description Effects of omitting the other parts of the checkpoint.
              * @default []
              */
             not_exact?: string[];
@@ -14177,7 +14178,7 @@ export interface components {
             step: number;
             /**
              * Window
-             * @description Window of skipped sequences: the first skipped one, and the first one after the window.
+             * @description Window of skipped sequences: position of the first, and position after the last.
              */
             window: number[];
             /** @description Reason for the rollback, as found by the guard. */
@@ -14931,8 +14932,8 @@ export interface components {
             nodes_per_request: number;
             /**
              * Node Hours Per Month
-             * @description Maximum number of node-hours per calendar month (UTC), including those of running requests
-             *     until their end; unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC), including the hours of running
+             *     requests until their end; unlimited when absent.
              */
             node_hours_per_month: number | null;
         };
@@ -14961,8 +14962,8 @@ export interface components {
             nodes_per_request?: number;
             /**
              * Node Hours Per Month
-             * @description Maximum number of node-hours per calendar month (UTC), including those of running requests
-             *     until their end; unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC), including the hours of running
+             *     requests until their end; unlimited when absent.
              */
             node_hours_per_month?: number | null;
         };
@@ -15066,7 +15067,7 @@ export interface components {
             /**
              * Earlier
              * @description Ids of requests with a job in an earlier part of this report. A long report is split into
-             *     several parts, of which the last is complete.
+             *     parts; only the last part may have `complete`.
              * @default []
              */
             earlier?: string[];
@@ -15466,7 +15467,7 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of the checkpoint's parts that are not loaded.
+             * @description Effects of omitting the other parts of the checkpoint.
              * @default []
              */
             not_exact?: string[];
@@ -15485,7 +15486,7 @@ export interface components {
             every_seconds: number;
             /**
              * Budget Seconds
-             * @description Time in a round after which a task that works in steps pauses.
+             * @description Time in a round after which a task pauses, if the task works in steps.
              */
             budget_seconds: number;
             /**
@@ -15693,8 +15694,8 @@ export interface components {
             seed: number;
             /**
              * Max Grad Norm
-             * @description Maximum global L2 norm of the gradients, which are scaled down to it; 0 or null disables
-             *     clipping.
+             * @description Maximum global L2 norm of the gradients. Larger gradients are scaled down to this norm; 0 or
+             *     null disables clipping.
              * @default 1
              */
             max_grad_norm: number | null;
@@ -15786,8 +15787,8 @@ export interface components {
             seed?: number;
             /**
              * Max Grad Norm
-             * @description Maximum global L2 norm of the gradients, which are scaled down to it; 0 or null disables
-             *     clipping.
+             * @description Maximum global L2 norm of the gradients. Larger gradients are scaled down to this norm; 0 or
+             *     null disables clipping.
              * @default 1
              */
             max_grad_norm?: number | null;

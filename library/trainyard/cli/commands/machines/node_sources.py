@@ -40,7 +40,7 @@ SIGNS = {
 }
 """Sign and colour of each state of a request."""
 STANDINGS = {"online": "green", "paused": "yellow", "offline": "dim"}
-"""Colour of each state of a source; all other states need a person and are red."""
+"""Colour of each state of a source. States that are not listed need a person, and are red."""
 
 
 def sources(
