@@ -173,7 +173,7 @@ def _is_repository(folder: Path) -> bool:
         return _git(folder, "rev-parse", "--is-inside-work-tree").strip() == "true"
     except UsageError:  # no repository, or no git
         if any((one / ".git").exists() for one in (folder, *folder.parents)):
-            raise  # .gitignore would be ignored
+            raise  # otherwise .gitignore would have no effect
         return False
 
 
@@ -241,7 +241,7 @@ def _refuse_secrets(names: Iterable[str], include: Sequence[str], *, ignore: str
 def _archive(folder: Path, names: Sequence[str], *, ignore: str) -> bytes:
     """Return the archive; file times, owners and the folder's order do not change its bytes."""
     sizes = {name: (folder / name).lstat().st_size for name in names}
-    if len(names) > MAX_ENTRIES // 2:  # their folders count too
+    if len(names) > MAX_ENTRIES // 2:  # the pack also holds their folders
         raise UsageError(f"{folder} has {len(names):,} files; a pack holds {MAX_ENTRIES // 2:,}")
     if sum(sizes.values()) > MAX_UNPACKED_BYTES:
         before = f"{sum(sizes.values()):,} bytes before compression"
