@@ -39,15 +39,15 @@ INTERRUPTED = 130  # a shell's exit code after Ctrl-C: 128 + SIGINT
 
 logger = logging.getLogger("trainer")
 
-# Only `preload` and some commands import torch, which takes seconds; the first heartbeat and the
-# checks do not need it.
+# Importing torch takes seconds. The first heartbeat and the checks do not need torch, so only
+# `preload` and some commands import it.
 
 
 def preload() -> None:
     """Import every module that ranks need; a process calls it once before it forks ranks.
 
-    It also builds validators, and lists the installed packages, which the first rank of a node
-    records.
+    It also builds validators and lists the installed packages. The first rank of a node records the
+    list.
     """
     _import_torch()
     from trainer.provenance import installed_packages
@@ -154,7 +154,7 @@ def _folder(text: str) -> Path:
 
 
 def _recorded(action: Callable[[], None], *, record: Callable[[BaseException], Failure]) -> int:
-    """Run `action`; on an error, write it to log and run directory; return the exit code."""
+    """Run `action` and return the exit code; an error goes to the log and the run directory."""
     try:
         action()
     except KeyboardInterrupt:  # Ctrl-C in a terminal is no failure of the run
@@ -174,7 +174,7 @@ def _failed(error: BaseException, record: Callable[[BaseException], Failure]) ->
     except OSError:
         logger.exception("the failure could not be recorded")
     else:
-        if failure.reason == FailureReason.HANG:  # the supervisor requests other ranks' stacks
+        if failure.reason == FailureReason.HANG:  # the supervisor collects other ranks' stacks
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     return 1
 

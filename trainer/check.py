@@ -1,6 +1,6 @@
 """Checks a run before its ranks start, so that common errors appear within seconds.
 
-Works without torch, except for own models, which are built on the meta device.
+Needs torch only for own models, which are built on the meta device.
 """
 
 from __future__ import annotations

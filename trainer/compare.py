@@ -45,8 +45,7 @@ def compare_with(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = 
     model = build_model(spec, roots)
     reader = CheckedReader(folder, tied=tied_weights(model))
     reader.open(point_at(read_manifest(folder), folder))
-    # On the meta device and with one rank, this lists the tensors of all ranks of any layout,
-    # without memory.
+    # One rank on the meta device lists the tensors of all ranks and layouts, without memory.
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
     return compare(reader.kinds, kinds_of(train_tensors(model, optimizer)))

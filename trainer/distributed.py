@@ -1,4 +1,4 @@
-"""The ranks of a launch: their devices, their groups, and errors that are raised on all ranks."""
+"""The ranks of a launch: their devices and groups, and errors raised on all ranks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FLIGHT_RECORDER = {
 }
 LISTENER = "TRAINYARD_STORE_FD"
 """Variable with the descriptor on which rank 0 listens at `MASTER_PORT` if no torchrun serves the
-store; ranks without such a descriptor ignore the value.
+store. Ranks without such a descriptor ignore the value.
 """
 SAVING_TIMEOUT_SECONDS = 3600.0
-"""Timeout of the CPU group, in seconds; ranks wait in it while other ranks read and write files."""
+"""Timeout of the CPU group, in seconds; ranks wait this long while others read and write files."""
 STARTING_SECONDS = 600.0
-"""The supervisor's hang limit, in seconds, before ranks read data or weights."""
+"""Hang limit of the supervisor before ranks read data or weights, in seconds."""
 COMPILING_SECONDS = 3600.0
-"""The supervisor's hang limit, in seconds, while ranks compile."""
+"""Hang limit of the supervisor while ranks compile, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def joined(
     """Join the process group of the launch; destroy it after all ranks have finished.
 
     The ranks meet through torchrun's environment, or at a port on which rank 0 already listens.
-    Without either, this process is the only rank. After an error the group is not destroyed,
-    because its destruction would wait for ranks that may never arrive.
+    Without either, this process is the only rank. After an error the group stays, because its
+    destruction would wait for ranks that may never arrive.
 
     Args:
         device: type of device; `auto` prefers a GPU.
@@ -88,8 +88,7 @@ def joined(
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     if local.type == "cuda" and flight_recorder is not None:
         record_collectives(flight_recorder)
-    # Otherwise gloo immediately connects every pair of ranks in every group, though few pairs
-    # exchange data.
+    # Otherwise gloo connects all pairs of ranks in every group at once, though few exchange data.
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
@@ -140,13 +139,15 @@ def collective_timeout(hang_seconds: float) -> timedelta:
     """Return the timeout of the collectives in training.
 
     The supervisor ends the attempt after `hang_seconds` without a heartbeat. Collectives time out
-    earlier, so that the ranks can record which collective hangs.
+    earlier, so that the ranks can record the hanging collective.
     """
     return timedelta(seconds=max(TIMEOUT_SHARE * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
 
 
 def record_collectives(folder: Path) -> None:
-    """Configure NCCL's watchdog to dump a rank's last collectives; keep variables already set."""
+    """Make NCCL's watchdog dump a rank's last collectives; variables that are set keep their
+    values.
+    """
     folder.mkdir(exist_ok=True)
     for name, value in {**FLIGHT_RECORDER, "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank-"}.items():
         os.environ.setdefault(name, value)
@@ -185,7 +186,7 @@ def run_near(device: torch.device) -> None:
 
 
 def _no_usable_gpu(kind: str, messages: Sequence[str]) -> str:
-    """Return why torch cannot use a GPU: its build, the driver, and its warnings."""
+    """Return why torch cannot use a GPU, from its build, the driver and its warnings."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     given = "GPUs are here" if visible is None else f"CUDA_VISIBLE_DEVICES={visible!r}"
     build = torch.version.cuda
@@ -222,10 +223,10 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
 
 
 def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
-    """Return the tensors of all ranks in a CPU group, [world, N], on rank 0; None on other ranks.
+    """Return the tensors of a CPU group's ranks, [world, N], on rank 0; None on other ranks.
 
-    The tensors are sent along a binomial tree, between the same pairs of ranks as in broadcasts
-    from rank 0. `dist.gather` would open a socket from rank 0 to every other rank.
+    The tensors are sent along a binomial tree. It uses the same pairs of ranks as a broadcast from
+    rank 0, while `dist.gather` would open a socket from rank 0 to every other rank.
 
     Args:
         mine_N: tensor of this rank; length and dtype must be equal on all ranks.
@@ -304,7 +305,7 @@ def _as_run_error(error: Exception) -> RunError:
 
 
 def _first(failures: Mapping[int, RunError]) -> RunError:
-    """Return the lowest rank's failure; a temporary failure only if all failures are temporary."""
+    """Return the lowest rank's failure; prefer failures that are not temporary."""
     rank = min(failures, key=lambda rank: (getattr(failures[rank], "transient", False), rank))
     error = failures[rank]
     named = type(error)(f"rank {rank}: {error}", path=error.path)

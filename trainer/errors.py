@@ -20,8 +20,7 @@ from trainyard.run.failures import BadWindow, FailureReason, LoadFailure, Memory
 
 MEMORY_RAN_OUT = (
     "DefaultCPUAllocator: can't allocate memory",
-    # torch's caching allocator raises an error type of its own; the following errors have no type
-    # of their own:
+    # torch's caching allocator raises its own error type. The following errors have no own type:
     "CUDA error: out of memory",  # a kernel, a stream, pinned memory
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -33,8 +32,8 @@ MEMORY_RAN_OUT = (
 class RunError(Exception):
     """A failure of a training run for a known reason.
 
-    `path` is the file or folder at fault. `remedy` is more specific than the default remedy for the
-    reason; a traceback shows it after the message.
+    `path` is the file or folder at fault. `remedy` replaces the default remedy for the reason; a
+    traceback shows it after the message.
     """
 
     reason = FailureReason.TRAINER_ERROR
@@ -69,7 +68,7 @@ class CheckpointError(RunError):
 
     `of_storage`: the storage failed, so the error proves nothing about the checkpoint. `transient`:
     a retry may succeed, because the storage is full, read-only or unreachable. `fault`: proof that
-    the checkpoint is unusable. `load`: set if the parent checkpoint cannot be loaded.
+    the checkpoint is unusable. `load`: whether the load of the parent checkpoint failed.
     """
 
     reason = FailureReason.CHECKPOINT_ERROR

@@ -1,7 +1,6 @@
 """`python -m trainer identify s3://BUCKET/PREFIX`: prints the UUID of an object-store root.
 
-If the root has no UUID, it gets one. Workers compare UUIDs to verify that nodes share the same
-storage.
+A root without a UUID gets one. Workers compare UUIDs to verify that nodes share the same storage.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ def identity(root: ObjectPath) -> str:
     """
     file = root / ROOT_FILE
     with storage_errors("read", file):
-        # List instead of reading: a listing distinguishes a missing bucket from a missing object,
-        # and checks the permission to list, which later operations need.
+        # A listing, unlike a read, distinguishes a missing bucket from a missing object. It also
+        # checks the permission to list, which later operations need.
         if file not in root.beneath(start=ROOT_FILE):
-            # If several nodes do this concurrently, one of them creates the file, and all read its
-            # content.
+            # If several nodes do this at the same time, one of them creates the file, and all read
+            # it.
             with suppress(FileExistsError):
                 file.put(f"{uuid.uuid4()}\n".encode(), new=True)
         return file.read_bytes().decode("utf-8", errors="replace").strip()

@@ -1,8 +1,8 @@
-"""The process of a rank: its signals, its parent's end, its CPUs and garbage collection.
+"""The process of a rank: its signals, CPUs and garbage collection, and the end of its parent.
 
-An automatic collection walks every object, at a different time on each rank, while the other ranks
-wait in the next collective. Here collections run after the same steps on all ranks, and skip the
-objects that existed before the first step.
+An automatic collection walks every object at a different time on each rank, and the other ranks
+then wait in the next collective. Here collections run after the same steps on all ranks, and skip
+the objects that existed before the first step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent dies, so that no rank trains unsupervised.
 
-    Call this as early as possible, because a parent that has already exited cannot be detected.
+    Call this as early as possible, because an earlier exit of the parent goes unnoticed.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -41,10 +41,10 @@ def die_with_parent() -> None:
 def show_stacks_when_asked() -> None:
     """Print all threads' stacks to stderr on `STACKS_SIGNAL`, even if Python code hangs.
 
-    A handler that was installed before runs as well.
+    An earlier handler of the signal runs too.
     """
     former = signal.getsignal(STACKS_SIGNAL)
-    # If there is no earlier handler, chaining would run the signal's default action, which ends the
+    # Without an earlier handler, chaining would run the signal's default action, which ends the
     # process.
     chain = former not in (signal.SIG_DFL, signal.SIG_IGN, None)
     faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True, chain=chain)
@@ -53,11 +53,10 @@ def show_stacks_when_asked() -> None:
 def stop_on_sigterm(directory: RunDirectory) -> None:
     """Install a SIGTERM handler that creates the file `stop`, so that the run saves and ends.
 
-    torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. Without a
-    supervisor, torchrun also sends SIGTERM after a failure; if a failure is recorded, the signal
-    ends this process. A supervisor creates `stop` itself when it receives SIGTERM, which Slurm
-    sends to every process of a step; so its ranks ignore SIGTERM, while other signals end them. The
-    signal ends a process that was forked from this process.
+    torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. It also sends
+    SIGTERM after a failure; without a supervisor, SIGTERM ends this process if a failure is
+    recorded. Ranks with a supervisor ignore SIGTERM, which Slurm sends to every process of a step:
+    the supervisor gets it too, and creates `stop`. SIGTERM ends a process forked from this process.
     """
     supervised, own_pid = directory.secret.exists(), os.getpid()
 
@@ -74,9 +73,9 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
 @contextmanager
 def importing_without_collector() -> Iterator[None]:
-    """Disable the collector during imports; afterwards exclude the imported objects from it.
+    """Disable the collector during imports; exclude the imported objects afterwards.
 
-    Repeated collections take a fifth of the time of torch's import.
+    Repeated collections take a fifth of the import time of torch.
     """
     with collector_disabled():
         yield
@@ -96,9 +95,9 @@ def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
 def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozenset[int]:
     """Restrict all threads to the CPUs of a device's NUMA node; return the process' new CPUs.
 
-    Memory on another NUMA node is slower, and so are copies between it and the device. Nothing
-    changes if the machine has one NUMA node, if the device's node is unknown, or if this process
-    may use none of its CPUs.
+    Memory of another NUMA node is slower, also for copies to the device. Nothing changes if the
+    machine has one NUMA node, if the device's node is unknown, or if this process may use none of
+    that node's CPUs.
 
     Args:
         pci_address: address of the device, such as `0000:dc:00.0`.
@@ -131,7 +130,7 @@ def leave(code: int) -> NoReturn:
     """Flush the output and end this process without running finalizers.
 
     After a failure, peers may be dead and collectives pending. Threads of the communication
-    libraries would then block the interpreter's exit, and with it the other ranks.
+    libraries would then block the interpreter's exit, and the other ranks would wait.
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -152,7 +151,7 @@ def collector_disabled() -> Iterator[None]:
 
 
 class StepCollector:
-    """Turns off automatic collections; collections then run after the same steps on all ranks."""
+    """Replaces automatic collections by collections after the same steps on all ranks."""
 
     def __init__(self, every_steps: int) -> None:
         """Collect every `every_steps` steps, which limits the lifetime of cycles with tensors."""

@@ -23,7 +23,7 @@ DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 def provenance(source: Path = SOURCE) -> Provenance:
     """Describe this process; `source` is a folder of the running source tree."""
-    # Installed packages may be inside a repository that does not track them.
+    # Installed packages may lie inside a repository that does not track them.
     tracked = _git(source, "ls-files", "--error-unmatch", ".") is not None
     commit = _git(source, "rev-parse", "HEAD") if tracked else None
     diff = _git(source, "diff", "--no-ext-diff", "HEAD") if commit is not None else None
@@ -47,9 +47,9 @@ def provenance(source: Path = SOURCE) -> Provenance:
 
 @functools.cache
 def installed_packages() -> dict[str, str]:
-    """Return each installed distribution's version, as this process first read it.
+    """Return each installed distribution's version, read once per process.
 
-    Reading them takes 60 ms on a core.
+    The read takes 60 ms on a core.
     """
     # `metadata` is read once per package, because each access to `metadata` or `version` parses the
     # file.
@@ -59,7 +59,7 @@ def installed_packages() -> dict[str, str]:
 
 
 def _git(source: Path, *arguments: str) -> bytes | None:
-    """Return git's output; None without git, without a repository, or after `GIT_SECONDS`."""
+    """Return git's output; None without git or a repository, or after `GIT_SECONDS` seconds."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(source), *arguments],

@@ -36,7 +36,7 @@ class TrainerRun:
     spec: JobSpec
     """Effective spec, with the overrides of this attempt and a value for each `auto`."""
     attempt: AttemptSpec
-    """Number, layout and resume point of the attempt; defaults without `attempt.json`."""
+    """Number, layout and resume point of the attempt; default values without `attempt.json`."""
     checkpoint_root: StoragePath
     """Storage root of the job's checkpoints."""
     cache_dir: Path
@@ -115,14 +115,14 @@ def _named_root(text: str) -> tuple[str, str]:
 
 
 def forget_check(directory: RunDirectory) -> None:
-    """Remove an earlier check's records, unless a heartbeat shows that an attempt has run."""
+    """Remove the records of an earlier check, unless a heartbeat shows that an attempt has run."""
     if not directory.heartbeat.exists():
         directory.error.unlink(missing_ok=True)
         directory.outcome.unlink(missing_ok=True)
 
 
 def refuse_used(directory: RunDirectory) -> None:
-    """Reject a directory in which an attempt has run, because its records would be mixed.
+    """Reject a directory in which an attempt has run; records would be mixed.
 
     Raises:
         LaunchError: the directory has a record; the message names it.
@@ -176,7 +176,8 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec for the launched ranks, without nodes because placement is already done."""
+    """Return the spec for the launched ranks, without nodes, because the ranks are already placed.
+    """
     moved = spec.on_layout(layout)
     return moved.model_copy(
         update={"resources": moved.resources.model_copy(update={"nodes": None, "spare_nodes": 0})}
@@ -199,7 +200,7 @@ def _checkpoint_root(
 
 
 def device_kind(wanted: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
-    """Return the kind of device for this launch; `auto` prefers GPUs."""
+    """Return the device kind of this launch; `auto` prefers GPUs."""
     if wanted == "auto":
         return "cuda" if gpus_are_given() else "cpu"
     return wanted
@@ -210,8 +211,8 @@ def gpus_are_given(
 ) -> bool:
     """Return whether the launcher's environment or the machine gives this process GPUs.
 
-    `torch.cuda.is_available()` is not used, because it is also False if the driver is too old. That
-    is an error of the node, and training must not fall back to the CPU.
+    `torch.cuda.is_available()` is also False if the driver is too old. That is an error of the
+    node, and training must not fall back to the CPU.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

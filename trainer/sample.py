@@ -97,8 +97,8 @@ def generate(
         proceed: called before each token with the number of tokens so far; False ends the text.
     """
     generator = torch.Generator().manual_seed(seed)
-    # In training, a document follows its BOS token or, without one, the EOS token of the previous
-    # document.
+    # In training, a document follows its BOS token or, without BOS, the EOS token of the document
+    # before.
     first = tokenizer.eos if tokenizer.bos is None else tokenizer.bos
     line = [first, *tokenizer.encode_batch([prompt.encode()])[0].tolist()]
     begun, ended = len(line), SampleEnd.MAX_TOKENS

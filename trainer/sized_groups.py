@@ -1,4 +1,4 @@
-"""Groups items in order, so that each group stays below a size limit."""
+"""Groups items in order; each group stays within a size limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All code that depends on the version of torch, from 2.11, the lowest one, to 2.15.
+"""All code that depends on the version of torch, from 2.11 to 2.15.
 
 `docs/trainer.md` lists the tested versions; `make test-torch TORCH=2.11.0` tests one version.
 """
@@ -45,7 +45,7 @@ def refuse_split_backward(schedule: str) -> None:
 def count_no_bytes_for_device_meshes() -> None:
     """Let the compiler's memory budget accept graphs that contain a device mesh.
 
-    torch 2.11 has no such option, and its graphs contain no mesh.
+    torch 2.11 lacks the option, and its graphs contain no mesh.
     """
     if hasattr(compiler, "unsafe_treat_script_objects_as_zero_size"):
         compiler.unsafe_treat_script_objects_as_zero_size = True
@@ -54,9 +54,9 @@ def count_no_bytes_for_device_meshes() -> None:
 def release_buffers(received: Iterable[Any]) -> None:
     """Replace a pipeline stage's receive buffers by meta tensors of the same shape.
 
-    `received` are descriptors of torch.distributed.pipelining. Up to torch 2.14 they hold a buffer
-    for each micro-batch and direction all the time; 2.15 allocates on demand, like this module. The
-    descriptor of a model input has no buffer.
+    `received` are descriptors of torch.distributed.pipelining. Up to torch 2.14 they always hold a
+    buffer for each micro-batch and direction; 2.15 allocates buffers on demand, like this module.
+    The descriptor of a model input has no buffer.
     """
     for info in received:
         buffer = getattr(info, "buffer", None)

@@ -1,4 +1,4 @@
-"""The fence: a number on the storage; a job's attempts with a lower number cannot commit."""
+"""The fence: a number on the storage; attempts of the job with a lower number cannot commit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from trainyard.run.checkpoints.fence_file import (
 def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
     """Raise the job's fence to `attempt`, and hold its lock during the block.
 
-    An object store has no lock. There the fence is raised and read, and another attempt may raise
-    it during the block.
+    An object store has no lock, so there another attempt may raise the fence during the block.
 
     Raises:
         OutrunError: a newer attempt has already raised the fence.
@@ -73,8 +72,8 @@ def _fence_errors() -> Iterator[None]:
 
 
 def _write(path: StoragePath, attempt: int) -> None:
-    # An object store has no lock, so an attempt could overwrite a higher number. There each attempt
-    # puts an object of its own, and the highest number counts.
+    # An object store has no lock, so an attempt could overwrite a higher number. Each attempt
+    # therefore puts its own object, and the highest number counts.
     of_attempt = path / str(attempt) if isinstance(path, ObjectPath) else path
     write_durably(of_attempt, f"{attempt}\n".encode())
 

@@ -60,12 +60,11 @@ class SaveObserver:
     def committed(self, manifest: Manifest) -> None:
         """Called immediately after the commit of a checkpoint, in the thread that saves.
 
-        It is not called only when the loop settles the save, so that a run that dies in between has
-        already reported its checkpoint.
+        A run that dies before the loop settles the save has thus reported its checkpoint.
         """
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """Called between two steps, once all ranks have the commit of a save."""
+        """Called between two steps, after all ranks have learned of the commit."""
 
     def failed(self, failure: SaveFailed) -> None:
         """Called, only on rank 0, when a save has failed and will be retried."""
@@ -167,7 +166,7 @@ class CheckpointManager:
     def save(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> Manifest:
-        """Save this step if it is not saved, wait for the commit, and return the manifest.
+        """Save this step unless it is saved, wait for the commit, and return the manifest.
 
         The arguments are those of `begin`.
 
@@ -189,13 +188,13 @@ class CheckpointManager:
     def begin(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> PendingSave:
-        """Start to save this step; a preflight, and any `async_mode` save, outlives the call.
+        """Start to save this step; a preflight or `async_mode` save continues after the call.
 
         The tensors must not change before `wait_until_writable` has returned. Only one save runs at
         a time, so this call waits for the previous save. If the previous save fails for a temporary
-        reason, no save starts, and the failed save is returned; its retry comes later. If this
-        attempt has already committed this step, nothing is written. A failed save leaves no
-        checkpoint and frees its space.
+        reason, no save starts. The failed save is then returned and later retried. If this attempt
+        has already committed this step, nothing is written. A failed save leaves no checkpoint and
+        frees its space.
 
         Args:
             model: model whose weights are saved; it is not changed, nor is the optimizer.
@@ -265,7 +264,7 @@ class CheckpointManager:
     def drained(self) -> Iterator[None]:
         """If the block raises an error, let the save in progress finish before the run ends.
 
-        Without it, for example a non-finite loss would discard an almost finished checkpoint.
+        Otherwise, for example, a non-finite loss would discard an almost finished checkpoint.
         """
         try:
             yield
@@ -329,15 +328,15 @@ class CheckpointManager:
         if in_background:
             # `threading.Thread.start` would wait until the thread runs, and the thread would then
             # hold the interpreter for its switch interval, 5 ms. Like a daemon, this thread does
-            # not delay the exit of a failed process, which would otherwise wait for ranks that may
-            # have ended.
+            # not delay the exit of a failed process. Its save may wait for ranks that have ended.
             start_new_thread(write, ())
         else:
             write()
         return save
 
     def _in_background(self, kind: str) -> bool:
-        """Return whether a save runs in a thread; a preflight always does, without copies."""
+        """Return whether a save runs in a thread; a preflight always does, and copies no tensors.
+        """
         return self._staging is not None or kind == PREFLIGHT
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:
@@ -363,7 +362,7 @@ class CheckpointManager:
             self._observer.failed(self._retry.describe(save, error, saved_step=saved, step=now))
 
     def _wait_for_retry(self) -> None:
-        """Wait on all ranks until the retry is due; a cancel ends the processes during the wait."""
+        """Wait on all ranks until the retry is due; a cancel during the wait ends the processes."""
         due = False
         while not due:
             with self._observer.waiting():

@@ -32,7 +32,7 @@ from trainyard.run.checkpoints.program_manifest import (
 
 
 class FilePart(NamedTuple):
-    """A process's part of a common check: every `of`-th file, starting with file `number`."""
+    """A process's part of a shared check: every `of`-th file, starting with file `number`."""
 
     number: int
     of: int
@@ -54,7 +54,7 @@ def stored_manifests(
 ) -> list[Manifest | ProgramManifest]:
     """Return the manifests of a job's committed checkpoints, or of one attempt's, in order.
 
-    A folder is omitted if it is incomplete, does not match its marker, or belongs at another path.
+    Omits a folder that is incomplete, does not match its marker, or belongs at another path.
     """
     found = []
     for folder in checkpoint_folders(root, job_id):
@@ -109,7 +109,7 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
         text = read_small(path)
         promised = read_small(marker).strip()
     damaged = partial(CheckpointError, path=str(path), fault=CheckpointFault.MANIFEST_DAMAGED)
-    # The marker of a program names its digest algorithm.
+    # A program's marker names its digest algorithm.
     found = marker_of(text) if b":" in promised else digest(text)
     if found.encode() != promised:
         raise damaged(
@@ -123,7 +123,7 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
         if manifest.disagreement is not None:
             raise damaged(f"{path}: {manifest.disagreement}")
         return manifest
-    # Only names without folders, because every later check and read joins the names to this folder.
+    # Names must not contain folders, because later checks and reads join them to this folder.
     for file in manifest.files:
         if PurePosixPath(file.path).name != file.path:
             raise damaged(f"{path} names a file elsewhere: {file.path!r}")
@@ -272,7 +272,7 @@ def checkpoint_folders(root: StoragePath, job_id: str) -> list[StoragePath]:
     if isinstance(job, Path):
         return list(job.glob("a*/step-*"))
     with storage_errors("list", job):
-        # A save that died during its first upload left no object, only the unfinished upload.
+        # A save that died during its first upload left no object, only an unfinished upload.
         begun = (path for path, _ in job.uploads())
         folders = {path.parent for path in chain(job.beneath(), begun)}
     return [f for f in sorted(folders) if f.parent.parent == job and f.name.startswith("step-")]

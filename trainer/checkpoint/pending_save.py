@@ -16,7 +16,7 @@ from trainyard.protocol.manifest import Manifest, TrainState
 
 
 class PendingSave(Future[Manifest]):
-    """The future of a save, whose tensors are staged before the save is committed or fails."""
+    """The future of one save; its tensors may change once they are staged."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class PendingSave(Future[Manifest]):
         self.state = state
         self.kind = kind
         self.staged = threading.Event()
-        """Set once the tensors may change; the end or the failure of the save sets it too."""
+        """Set once the tensors may change, or when the save ends or fails."""
         self._staging = staging
         self._buffers = buffers or {}
 
     def stage(self, tensors: Mapping[TensorChunk, Tensor]) -> Mapping[TensorChunk, Tensor]:
-        """Return the tensors to write; if they are copies, the originals may now change."""
+        """Return the tensors to write; once they are copies, the originals may change."""
         tensors = {chunk: self._buffers.get(chunk.name, t) for chunk, t in tensors.items()}
         if self._staging is None:
             return tensors
@@ -69,10 +69,10 @@ class Staging:
         self._ready: torch.Event | None = None
 
     def mark(self) -> None:
-        """Record an event, after which the device has completed the tensors of this step.
+        """Record an event that the device reaches when this step's tensors are complete.
 
-        The training thread calls this: the work of the step is on its stream, and the copies wait
-        for the event on a separate stream.
+        The training thread calls this, because the step runs on its stream. The copies run on a
+        separate stream and wait for the event.
         """
         if self._stream is not None:
             self._ready = torch.accelerator.current_stream(self._device).record_event()

@@ -1,4 +1,4 @@
-"""The folder of a save: its creation, durable writes, fault points, and its removal. No torch."""
+"""The folder of a save: creation, durable writes, fault points and removal. No torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Point(StrEnum):
-    """A point of a save on one rank; docs/checkpoint-saves.md has the state after a death there.
+    """A point of a save on one rank; docs/checkpoint-saves.md describes a death at each point.
 
     The fault tests kill a rank at each point, so a new step of a save needs a point and a test.
     """
@@ -27,15 +27,14 @@ class Point(StrEnum):
     BEGUN = "begun"
     """Nothing is done yet; reached on every rank."""
     FENCED = "holding the fence"
-    """The fence's lock is held and no newer attempt exists; reached on rank 0, at the start and the
-    end.
+    """Rank 0 holds the fence's lock, and no newer attempt exists; reached at the start and the end.
     """
     FOLDER_MADE = "folder made"
     """The checkpoint's folder exists and is empty; reached on rank 0."""
     PLANNED = "planned"
     """This rank has its plan of writes and sends; reached on every rank."""
     STAGED = "staged"
-    """The bytes to write and send no longer change; reached on every rank."""
+    """The bytes to write and send can no longer change; reached on every rank."""
     FILE_MADE = "file made"
     """A data file or an index file exists and is empty."""
     PIECE_WRITTEN = "piece written"
@@ -47,8 +46,7 @@ class Point(StrEnum):
     PARTS_KNOWN = "parts known"
     """All parts are written, and their sizes and checksums are known; reached on every rank."""
     REPLACING = "replacing"
-    """The fence, manifest or marker is complete and durable under a temporary name; reached on rank
-    0.
+    """Fence, manifest or marker is complete and durable under a temporary name; reached on rank 0.
     """
     NAMED = "named"
     """The file has its final name, which is not durable yet; reached on rank 0."""
@@ -96,8 +94,8 @@ def create_folder(folder: StoragePath) -> None:
 def collect_leftovers(root: StoragePath, job_id: str, *, attempt: int) -> list[StoragePath]:
     """Remove a job's uncommitted checkpoints up to an attempt; return the removed folders.
 
-    The caller must have raised the fence to that attempt, and must not have saved yet. So no
-    attempt that is still writing such a checkpoint can commit it.
+    The caller must have raised the fence to that attempt, and must not have saved yet. Then no
+    attempt that still writes such a checkpoint can commit.
     """
     with storage_errors("read", root / job_id):
         leftovers = [
@@ -115,7 +113,7 @@ def _is_of(folder: StoragePath, attempt: int) -> bool:
 
 
 def _remove(folder: StoragePath) -> bool:
-    """Remove a folder; return whether it is removed; the next attempt removes the rest."""
+    """Remove a folder; return whether it is gone; the next attempt removes what is left."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
@@ -128,8 +126,7 @@ def _remove(folder: StoragePath) -> bool:
 
 def discard(folder: StoragePath) -> None:
     """Remove the files of a failed save, its marker first; errors are ignored."""
-    # If the marker remained, the remaining files would count as a checkpoint; then nothing else is
-    # removed.
+    # If the marker stays, remove nothing: marker and other files would count as a checkpoint.
     try:
         (folder / COMMITTED).unlink(missing_ok=True)
     except OSError:
@@ -150,8 +147,8 @@ def write_durably(path: StoragePath, content: bytes) -> None:
             path.put(content)
         return
     with storage_errors("write", path):
-        # The content becomes durable before the file gets its name; otherwise, after a power cut,
-        # the name could lead to an empty file. The sync is here and not in `replacing`, so that the
+        # The content becomes durable before the file gets its name. Otherwise the name could lead
+        # to an empty file after a power cut. The sync is here and not in `replacing`, so that the
         # fault tests can kill a rank between the sync and the rename.
         with replacing(path, mode=0o666, durable=False) as file:
             file.write(content)

@@ -27,10 +27,10 @@ LARGEST_PIECE = 64 * 2**20
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights as `model.<name>` in the model's memory, so that a read loads the model.
+    """Return weights by `model.<name>`, in the model's memory; reads into them load the model.
 
     A tied parameter appears once, under its first name in module order, as in `named_parameters`.
-    So the names of weights and optimizer state agree.
+    So weights have the same names as optimizer state.
     """
     tied = tied_weights(model)
     return {
@@ -116,10 +116,10 @@ class TrainTensors:
 class _Places:
     """The tensors of a model and its optimizer, with their places in memory.
 
-    The training thread waits for `hold`, which spends most of its time on memory outside of the
-    caches. So `hold` reads the dictionaries of modules and tensors, but few of the objects in them.
-    The objects, including replaced buffers, are kept alive until the next listing, so that no other
-    object gets their identity.
+    The training thread waits for `hold`. Reads of uncached memory take most of that time, so `hold`
+    reads the dictionaries of modules and tensors, but few of the objects in them. The objects,
+    including replaced buffers, are kept alive until the next listing, so that no other object gets
+    their identity.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -136,8 +136,8 @@ class _Places:
         self._objects = self._referred()
         # Weights are listed as copies that `state_dict` makes by `detach`, so their addresses are
         # compared. The optimizer's tensors are listed themselves, because a save reads their
-        # addresses again. Code of a model may replace a buffer by another view of the same memory,
-        # such as a longer part.
+        # addresses again. A model may replace a buffer by another view of the same memory, such as
+        # a longer part.
         self._parameters = _each(module["_parameters"] for module in self._modules)
         self._buffers = _each(module["_buffers"] for module in self._modules)
         self._addresses = _addresses(self._parameters)
@@ -163,8 +163,7 @@ class _Places:
     def include(self, tensors: Iterable[Tensor]) -> bool:
         """Return whether each tensor lies in the memory of a tensor in the dictionaries.
 
-        This is false for TorchScript modules, whose mappings are of another type: `hold` would
-        notice no change to them.
+        False for TorchScript modules, because `hold` cannot see changes in their mappings.
         """
         kept = [t for t in self._objects if isinstance(t, Tensor)]
         return all(isinstance(each, dict) for each in self._dictionaries) and (
@@ -226,7 +225,7 @@ def frame_of(dtype: torch.dtype, shape: torch.Size) -> TensorFrame:
 
 @contextmanager
 def without_zip_checksums() -> Iterator[None]:
-    """Turn off the CRC-32 of `torch.save`, with which a save would take twice as long."""
+    """Turn off the CRC-32 of `torch.save`, which would double the time of a save."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:

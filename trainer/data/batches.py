@@ -21,18 +21,20 @@ NO_LABEL = -100
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The input of one forward pass: b sequences of S tokens, in contiguous arrays."""
+    """Input of one forward pass: b sequences of S tokens, in contiguous arrays."""
 
     tokens: NDArray[np.int64]
     """Input token ids `[b, S]`."""
     labels: NDArray[np.int64]
     """Label of each input token, which is the next token `[b, S]`; the loss ignores -100."""
     positions: NDArray[np.int64]
-    """Global position of each sequence in the endless stream `[b]`."""
+    """Position of each sequence in the endless stream `[b]`."""
     weight: int
-    """1, or 0 in an idle round, whose batch is one sequence of this step without labels."""
+    """1, or 0 in an idle round. The batch of an idle round is one sequence of this step without
+    labels.
+    """
     segments: NDArray[np.int32] | None = None
-    """Document index of each token, from 0 in each sequence `[b, S]`; None without masks."""
+    """Document index of each token `[b, S]`, from 0 in each sequence; None without masks."""
 
 
 def micro_batches(
@@ -66,8 +68,8 @@ def micro_batches(
 
 def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64], *, idle: int) -> MicroBatch:
     if not positions_B.size:
-        # A real sequence, because with zeros alone a model that masks padding would return NaN, and
-        # 0 x NaN is NaN.
+        # A real sequence: with zeros alone, a model that masks padding would return NaN, and 0 x
+        # NaN is NaN.
         one = _micro_batch(dataset, np.array([idle], dtype=np.int64), idle=idle)
         return replace(one, labels=np.full_like(one.labels, NO_LABEL), weight=0)
     windows_BT = dataset.windows(positions_B)
@@ -83,9 +85,8 @@ def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64], *, idle: int)
 class BatchReader:
     """One rank's micro-batches of consecutive global batches, without end.
 
-    A thread reads `prefetch` global batches ahead; with 0, each batch is read on demand. An error
-    in the thread is raised by the `next` that would return the batch. The reader is a context
-    manager.
+    A thread reads `prefetch` global batches ahead; with 0, each batch is read on demand. The `next`
+    for a batch raises the error of its read. The reader is a context manager.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec
 
 FORMAT_VERSION = 1
-"""Format version; increase it if the same files would yield other windows or another order."""
+"""Format version; raise it when the same files yield other windows or another order."""
 
 PROGRESS_SECONDS = 0.5
 
@@ -35,8 +35,8 @@ class Dataset:
 
     The documents are concatenated, each between its tokenizer's BOS and EOS, and cut into windows
     of `seq_len + 1` tokens. Adjacent windows share one token, so every token except the first is a
-    target in exactly one window. A shorter rest at the end is unused. Windows cross document
-    boundaries; with `document_masks`, `segments` returns the document of each token.
+    target in exactly one window. Tokens after the last whole window are unused. Windows cross
+    document boundaries; with `document_masks`, `segments` returns the document of each token.
     """
 
     def __init__(
@@ -53,18 +53,17 @@ class Dataset:
         self._tokens = cache.tokens
         self._starts = cache.starts
         self.order = order
-        """Function that returns the window index in the token file for each position `[B]`."""
+        """Returns the window index in the token file for each position `[B]`."""
         self.seq_len = seq_len
         self.n_sequences = order.n_sequences
         """Number of windows in one epoch."""
         self.document_masks = document_masks
-        """Whether attention is restricted to documents, by means of `segments`."""
+        """Whether attention is restricted to single documents; `segments` then has the documents.
+        """
         self.digest = digest
         """Digest of tokens, order, masks and format; equal on every node."""
         self.same_order = same_order
-        """Digests of datasets that have the same sequences in the same order, with or without
-        masks.
-        """
+        """Digests of datasets with the same sequences in the same order, with or without masks."""
         self.validation = validation
         """The held-out windows, in the same order in every epoch; None without a held-out split."""
 
@@ -78,12 +77,11 @@ class Dataset:
     def segments(self, positions_B: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the document index of each input token `[B, seq_len]`, from 0 in each window.
 
-        Boundaries come from the token cache's index, not from special tokens, which a tokenizer may
-        lack.
+        Boundaries come from the cache's index, because a tokenizer may lack special tokens.
         """
         segments_BS = np.zeros((positions_B.size, self.seq_len), dtype=np.int32)
         first_B = self.order(positions_B) * self.seq_len
-        # side="right", so that a document that starts at the window's first token is segment 0.
+        # side="right": a document that starts at the window's first token is segment 0.
         low_B = np.searchsorted(self._starts, first_B, side="right")
         high_B = np.searchsorted(self._starts, first_B + self.seq_len, side="left")
         for row, (first, low, high) in enumerate(zip(first_B, low_B, high_B, strict=True)):
@@ -127,8 +125,8 @@ def open_dataset(
         "part_bytes": reader.PART_BYTES,
         "tokenizer": tokenizer.name,
         "max_tokens": data.max_tokens,
-        # Tokens of older versions may start with the byte order mark of a text; other formats never
-        # had one.
+        # Tokens of older versions may start with a text's byte order mark; other formats never had
+        # a mark.
         **({"marks": "left out"} if data.source == "text" else {}),
     }
     cache = token_cache.open_token_cache(
@@ -157,8 +155,8 @@ def _dataset(spec: JobSpec, cache: TokenCache, tokenizer: str) -> Dataset:
     }
     if held_out:
         fields["held_out"] = held_out.n_sequences
-    # Masks are an input of the model, so `digest` covers them and must be equal on all nodes. They
-    # do not affect the order, so a fork may change them and continue the stream.
+    # Masks are an input of the model, so `digest` covers them and must be equal on all nodes. The
+    # order does not depend on masks, so a fork may change them and continue the stream.
     masked = _digest(fields | {"documents_xxh3_128": cache.starts_digest})
     plain = _digest(fields)
     digest = masked if masks else plain
@@ -182,7 +180,7 @@ def _digest(fields: Mapping[str, Any]) -> str:
 
 
 def _at_most_every(seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `call` at most once in `seconds`."""
+    """Return a function that calls `call` at most once in `seconds` seconds."""
     last = -math.inf
 
     def limited() -> None:

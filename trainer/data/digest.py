@@ -15,8 +15,8 @@ from trainyard.training.batch_partition import BatchPartition
 def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
     """Return XXH3-64 of a sequence and its position in the stream, as a signed 64-bit number.
 
-    The number is signed because ranks exchange hashes in an int64 tensor. Hash the buffer that the
-    model gets, not data read a second time, so that the digest also detects a wrong copy.
+    The number is signed because ranks exchange hashes in an int64 tensor. Hash the model's input
+    buffer, not data read again, so that the digest also detects a wrong copy.
 
     Args:
         position: global position in the endless stream.

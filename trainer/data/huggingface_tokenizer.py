@@ -19,7 +19,7 @@ from trainer.errors import DataError
 from trainyard.spec.storage_uri import split_place
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
-# Usual names of BOS and EOS in published vocabularies, for files without a configuration.
+# Usual names of BOS and EOS in published vocabularies, for a file without a configuration.
 BEGINS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
 ENDS = ("<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|endoftext|>")
 
@@ -31,8 +31,7 @@ RANDOM = ("dropout", "alpha", "nbest_size")
 class HuggingFaceTokenizer:
     """Encodes with a vocabulary from a file; the same text always yields the same tokens.
 
-    Text that spells a special token is encoded as plain text, so that no document can forge a
-    boundary.
+    Special tokens in a text are encoded as plain text, so that no document can forge a boundary.
     """
 
     def __init__(self, content: str, *, bos: int | None, eos: int) -> None:
@@ -74,8 +73,8 @@ class TokenizerFile:
         self._roots = roots
         root, relative = split_place(place)
         _, self._path = resolve(place, self._field, roots)
-        # The folder of the given path, not of the link's target: in the hub's cache, the links of
-        # one folder lead to targets that are named by digest.
+        # The folder of the given path, not of the link's target. In the hub's cache, the links of
+        # one folder have targets named by digest.
         self._folder = f"{root}:{relative if self._path.is_dir() else relative.parent}"
         if self._path.is_dir():
             _, self._path = resolve(self._beside(FILE), self._field, roots)
@@ -100,7 +99,7 @@ class TokenizerFile:
             )
         bos = self._special(known, config, key="bos_token", usual=BEGINS)
         if bos == eos or config.get("add_bos_token") is False:
-            bos = None  # one special token between two documents is sufficient
+            bos = None  # one special token between documents is enough
         tokenizer = HuggingFaceTokenizer(content, bos=bos, eos=eos)
         if tokenizer.vocab_size > rows:
             self._refuse(

@@ -21,7 +21,7 @@ def open_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> Tokenizer:
     """
     if spec.data.tokenizer == "byte":
         return ByteTokenizer()
-    # Imported here, because the import takes long and the byte tokenizer does not need it.
+    # Imported here, because the import is slow and the byte tokenizer does not need it.
     from trainer.data.huggingface_tokenizer import TokenizerFile
 
     assert spec.data.tokenizer_path is not None  # a rule of the spec ensures this

@@ -44,8 +44,8 @@ def survey(
 ) -> str:
     """Return the identity of all files of an input, in hexadecimal.
 
-    The identity covers names, sizes and times, but not contents. It changes when a file is added,
-    removed or modified. Only files as small as a pointer of Git LFS are read.
+    The identity covers names, sizes and times, but not contents. It changes with every added,
+    removed or modified file. Only files as small as a pointer of Git LFS are read.
 
     Raises:
         DataError: a file is not readable or is a pointer of Git LFS, the input has no file, or all

@@ -21,12 +21,12 @@ class Tokenizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the tokenizer in the dataset's digest; equal names must imply equal tokens."""
+        """Name of the tokenizer for the dataset's digest; equal names must mean equal tokens."""
         ...
 
     @property
     def vocab_size(self) -> int:
-        """Largest token id plus one."""
+        """Largest token id plus 1."""
         ...
 
     @property

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from trainyard.training.permutation import Permutation
 
 SPLIT = -1
-"""Epoch number of the permutation that splits off held-out windows; no real epoch has it."""
+"""Epoch number for the permutation that splits off held-out windows; no real epoch has this number.
+"""
 
 
 def split_windows(windows: int, fraction: float) -> tuple[int, int]:
@@ -39,8 +40,8 @@ class TrainingOrder:
     """The order of training: each epoch contains every training window once, in its own order.
 
     Position p is entry `p % n_sequences` in the permutation for epoch `p // n_sequences`. With
-    held-out windows, this entry is an index into the permutation of the split, whose first
-    `n_sequences` entries are the training windows.
+    held-out windows, the entry is an index into the split's permutation, which starts with the
+    `n_sequences` training windows.
     """
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
@@ -61,7 +62,7 @@ class TrainingOrder:
 
 
 class HeldOutOrder:
-    """The held-out windows, which end the split's permutation, in the same order in every epoch."""
+    """Held-out windows: the end of the split's permutation, in the same order in every epoch."""
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
         self._first, self.n_sequences = split_windows(windows, fraction)

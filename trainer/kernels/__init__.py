@@ -1,1 +1,1 @@
-"""Triton kernels for GPUs, each with a plain version for CPUs; fast matrix products for CPUs."""
+"""Triton kernels for GPUs, with plain versions for CPUs; fast matrix products for CPUs."""

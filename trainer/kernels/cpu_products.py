@@ -1,8 +1,8 @@
 """Products of float32 matrices on a CPU: uses oneDNN if MKL does not use AVX-512.
 
-On AMD processors MKL uses AVX2. It reaches 105 GFLOP/s on a Zen 5 core where oneDNN reaches 250,
-and 97 on a Zen 4 core where oneDNN reaches 108. Attention to short sequences still uses MKL,
-because for such small products a call of oneDNN costs more than it saves.
+On AMD processors MKL uses AVX2. MKL reaches 105 GFLOP/s on a Zen 5 core and oneDNN 250; on a Zen 4
+core they reach 97 and 108. Attention to short sequences uses MKL, because a call of oneDNN costs
+more than it saves for such small products.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 CPU_INFO = Path("/proc/cpuinfo")
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 ONEDNN_FROM = 2**15
-"""Minimum of tokens times head features for oneDNN; at half of it, oneDNN takes 1.3 to 2.2 times as
-long as MKL on Zen 4.
+"""Minimum product of tokens and features per head for oneDNN. At half of this product, oneDNN takes
+1.3 to 2.2 times as long as MKL on Zen 4.
 """
 ONEDNN, MKL = "medium", "highest"
 """Values of torch's float32 precision setting that select each library."""
@@ -36,10 +36,9 @@ UNIT_ROUNDOFF = 2.0**-24
 def fast_products(device: torch.device) -> Iterator[None]:
     """Multiply float32 matrices with oneDNN in this block if it is faster on this CPU.
 
-    The results differ from MKL's only in the order of sums. torch selects oneDNN for float32 by the
-    setting that also permits products in bfloat16. oneDNN multiplies in bfloat16 only on processors
-    with AMX, so these processors are excluded, and a test product is verified. A job that sets
-    MKL_CBWR keeps MKL.
+    The results differ from MKL's only in the order of sums. torch's setting for oneDNN also permits
+    products in bfloat16. oneDNN uses bfloat16 only on processors with AMX, so these processors are
+    excluded, and a test product is verified. A job that sets MKL_CBWR keeps MKL.
     """
     former = torch.get_float32_matmul_precision()
     if (
@@ -50,8 +49,8 @@ def fast_products(device: torch.device) -> Iterator[None]:
     ):
         yield
         return
-    # Not set by `torch.backends.mkldnn.matmul`, because torch would then refuse to return the
-    # current precision, which the compiler reads. No product of this process runs on a GPU.
+    # Not set by `torch.backends.mkldnn.matmul`: afterwards torch would refuse to return the current
+    # precision, which the compiler reads. No product of this process runs on a GPU.
     torch.set_float32_matmul_precision(ONEDNN)
     try:
         if not products_are_float32():
@@ -81,11 +80,12 @@ def short_attention_by_mkl() -> Iterator[None]:
 
 
 def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options: Any) -> Any:
-    """Run an attention kernel, forward or backward; its first input has the queries' shape."""
+    """Run an attention kernel, forward or backward; its first input has the shape of the queries.
+    """
     selected = torch.get_float32_matmul_precision()
     is_long = first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM
-    # Another thread in this function may have selected MKL. If this thread restored MKL after that
-    # thread has restored oneDNN, all later products would use MKL.
+    # Another thread may have selected MKL here. Restored after that thread's end, MKL would stay
+    # selected for all later products.
     if is_long or selected == MKL:
         return kernel.call_boxed(keys, first_BHSW, *others, **options)
     torch.set_float32_matmul_precision(MKL)
@@ -96,7 +96,7 @@ def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options:
 
 
 def mkl_lacks_avx512(cpu_info: Path) -> bool:
-    """Return whether the processor has AVX-512, which MKL does not use, and has no AMX."""
+    """Return whether an AMD processor has AVX-512, which MKL does not use, and has no AMX."""
     try:
         text = cpu_info.read_text()
     except OSError:
@@ -112,7 +112,7 @@ def mkl_lacks_avx512(cpu_info: Path) -> bool:
 
 
 def products_are_float32() -> bool:
-    """Return whether a product here has float32's error (Higham, 2002, section 3.1)."""
+    """Return whether a product here has only float32's error (Higham, 2002, section 3.1)."""
     generator = torch.Generator(device="cpu").manual_seed(0)
     left, right = (torch.randn(PROBED, PROBED, generator=generator, device="cpu") for _ in range(2))
     exact = left.double() @ right.double()

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 4096
-"""Number of a token's logits that a program processes at a time."""
+"""Number of logits of a token that a program processes at a time."""
 WARPS = 8
 
 
@@ -24,8 +24,8 @@ def sums_and_label_logits(
 ) -> tuple[Tensor, Tensor]:
     """Return each token's log-sum-exp over its logits, and its label's logit, float32 [C].
 
-    For a label outside of the rows, the logit is minus infinity. So the loss is infinite if a label
-    is outside of every rank's rows.
+    A label outside of the rows has the logit minus infinity. So the loss is infinite if no rank has
+    the label's row.
 
     Args:
         logits_CR: logits; each row must be contiguous.
@@ -100,8 +100,7 @@ def _sums(  # type: ignore[no-untyped-def]
         inside = start + columns < ROWS
         x = tl.load(row + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(most, x)
-        # If a lane has no finite logit so far, there is nothing to scale, and -inf minus -inf would
-        # be NaN.
+        # A lane without a finite logit has nothing to scale, and -inf minus -inf would be NaN.
         base = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * tl.exp(most - base) + tl.exp(x - base)
         most = higher

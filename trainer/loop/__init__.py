@@ -1,1 +1,1 @@
-"""One attempt: the order of its parts, the steps, and the work between steps."""
+"""One attempt: the sequence of its parts, the steps, and the work between steps."""

@@ -36,13 +36,13 @@ class Assembly:
     """The training objects of one rank."""
 
     model: Model
-    """Model with the parameters of this rank, under their names in the whole model."""
+    """Model with this rank's parameters, under their names in the whole model."""
     optimizer: ShardAdamW
     """Optimizer that updates these parameters; its state already exists."""
     forward_backward: ForwardBackward
-    """Function that computes the gradients of these parameters."""
+    """Computes the gradients of these parameters."""
     stages: ProcessGroup | None
-    """Group of the pipeline's ranks, which hold the other stages; None without a pipeline."""
+    """Group of the pipeline's ranks, one for each stage; None without a pipeline."""
     mesh: DeviceMesh
     """Mesh of all ranks, by axis."""
 
@@ -68,8 +68,8 @@ def assemble(
             loaded.
     """
     spec = spec.on_layout(layout)
-    run_near(device)  # not earlier, because all CPUs build the node's token cache
-    # On the meta device until `allocate`, so that no rank ever holds the whole model.
+    run_near(device)  # not earlier: all CPUs build the node's token cache
+    # Meta device until `allocate`, so that no rank ever holds the whole model.
     model = build_model(spec, roots)
     refuse_uneven_layers(model, spec)
     mesh = build_mesh(layout, device.type)
@@ -107,8 +107,8 @@ def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device
 def loads_all_weights(run: TrainerRun) -> bool:
     """Return whether an attempt loads every weight before its first step.
 
-    A checkpoint is compared with the model, including all names and shapes, before it is read.
-    Published weights are looked up by the model's names. So neither of them omits a weight.
+    A checkpoint is read only if its names and shapes equal those of the model. Published weights
+    are looked up by the model's names. So neither of them omits a weight.
     """
     resume = run.attempt.resume
     if resume is None:
@@ -162,16 +162,15 @@ def compute_deterministically() -> None:
 
     Afterwards, an operation without a deterministic kernel raises RuntimeError.
     """
-    # If several streams share a workspace, cuBLAS may split a sum differently in each run.
+    # Streams that share a workspace may split a sum differently in each run.
     os.environ.setdefault(WORKSPACE, ":4096:8")
-    # This covers attention: the backward passes of flash and memory-efficient attention sum in a
-    # fixed order, and cuDNN is not used.
+    # The setting covers attention: the backward passes of flash and memory-efficient attention sum
+    # in a fixed order, and cuDNN is not used.
     torch.use_deterministic_algorithms(True)
-    # The mode would also fill new tensors with NaN, an additional pass over memory that only helps
-    # to find bugs.
+    # The mode would also fill new tensors with NaN, which costs a pass over memory and only reveals
+    # bugs.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    # Autotuning depends on timing, so another run may select other kernels, which sum in another
-    # order.
+    # Autotuning depends on timing, so another run may select kernels that sum in another order.
     torch._inductor.config.deterministic = True

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.loop.optimizer import ShardAdamW, local_shard
 
-# Mesh of a gradient, and the mesh dimensions over which it is sharded; None and empty for a plain
+# Mesh of a gradient, and the mesh dimensions that shard the gradient; None and empty for a plain
 # tensor.
 Sharding = tuple[DeviceMesh | None, tuple[int, ...]]
 
@@ -25,11 +25,11 @@ def clip_grad_norm(
 
     This is a collective. The returned norm is the norm before clipping, a float32 scalar on the
     parameters' device, equal on every rank; the host does not wait for it. With an infinite
-    `max_norm` the gradients do not change. `stages` is the group of pipeline ranks, which hold the
-    other parameters.
+    `max_norm` the gradients do not change. `stages` is the group of pipeline ranks with the other
+    parameters.
 
     The update divides the gradients while it reads them. A separate pass over bfloat16 gradients
-    with a float32 factor took a tenth of a step of Llama 8B on an H200.
+    with a float32 factor took 10 % of a step of Llama 8B on an H200.
 
     torch's own function runs one all-reduce per parameter and rejects parameters on different
     meshes; this function runs one all-reduce per kind of sharding.

@@ -1,8 +1,8 @@
-"""Compiled kernels that jobs of a node share: fetched before the first step, archived after it.
+"""Compiled kernels that a node's jobs share: fetched before, and archived after, the first step.
 
-torch loads the files in its caches as code. Therefore each attempt compiles in its own folder in
-its run directory, and only a job that brings no code gets an archive from the node. Only the worker
-writes the node's archive: it copies the archive that this module writes to the run directory.
+torch loads the files in its caches as code. Therefore each attempt compiles in a folder of its run
+directory, and only a job that brings no code gets an archive from the node. This module writes an
+archive to the run directory, and only the worker copies it to the node's archive.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ logger = logging.getLogger("trainer")
 
 @contextmanager
 def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterator[None]:
-    """Give the block, this process' first step, the kernels of earlier attempts on this node.
+    """Provide kernels of earlier attempts on this node to the block, this process' first step.
 
     This is a collective. Each rank waits for the kernels of its node, and at the end for the
-    compilers of all ranks. A damaged cache or a full disk only costs the time of compilation.
+    compilers of all ranks. With a damaged cache or a full disk, the ranks only compile again.
     """
     cache = None
     if run.attempt.kernel_cache is not None and _compiles(run, ranks):
@@ -41,7 +41,7 @@ def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterat
     with waiting_for_compilers(run.spec, mesh, ranks.cpu_group):
         yield
     if cache is not None:
-        dist.barrier(group=ranks.cpu_group)  # all kernels of the node are written by now
+        dist.barrier(group=ranks.cpu_group)  # all of the node's kernels are written now
         if _leads_node():
             cache.archive()
 
@@ -62,7 +62,7 @@ def _on_each_node(action: Callable[[], None], ranks: Ranks) -> None:
 
 
 class KernelCache:
-    """The compile caches of one attempt on one node."""
+    """Compile caches of one attempt on one node."""
 
     def __init__(self, run: TrainerRun, stored: Path) -> None:
         """Describe the caches; nothing is read or written yet.
@@ -78,7 +78,7 @@ class KernelCache:
         self._fetched: frozenset[str] = frozenset()
 
     def fetch(self) -> None:
-        """Unpack the node's archive, if there is one, into the attempt's own caches."""
+        """Unpack the node's archive, if any, into the attempt's own caches."""
         try:
             with zipfile.ZipFile(self._stored) as archive:
                 files = archive.infolist()
@@ -94,7 +94,8 @@ class KernelCache:
         self._fetched = frozenset(file.filename for file in files)
 
     def archive(self) -> None:
-        """Write compiled kernels for the worker; an empty file if its archive has all of them."""
+        """Write the compiled kernels for the worker; an empty file if its archive has all of them.
+        """
         files = sorted(_files(self._kernels))
         if not files:
             return

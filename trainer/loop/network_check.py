@@ -16,10 +16,10 @@ from trainer.run import TrainerRun
 logger = logging.getLogger("trainer")
 
 CHECK_SECONDS = 60.0
-"""Time limit of each all-reduce, in seconds, once all ranks have arrived."""
+"""Time limit of each all-reduce after all ranks have arrived, in seconds."""
 FIRST_SECONDS = 5.0
-"""Seconds by which rank 0 fails before the other ranks, whose failures may only follow from its
-exit.
+"""Seconds by which rank 0 fails before the other ranks, because its exit alone may cause their
+failures.
 """
 CHECKED_BYTES = 16 * 2**20
 """Number of bytes per rank; at 1 Gbit/s they take 0.25 s."""
@@ -30,7 +30,7 @@ ARRIVED = "network_check/{}"
 effect while gloo connects lazily.
 """
 ALL_ARRIVED = "network_check/all"
-"""Key that rank 0 sets, so that the other ranks wait for one key instead of one key per rank."""
+"""Key set by rank 0, so that other ranks wait for one key instead of one key per rank."""
 REMEDY = (
     "Let the nodes reach each other at all ports (TRAINYARD_ADDRESS, firewalls, the interface in "
     "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME), or give nodes of another network another label "
@@ -41,8 +41,8 @@ REMEDY = (
 def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
     """Return the bus bandwidth of an all-reduce between nodes, in bytes per second.
 
-    Returns None if the attempt needs no check. The bandwidth is defined as in NCCL's tests: 2 (n -
-    1) / n x bytes / seconds; the result is the minimum over all ranks.
+    Returns None if the attempt needs no check. As in NCCL's tests, the bandwidth is 2 (n - 1) / n x
+    bytes / seconds. The result is the minimum over all ranks.
 
     Raises:
         SilentRankError: a rank did not arrive, or the all-reduce failed or did not end; the message
@@ -60,7 +60,7 @@ def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
         # NCCL also completes a failed collective, and its `wait` then raises no error.
         if (total := values[-1].item()) != ranks.world_size:
             raise RuntimeError(f"a sum over {ranks.world_size} ranks is {total:g}")
-        # Also opens the connections of the CPU group, whose own timeout is an hour.
+        # This reduction also opens the connections of the CPU group, whose own timeout is an hour.
         _reduce(seconds, run, ranks, dist.ReduceOp.MAX, ranks.cpu_group)
     except RuntimeError as error:
         if not ranks.leads:
@@ -75,7 +75,7 @@ def check_network(run: TrainerRun, ranks: Ranks) -> float | None:
 
 
 def _await_ranks(run: TrainerRun, ranks: Ranks) -> None:
-    """Wait until every rank has arrived, almost as long as the supervisor allows.
+    """Wait until every rank has arrived, for almost the supervisor's hang limit.
 
     The wait is long because ranks import torch after the rendezvous, and storage may be slow on
     some nodes.
@@ -102,7 +102,7 @@ def _reduce(
     operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Reduce `values` over all ranks with a short timeout; the timeouts of the groups are longer.
+    """Reduce `values` over all ranks, with a shorter timeout than those of the groups.
 
     Raises:
         SilentRankError: the reduction did not end.

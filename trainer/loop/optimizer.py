@@ -17,15 +17,15 @@ from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 
 BUCKET_ELEMENTS = 1 << 26
-"""Elements per update with widened moments: two float32 copies take 512 MiB in total."""
+"""Elements per update with widened moments; two float32 copies of them take 512 MiB."""
 
 
 def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
     """Return Adam or AdamW over all parameters.
 
-    Weight decay applies to parameters with two or more dimensions, except those in `no_decay`; it
-    does not apply to norms, biases and scales. Adam is AdamW without decay. The loop sets the
-    learning rate before each step.
+    Weight decay applies to parameters with two or more dimensions, except those in `no_decay`.
+    Norms, biases and scales do not decay. Adam is AdamW without decay. The loop sets the learning
+    rate before each step.
     """
     section = spec.optimizer
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -69,7 +69,7 @@ def materialize_state(optimizer: Optimizer) -> None:
     """Create the missing optimizer state of each parameter: zero moments and step 0.
 
     Saving and loading need the state before the first step. torch's own helper runs a hidden step,
-    after which `step` differs from that of an optimizer that did not use the helper.
+    so `step` would differ from that of an optimizer without the helper.
     """
     dtype = optimizer.state_dtype if isinstance(optimizer, ShardAdamW) else None
     for group in optimizer.param_groups:
@@ -100,7 +100,7 @@ class ShardAdamW(AdamW):
     The kernel requires moments in the dtype of the weights. Moments in another dtype are widened to
     that dtype in buckets, updated, and rounded to nearest. A bfloat16 moment does not change if a
     step moves it by less than half a unit in the last place. So its relative error is at most 2^-8
-    / (1 - beta); `trainyard.spec.rules` rejects betas for which this reaches 1.
+    / (1 - beta). `trainyard.spec.rules` rejects a beta with an error of 1 or more.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class ShardAdamW(AdamW):
         self.state_dtype = state_dtype
         """Dtype in which both moments are stored."""
         self.grad_scale: Tensor | None = None
-        """Divisor of the gradients in the next update, float32 `[]` on their device; the update
-        also stores the divided gradients. None leaves the gradients unchanged. torch's gradient
-        scaler uses the same name.
+        """Divisor of the gradients in the next update, float32 `[]` on their device. The update
+        also stores the divided gradients. None leaves them unchanged. torch's gradient scaler uses
+        this name.
         """
 
     @torch.no_grad()
@@ -143,9 +143,8 @@ class ShardAdamW(AdamW):
         state = self.state[parameter]
         assert parameter.grad is not None
         weight, gradient = local_shard(parameter), local_shard(parameter.grad)
-        # The fused kernel does not compare shapes: for a split weight with a whole gradient, it
-        # would read the first elements of the gradient, and training would be wrong without an
-        # error.
+        # The fused kernel does not compare shapes. With a split weight and a whole gradient, it
+        # would read the first elements of the gradient and train wrongly without an error.
         assert gradient.shape == weight.shape, "a gradient is not placed as its parameter"
         return _Slice(
             weight=weight,
@@ -194,13 +193,13 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 
 def _buckets(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
-    """Split slices to at most `BUCKET_ELEMENTS` elements; group them, in order, into buckets."""
+    """Split slices to at most `BUCKET_ELEMENTS` elements; group them in order into buckets."""
     parts = chain.from_iterable(map(_cut, slices))
     return sized_groups(parts, lambda part: part.weight.numel(), most=BUCKET_ELEMENTS)
 
 
 def _cut(whole: _Slice) -> Iterator[_Slice]:
-    """Yield the parts of a slice as views, except that a non-contiguous gradient is copied."""
+    """Yield the parts of a slice as views; a non-contiguous gradient is copied."""
     weights, moments = whole.weight.view(-1), (whole.exp_avg.view(-1), whole.exp_avg_sq.view(-1))
     columns = (weights, whole.gradient.reshape(-1), *moments)
     pieces = (column.split(BUCKET_ELEMENTS) for column in columns)

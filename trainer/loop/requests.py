@@ -1,8 +1,8 @@
 """Requests to a running trainer; all ranks act on them after the same step.
 
 Only global rank 0 reads `stop` and `requests/*.json`, between two steps. It broadcasts its decision
-while the next step runs, and all ranks act on the decision at the end of that step. So the
-broadcast causes no wait, and a slow rank acts after the same step as the other ranks.
+while the next step runs, and all ranks act on the decision at the end of that step. So no rank
+waits for the broadcast, and slow ranks act after the same step as others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainyard.run.records import Request, RequestAnswer
 
 
 class Decision(IntFlag):
-    """Actions that all ranks take at the end of a step."""
+    """Actions of all ranks at the end of a step."""
 
     GO_ON = 0
     STOP = 1
@@ -61,8 +61,8 @@ class RequestChannel:
         self._recordings: list[tuple[str, Request]] = []  # a queue; its head is active once posted
         self._recording_posted = False
         self.profile: ProfileRequest | None = None
-        """Recording returned by the last `take`; it starts with the next step."""
-        # The decision, with steps, kind and ranks of a recording, and the handle of its broadcast.
+        """Recording returned by the last `take`; the recording starts with the next step."""
+        # The decision with steps, kind and ranks of a recording; then the handle of its broadcast.
         self._posted: tuple[torch.Tensor, dist.Work] | None = None
 
     def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
@@ -104,7 +104,8 @@ class RequestChannel:
         self._answered_by_save.clear()
 
     def recorded(self, result: tuple[bool, str] | None) -> None:
-        """Answer the request whose recording has ended, if any; the next recording may start."""
+        """Answer the request whose recording has ended, if any; the next recording may then start.
+        """
         if result is not None and self._leads:
             request_id, _ = self._recordings.pop(0)
             self._recording_posted = False

@@ -27,12 +27,12 @@ logger = logging.getLogger("trainer")
 
 
 STOP = "stop"
-"""Kind of a checkpoint that is saved because of a stop."""
+"""Kind of a checkpoint saved because of a stop."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """The start of an attempt."""
+    """The state from which an attempt starts."""
 
     state: TrainState
     """Counters at the start of the attempt."""
@@ -96,7 +96,7 @@ def starting_state(
 
 
 def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
-    """Return the counters after removal of the attempt's `skip` windows from the stream.
+    """Return the counters after the attempt's `skip` windows are removed from the stream.
 
     Raises:
         LaunchError: a window starts before the current position, so part of it was already trained
@@ -117,7 +117,7 @@ def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
 
 
 OF_OLDER_VERSIONS = ("spec_digest", "model", "training.seq_len", "training.seed")
-"""Fields that are compared if an older version wrote the manifest, which then contains no spec."""
+"""Fields to compare if an older version wrote the manifest, which then contains no spec."""
 
 
 def check_takeover(
@@ -171,7 +171,7 @@ def check_takeover(
 
 
 def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:
-    """Return the spec of a checkpoint; fields that its manifest lacks are taken from `spec`."""
+    """Return the spec of a checkpoint; fields missing in its manifest come from `spec`."""
     if manifest.spec is not None:
         return manifest.spec
     training = {"seed": manifest.seed, "seq_len": manifest.seq_len or spec.training.seq_len}
@@ -220,7 +220,7 @@ def _refuse_other_parts(
 def _refuse_other_data(
     manifest: Manifest, dataset_digest: str, same_order: Collection[str]
 ) -> None:
-    """Raise DataError if the position belongs to a stream with other data or another order."""
+    """Raise DataError if the position belongs to a stream of other data or another order."""
     before = manifest.train_state.data.dataset_digest
     if before not in same_order:
         fields = ", ".join(field for field in ORDER_FIELDS if field != "training.seed")
@@ -232,7 +232,7 @@ def _refuse_other_data(
 
 
 def _unknown(manifest: Manifest, run: TrainerRun) -> tuple[str, ...]:
-    """Return a note if the spec differs in a field that an older manifest does not record."""
+    """Return a note if the spec differs in a field that an older manifest lacks."""
     here = run.submitted.digest
     if manifest.spec is not None or manifest.spec_digest == here:
         return ()

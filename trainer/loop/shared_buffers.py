@@ -17,17 +17,17 @@ from trainer.models.own.watched_buffers import WatchedBuffers
 class SharedBuffers:
     """Copies the changed buffers of rank 0 to the other ranks, by one broadcast per step.
 
-    Each rank changes its buffers with its own sequences, but a checkpoint holds the buffers of only
-    one rank. Without the copies, a resume would give the ranks other values than they had before.
-    torch's DDP does the same (`broadcast_buffers`).
+    Each rank changes its buffers with its own sequences, but a checkpoint holds one rank's buffers.
+    Without the copies, a resume would change the buffers of the other ranks. torch's DDP does the
+    same (`broadcast_buffers`).
     """
 
     def __init__(self, model: OwnModel) -> None:
         """Describe the copies; nothing is copied yet.
 
         Args:
-            model: an own model. Its `changed_buffers` are copied; if these are unknown, all buffers
-                in checkpoints are copied.
+            model: an own model. Its `changed_buffers` are copied or, if these are unknown, all
+                buffers in checkpoints.
         """
         known = model.changed_buffers
         self._buffers = WatchedBuffers(model)
@@ -39,7 +39,7 @@ class SharedBuffers:
         self._before = self._buffers.versions()
 
     def share(self) -> None:
-        """Give this rank the buffers of rank 0; this is a collective if any buffers are copied.
+        """Give this rank the buffers of rank 0; a collective if any buffers are copied.
 
         Raises:
             LaunchError: the forward pass has changed a buffer that is not copied, or the shape of a

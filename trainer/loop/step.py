@@ -28,7 +28,7 @@ from trainyard.training.data_stream import advanced
 
 
 class ForwardBackward(Protocol):
-    """Interface that runs the model on a rank's micro-batches of a global batch."""
+    """Interface for running the model on a rank's micro-batches of a global batch."""
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Accumulate gradients; return this rank's part of the mean loss, float32 `[]`."""
@@ -46,8 +46,8 @@ class ForwardBackward(Protocol):
 class MicroBatchLoop:
     """Runs the whole model on each micro-batch in turn.
 
-    The loss of a micro-batch is the sum over its tokens, divided by the number of tokens in the
-    global batch. So the gradient of the batch is the plain sum over micro-batches and ranks.
+    A micro-batch's loss is its sum over tokens, divided by the number of tokens in the global
+    batch. So the gradient of the batch is the plain sum over micro-batches and ranks.
     """
 
     def __init__(self, model: Model, spec: JobSpec, device: torch.device) -> None:
@@ -104,7 +104,7 @@ class MicroBatchLoop:
 
 
 class TrainStep:
-    """Runs forward, backward and update of a step; the host does not wait for the device."""
+    """Runs forward, backward and update of each step; the host does not wait for the device."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class TrainStep:
             optimizer: updates the parameters.
             spec: spec of the job.
             stages: as for `clip_grad_norm`.
-            before_update: called right before the parameters change; it must wait until a
-                background save has copied them and the preflight is committed.
+            before_update: called right before the parameters change. It must wait until a
+                background save has copied them, and until the preflight is committed.
         """
         self._before_update = before_update
         self._forward_backward = forward_backward

@@ -59,7 +59,7 @@ def train(
     open_dataset: Callable[..., Dataset] = open_dataset,
     after_step: Callable[[int], None] = lambda _step: None,
 ) -> Outcome:
-    """Run an attempt; every rank of the launch calls this and gets the same outcome.
+    """Run an attempt; all ranks of the launch call this and get the same outcome.
 
     Args:
         run: the attempt.
@@ -88,9 +88,8 @@ def train(
             error=LaunchError,
         )
         checkpoints = CheckpointManager(run, ranks, code_digest=code)
-        # Before any slow work, for two reasons: an outrun attempt ends within seconds, and an older
-        # attempt that still runs can no longer commit a checkpoint, so this attempt's parent stays
-        # the newest.
+        # Before any slow work, so that an outrun attempt ends within seconds. An older attempt that
+        # still runs can no longer commit a checkpoint, so this attempt's parent stays the newest.
         checkpoints.raise_fence()
         check_shared_root(run, ranks)
         # Open the data before building the model, because tokenization takes longest and needs no
@@ -127,7 +126,7 @@ def train(
 
 
 class Loop(SaveObserver):
-    """The steps of an attempt, the work between steps, and the records of its saves."""
+    """Steps of an attempt, work between steps, and records of saves."""
 
     def __init__(
         self,
@@ -175,14 +174,14 @@ class Loop(SaveObserver):
         )
 
     def keep(self, metrics: dict[str, float]) -> None:
-        """Keep metrics of the start; they are written with the first step."""
+        """Keep metrics of the start until the record of the first step."""
         self._metrics_logger.keep(metrics)
 
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop; save; return the outcome."""
         if self._spec.checkpoint.preflight:
-            # The save ends before the first update (`wait_until_writable`); until then weights are
-            # only read.
+            # The preflight ends before the first update (`wait_until_writable`), and only reads the
+            # weights.
             self._begin_save("preflight")
         self._writer.enter(Phase.TRAINING)
         with (
@@ -200,7 +199,7 @@ class Loop(SaveObserver):
             validation = self._validation(dataset)
             self._make_up(validation, self._first_compilation)
             if validation is not None:
-                validation.owed = False  # a stop omitted it, or it is not due
+                validation.owed = False  # a stop omitted it, or none is due
             self._train(batches, validation)
         finished = self._state.step >= self._spec.training.steps
         self._writer.enter(Phase.ENDING)
@@ -222,9 +221,9 @@ class Loop(SaveObserver):
         )
 
     def _lacks_time(self) -> bool:
-        """Return whether a save of this step would miss the deadline; equal on all ranks.
+        """Return whether a save of this step would miss the deadline; all ranks agree.
 
-        A save in progress is awaited regardless of the deadline.
+        First, a save in progress is awaited, regardless of the deadline.
         """
         self._checkpoints.settle()
 
@@ -272,9 +271,9 @@ class Loop(SaveObserver):
     def _make_up(
         self, validation: Validation | None, compiling: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Validate at the present step if a stop omitted it; the value belongs to this step.
+        """Validate at the present step if a stop omitted its validation.
 
-        The validation is skipped if a node with a deadline waits for the end of the attempt.
+        A node with a deadline waits for the attempt's end; then no validation runs.
         """
         if validation is None or not validation.owes(self.step):
             return
@@ -292,8 +291,7 @@ class Loop(SaveObserver):
             # supervisor applies the longer hang limit of this phase.
             self._writer.beat(Phase.COMPILING)
         while self._state.step < self._spec.training.steps:
-            # Posted before the step and taken after it, so that the broadcast overlaps with the
-            # step.
+            # Post before the step and take after it, so that the broadcast overlaps with the step.
             self._requests.post(
                 save_ended=self._checkpoints.ended, retry_due=self._checkpoints.retry_due
             )
@@ -310,7 +308,7 @@ class Loop(SaveObserver):
             if validation and validating:
                 with self._metrics_logger.timers.pausing(), self._waiting_for_compilers():
                     self._metrics_logger.keep(validation.run())
-            # Before the save, so that a guard rejects a bad step before it is saved.
+            # Check before the save, so that a guard rejects a bad step before it is saved.
             self._metrics_logger.step_done(
                 self._state, metrics, write_values=stopping or bool(saving) or validating
             )
@@ -369,7 +367,7 @@ class Loop(SaveObserver):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show the save in the heartbeat, and exclude its time from the time of the step."""
+        """Show the save in the heartbeat, and exclude its duration from the time of the step."""
         self._writer.beat(Phase.SAVING)
         with self._metrics_logger.timers.pausing():
             yield
@@ -384,7 +382,7 @@ class Loop(SaveObserver):
         self._writer.committed(manifest)
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """Answer requests, and record the durations, which are known only now."""
+        """Answer requests, and record the durations, which are now known."""
         self._requests.saved(manifest.checkpoint_id)
         self._metrics_logger.keep(
             {

@@ -1,4 +1,4 @@
-"""Finds the parameters of an own model that a step has used, on this rank and on any rank."""
+"""Finds the parameters of an own model that a step has used on any rank."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainer.models.own.parameter_rules import own_parameters
 class UsedParameters:
     """Finds parameters with a gradient on any rank; drops gradients of all other parameters.
 
-    FSDP reduces a missing gradient as zeros. With zeros, the optimizer would decay a weight and its
-    moments; on a single rank, it leaves a weight without a gradient unchanged.
+    FSDP reduces a missing gradient as zeros, and the optimizer would then decay the weight and its
+    moments. On a single rank, a weight without a gradient stays unchanged.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -28,7 +28,7 @@ class UsedParameters:
         self._numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
         self._used = [0] * len(self._numbers)
         self._units: set[str] = set()
-        """Names of units that forward has run and that have parameters with gradients."""
+        """Names of units that forward has run, and whose parameters get gradients."""
         self._reached: set[str] = set()
         """Names of the units that the current backward pass has reached."""
         self._handles: dict[str, RemovableHandle] = {}
@@ -37,8 +37,7 @@ class UsedParameters:
         for name, unit in model.named_modules():
             if isinstance(unit, FSDPModule):
                 hook = partial(self._watch, name)
-                # Registered after FSDP's own hook, because the parameters are then those that
-                # autograd uses.
+                # Registered after FSDP's hook; then the parameters are those that autograd uses.
                 handle = nn.Module.register_forward_pre_hook(unit, hook)  # type: ignore[arg-type]
                 self._handles[name] = handle
 
@@ -89,8 +88,8 @@ class UsedParameters:
 class SameParameters:
     """Refuses a step in which other parameters get gradients than in earlier steps.
 
-    If no branch in the model was found, FSDP reduces a rank's gradients in order. If two ranks had
-    different parameters, it would add up unrelated gradients.
+    In a model without known branches, FSDP reduces a rank's gradients in order. Different
+    parameters on two ranks would then add up unrelated gradients.
     """
 
     def __init__(self, model: nn.Module, used: frozenset[str] | None) -> None:

@@ -27,9 +27,8 @@ Evaluate = Callable[[Sequence[MicroBatch]], torch.Tensor]
 class Validation:
     """The loss on the first sequences of the held-out split, which are always the same.
 
-    Global batches are partitioned as in training. If the split has fewer sequences than
-    `validation.batches` needs, it is used once, completely; padding sequences in its last batch do
-    not count.
+    Global batches are partitioned as in training. A split with fewer sequences than
+    `validation.batches` needs is used once, completely. Padding in the last batch does not count.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Validation:
             ]
 
     def _without_repeats(self, batch: MicroBatch) -> MicroBatch:
-        """Return the batch without labels for sequences after the last one that counts.
+        """Return the batch without labels for sequences that do not count.
 
         The batch keeps its size, because pipelines and compiled blocks need a fixed shape.
         """

@@ -18,7 +18,7 @@ from torch.distributed import _functional_collectives
 from trainer.metrics.flight_record import Recorded, recorded
 
 READ_SECONDS = 10.0
-"""Interval, in seconds, between reads of NCCL's flight recorder, each of about 15 ms."""
+"""Interval, in seconds, between reads of NCCL's flight recorder; a read takes about 15 ms."""
 
 
 class CollectiveWaits(Protocol):
@@ -29,7 +29,7 @@ class CollectiveWaits(Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether `read` can now update the total at a reasonable cost."""
+        """Whether `read` may now update the total; frequent reads would cost too much time."""
 
     def read(self) -> None:
         """Update `seconds`."""
@@ -38,7 +38,7 @@ class CollectiveWaits(Protocol):
 class HostWaits:
     """On a CPU: the time for which this thread is blocked until collectives end.
 
-    Waits in other threads do not count: background saves wait there and delay no step.
+    Waits in other threads do not count, because background saves there delay no step.
     """
 
     due = True
@@ -55,7 +55,7 @@ class HostWaits:
         """Return a function that runs `wait` and counts its time."""
 
         def timed_wait(*args: Any, **kwargs: Any) -> Any:
-            # A graph that is being compiled must contain only the wait, not its measurement.
+            # A graph under compilation must contain only the wait, not its measurement.
             if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
                 return wait(*args, **kwargs)
             started = self._clock()
@@ -70,8 +70,8 @@ class HostWaits:
 class DeviceWaits:
     """On a GPU: the durations of collectives, which NCCL's watchdog measures with events.
 
-    Collectives overlap with compute; see `stragglers.without_shared_wait`. If the ring no longer
-    reaches back to the last read, the measured part is extrapolated to the rest of the time.
+    Collectives overlap with compute; see `stragglers.without_shared_wait`. If the ring lost entries
+    since the last read, the measured part is extrapolated to the whole time.
     """
 
     def __init__(
@@ -106,9 +106,9 @@ class DeviceWaits:
 def measured_waits(device: torch.device) -> Iterator[CollectiveWaits]:
     """Measure the collectives within the block.
 
-    On a CPU, this replaces the functions by which Python waits for a collective. FSDP, pipeline
-    schedules and the trainer itself wait by `Work.wait`; tensor and context parallelism wait by
-    `wait_tensor`. A compiled graph uses neither function, so its waits count as compute.
+    On a CPU, the functions by which Python waits for a collective are replaced. FSDP, pipelines and
+    the trainer wait by `Work.wait`; tensor and context parallelism wait by `wait_tensor`. A
+    compiled graph uses neither function, so its waits count as compute.
     """
     if device.type == "cuda":
         yield DeviceWaits()

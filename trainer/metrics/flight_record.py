@@ -1,7 +1,7 @@
 """torch's flight recorder: the last collectives of this rank, on gloo and on NCCL.
 
-torch keeps them in a ring. Only its JSON text is read, never its pickle. The list is empty without
-a recorder, or if the version of torch writes another format.
+torch keeps them in a ring. Only the ring's JSON text is read, never its pickle. The list is empty
+without a recorder, or if this version of torch writes another format.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ logger = logging.getLogger("trainer")
 
 @dataclass(frozen=True)
 class Recorded:
-    """One collective, as recorded by this rank."""
+    """One collective, as this rank recorded it."""
 
     group: str
-    """Description and name of its process group; equal on all ranks of the group."""
+    """Description and name of the process group; equal on all its ranks."""
     ranks: tuple[int, ...]
     """Global ranks of the group; empty if unknown."""
     number: int
@@ -38,7 +38,7 @@ class Recorded:
     started_at: float
     """Unix time of the call, in seconds."""
     seconds: float | None
-    """Duration on the device, in seconds; None until it is known, and always on gloo."""
+    """Duration on the device in seconds; None until it is known, and on gloo always."""
 
 
 def recorded(*, nccl: bool) -> list[Recorded]:
@@ -86,7 +86,7 @@ def parse(
 
 
 def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
-    """Return this rank's oldest unfinished collective, in which the rank waits."""
+    """Return this rank's oldest unfinished collective, for which the rank waits."""
     first = next((one for one in collectives if not one.completed), None)
     if first is None:
         return None
@@ -100,7 +100,7 @@ def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
 
 
 def rank_ranges(ranks: Iterable[int]) -> tuple[RankRange, ...]:
-    """Return ranks as ranges, in order; empty if more than `MAX_RANK_RANGES` are needed."""
+    """Return ranks as ranges, in order; empty for more than `MAX_RANK_RANGES` ranges."""
     runs: list[range] = []
     for rank in sorted(set(ranks)):
         last = runs[-1] if runs else range(0)

@@ -1,7 +1,7 @@
 """Guards on the values of logged steps: a non-finite value or a loss spike ends the attempt.
 
-A guard reads only values that are fetched for the log anyway, so no step waits for a guard.
-docs/guards.md has the formula and the actions.
+A guard reads only values fetched for the log, so no step waits for a guard. docs/guards.md has the
+formula and the actions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.spec.job import JobSpec
 
 
 class Verdict(IntEnum):
-    """The result of a check, ordered by severity because the worst rank's result counts."""
+    """Result of a check; ordered by severity, because the worst rank's result counts."""
 
     GOOD = 0
     SPIKE = 1
@@ -81,7 +81,7 @@ class LossGuard:
         message = f"{what} at step {state.step}"
         if action != "rollback":
             return kind(message, metric=metric)
-        # Steps between logged ones are not checked, so all steps since the last good one are
+        # Steps between logged steps are not checked, so all steps since the last good one are
         # suspect.
         window = BadWindow(
             start=self._good.data.position,

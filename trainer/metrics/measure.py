@@ -19,7 +19,8 @@ GIB = 2**30
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Return this rank's peak memory since its start, in GiB, and its allocation failures."""
+    """Return this rank's peak memory since its start, in GiB, and its number of failed allocations.
+    """
     if device.type == "cuda":
         stats = torch.cuda.memory_stats(device)
         return {
@@ -34,7 +35,7 @@ def memory(device: torch.device) -> dict[str, float]:
 
 def compile_seconds() -> float:
     """Return the time that torch.compile has taken in this process so far, in seconds."""
-    # Not imported here, because the import takes two seconds; if the module is missing, nothing was
+    # Not imported here, because the import takes two seconds; without the module, nothing was
     # compiled.
     utils = sys.modules.get("torch._dynamo.utils")
     return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]
@@ -48,7 +49,7 @@ def largest_of_ranks(values: dict[str, float], group: dist.ProcessGroup) -> dict
 
 
 class HardwareUse:
-    """Model FLOP/s, and MFU, which is their ratio to the peak of the device.
+    """Model FLOP/s, and MFU, the ratio of model FLOP/s to the device's peak.
 
     The constructor logs the reason if a value is unavailable.
     """
@@ -80,7 +81,7 @@ def precision_of(spec: JobSpec) -> Precision:
         return "float8"
     if spec.training.param_dtype == "bfloat16":
         return "bfloat16"
-    # On a CPU, `trainer.kernels.cpu_products` uses this setting for another purpose.
+    # On a CPU, `trainer.kernels.cpu_products` uses the setting for another purpose.
     tf32 = torch.cuda.is_available() and torch.backends.cuda.matmul.allow_tf32
     return "tf32" if tf32 else "float32"
 

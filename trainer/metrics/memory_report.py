@@ -19,9 +19,9 @@ from trainyard.run.failures import REMEDIES, MemoryUse
 logger = logging.getLogger("trainer")
 
 HISTORY = "MEMORY_HISTORY"
-"""Variable in the job's `env`: number of allocations and frees in a CUDA snapshot."""
+"""Variable in the job's `env` with the number of allocations and frees in a CUDA snapshot."""
 HISTORY_ENTRIES = 100_000
-"""Number of entries in a requested snapshot if the variable is not set."""
+"""Number of entries in a requested snapshot if the variable is absent."""
 GIB = 2**30
 REMEDY_OF_PART = {
     "weights": "shard them over more slots (parallelism.dp_shard), or optimizer.cpu_offload",
@@ -38,7 +38,7 @@ REMEDY_OF_PART = {
 
 
 def start_history(device: torch.device) -> None:
-    """Record the allocator's history if the job's `env` enables it, because it costs time.
+    """Record the allocator's history, which costs time, if the job's `env` enables it.
 
     Raises:
         LaunchError: the variable is not a number.
@@ -53,7 +53,7 @@ def start_history(device: torch.device) -> None:
 
 
 def history_runs() -> bool:
-    """Return whether the job records the history all the time."""
+    """Return whether the job always records the history."""
     return int(os.environ.get(HISTORY, "0")) > 0
 
 
@@ -69,7 +69,7 @@ def dump_snapshot(folder: Path, name: str) -> Path:
 def explaining_memory(
     model: nn.Module, optimizer: Optimizer, *, device: torch.device, snapshots: Path, rank: int
 ) -> Iterator[None]:
-    """Convert an out-of-memory error in the block to an error with the memory use by part.
+    """Add the memory use by part to an out-of-memory error in the block.
 
     Raises:
         OutOfMemoryError: memory ran out; it replaces the errors of torch and Python.
@@ -109,7 +109,7 @@ def memory_use(model: nn.Module, optimizer: Optimizer, device: torch.device) -> 
 
 
 def _held(device: torch.device) -> tuple[int, int, int]:
-    """Return allocated, reserved and total bytes; on a CPU, allocated is the resident set size."""
+    """Return allocated, reserved and total bytes; on a CPU, the resident set size is allocated."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), total
@@ -139,7 +139,7 @@ def _in_words(use: MemoryUse) -> str:
 
 
 def _remedy(use: MemoryUse) -> str:
-    """Return the usual remedy, then the remedy that reduces the largest part."""
+    """Return the usual remedy, then a remedy that reduces the largest part."""
     parts = _parts(use)
     most = max(parts, key=lambda name: parts[name])
     usual = REMEDIES[OutOfMemoryError.reason].text

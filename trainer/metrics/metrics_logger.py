@@ -1,4 +1,4 @@
-"""Writes `metrics.jsonl`: the data digest of every step, and the values of logged steps."""
+"""Writes `metrics.jsonl`: data digests of all steps, and values of logged steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trainer")
 
 FLUSH_STEPS = 256
-"""Maximum number of waiting steps without values, whose digests a kill would lose."""
+"""Maximum number of steps without values that wait to be written; a kill would lose their digests.
+"""
 RANK_TIMES_SECONDS = 30.0
 """Interval, in seconds, between events with the times of all ranks."""
 MICROSECOND = 1e-6
@@ -54,7 +55,7 @@ MICROSECOND = 1e-6
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The measurements of a step; its tensors are on the device and may still be pending."""
+    """Measurements of a step; the tensors are on the device and may still be pending."""
 
     loss: torch.Tensor
     """This rank's part of the mean loss over the tokens of the global batch, float32 `[]`."""
@@ -67,7 +68,7 @@ class StepMetrics:
 class MetricsLogger:
     """Measures, checks and writes the metrics of steps; every rank calls every method.
 
-    Between two steps, only the fetching of values waits for the device.
+    Between steps, only a fetch of values waits for the device.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class MetricsLogger:
             writer: writes the events about stragglers.
             start: counters before the first step.
             collector: runs this rank's garbage collections.
-            waits: measures this rank's time in collectives; if absent, the time counts as 0.
+            waits: measures this rank's time in collectives, which is 0 when absent.
         """
         self._spec = run.spec
         self._ranks = ranks
@@ -100,7 +101,7 @@ class MetricsLogger:
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
-        self._comparison_due = False  # equal on all ranks: a line has all times or none
+        self._comparison_due = False  # equal on all ranks: all times are in a line, or none
         self._compile_seconds = 0.0
         self._collector = collector
         self._gc_seconds = 0.0
@@ -121,11 +122,11 @@ class MetricsLogger:
         """Times of steps, data and pauses."""
 
     def keep(self, metrics: dict[str, float]) -> None:
-        """Keep metrics of a save or a validation for the next step whose values are written."""
+        """Keep metrics of a save or a validation for the next step with values."""
         self._kept |= metrics
 
     def step_done(self, state: TrainState, metrics: StepMetrics, *, write_values: bool) -> None:
-        """Add a completed step; if its values are written, also write all waiting steps.
+        """Add a completed step; if its values are written, write all waiting steps too.
 
         Args:
             state: counters after the step.
@@ -171,7 +172,7 @@ class MetricsLogger:
         self._kept = {}
         by_rank = self._log.gather(times)
         if "compile/seconds" in performance or state.step == self._first_step:
-            # Ranks compile at different speeds, which must not make a rank a straggler.
+            # Ranks compile at different speeds; that must not make a rank a straggler.
             self.timers.restart_comparison()
         elif by_rank:
             metrics |= self._rank_comparison.add(by_rank)
@@ -186,7 +187,8 @@ class MetricsLogger:
             metrics["perf/tokens_per_second_per_device"] * self._ranks.world_size,
         )
         if verdict != Verdict.GOOD:
-            # torchrun kills all ranks after the first failure, so rank 0 must have written before.
+            # torchrun kills all ranks after the first failure, so other ranks must fail only after
+            # rank 0's write.
             dist.barrier(group=self._ranks.cpu_group)
         self._guard.act(verdict, losses, state)
 
@@ -206,7 +208,7 @@ class MetricsLogger:
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
         """Return this rank's times, the other values' maxima over ranks, and the worst verdict.
 
-        A single collective transfers all of them.
+        One collective transfers all values.
         """
         pace = self.timers.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()
@@ -244,8 +246,8 @@ class StepLog:
         self._partition = partition
         self._ranks = ranks
         self._steps: list[_Step] = []
-        # Ranks with the same data-parallel rank run the same sequences; the lowest of them is the
-        # source.
+        # Ranks with the same data-parallel rank run the same sequences; the lowest of them sends
+        # the hashes.
         by_dp_rank = {
             MeshCoordinates.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
         }
@@ -254,7 +256,7 @@ class StepLog:
 
     @property
     def full(self) -> bool:
-        """Whether enough steps wait to be written even if none has values."""
+        """Whether enough steps wait that they are written, with or without values."""
         return len(self._steps) >= FLUSH_STEPS
 
     def add(self, step: int, hashes: list[int]) -> None:
@@ -275,8 +277,8 @@ class StepLog:
         mine = torch.zeros(len(self._steps), slots, dtype=torch.int64)
         for row, done in zip(mine, self._steps, strict=True):
             row[: len(done.hashes)] = torch.tensor(done.hashes, dtype=torch.int64)
-        # Times are sent with the hashes, as whole microseconds, because a separate collective would
-        # cost every rank another round trip.
+        # Send the times with the hashes, as whole microseconds. A separate collective would cost
+        # every rank another round trip.
         numbers = [] if times is None else [round(seconds / MICROSECOND) for seconds in times]
         flat = torch.cat([mine.flatten(), torch.tensor(numbers, dtype=torch.int64)])
         gathered = gather_on_rank_0(flat, self._ranks.cpu_group)
@@ -313,7 +315,8 @@ class StepLog:
 
 
 class RankComparison:
-    """Finds stragglers on global rank 0; writes events about them and about all ranks' times."""
+    """Finds stragglers on global rank 0; writes events about stragglers and about all ranks' times.
+    """
 
     def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
         # Ranks in the same pipeline stage do the same work.
@@ -324,7 +327,7 @@ class RankComparison:
         self._written_at = -RANK_TIMES_SECONDS
 
     def add(self, by_rank: Sequence[RankSeconds]) -> dict[str, float]:
-        """Judge the times in a line; return the metrics for the line."""
+        """Judge the times of a line; return the metrics for the line."""
         times = without_shared_wait(by_rank, self._roles) if self._overlaps else by_rank
         found, gone = self._watch.add(times)
         for straggler in found:
@@ -355,8 +358,8 @@ class Losses:
     def __call__(self, metrics: StepMetrics) -> dict[str, float]:
         """Return mean loss, maximum loss and gradient norm; the host waits for them."""
         loss_D = torch.zeros_like(self._tokens_share_D)
-        # Every tensor-parallel rank has the whole loss, so divide by tp; ranks on the other axes
-        # have parts of it.
+        # Each tensor-parallel rank has the whole loss, so divide by tp; on the other axes, ranks
+        # have parts of the loss.
         loss_D[self._dp_rank] = metrics.loss / self._layout.tp
         dist.all_reduce(loss_D)
         means_D = loss_D / self._tokens_share_D

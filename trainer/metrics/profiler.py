@@ -1,4 +1,4 @@
-"""Profiles and memory snapshots of a few steps of a running job, on request."""
+"""Profiles and memory snapshots of some steps of a running job, on request."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class ProfileRequest:
     steps: int
     """Number of steps to record."""
     every_rank: bool
-    """Whether every rank records; otherwise only global rank 0 records."""
+    """Whether every rank records; otherwise only global rank 0."""
 
 
 class Profiler:
     """Makes one recording at a time; every rank calls `step_done` after each step.
 
-    All ranks start and end a recording after the same step, without waiting in between. The
-    profiler itself slows down the recorded steps.
+    All ranks start and end a recording after the same step, with no wait in between. The profiler
+    slows down the recorded steps.
     """
 
     def __init__(self, directory: RunDirectory, ranks: Ranks) -> None:
@@ -117,7 +117,7 @@ class _Profile:
 
 
 class _MemorySnapshot:
-    """A snapshot of this GPU's caching allocator, with the allocator's history over the steps."""
+    """A snapshot of this GPU's caching allocator, with its history over the steps."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._folder = directory.snapshots

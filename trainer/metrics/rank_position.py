@@ -1,7 +1,7 @@
 """The position of this rank, written on request even while the main thread is blocked.
 
-The supervisors collect the positions of all ranks before a hang ends the attempt, and the server
-then finds the rank that did not arrive (docs/guards.md).
+The supervisors collect the ranks' positions before they end a hanging attempt. The server then
+finds the rank that did not arrive (docs/guards.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainyard.run.records import RankPosition
 logger = logging.getLogger("trainer")
 
 FOREIGN = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-"""Folders of Python and of installed packages; frames in them explain nothing about a job."""
+"""Folders of Python and of installed packages; their frames explain nothing about a job."""
 SHOWN_PARTS = 2
 """Number of path components shown in a position: folder and file."""
 
@@ -36,10 +36,10 @@ def write_position_when_asked(
 ) -> None:
     """Write stacks and `RankPosition` at each `STACKS_SIGNAL`; call this in the main thread.
 
-    A Python handler would run only after the main thread has left its collective. So the number of
-    the signal is sent through a pipe to a thread, which writes the position. faulthandler writes
-    the stacks, because it needs no interpreter. A thread that never releases the interpreter's lock
-    prevents only the position.
+    A Python handler would run only after the main thread has left its collective. So a pipe passes
+    the signal to a thread, which writes the position. faulthandler writes the stacks, because it
+    needs no interpreter. If a thread never releases the interpreter's lock, only the position is
+    missing.
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(read_end, True)
@@ -74,7 +74,7 @@ def _write(directory: RunDirectory, rank: int, *, step: int, main: int) -> None:
 
 
 def _place(main: int) -> str | None:
-    """Return the innermost own frame of the main thread or, without one, of another thread."""
+    """Return the innermost own frame of the main thread, or else of another thread."""
     frames = sys._current_frames()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     places = [_innermost(frames.pop(main, None))]
@@ -101,6 +101,6 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_own(path: str) -> bool:
-    # The trainer itself may be installed as a package.
+    # The trainer may itself be an installed package.
     trainer = str(Path(__file__).parents[1])
     return path.startswith(trainer) or not path.startswith(("<", *FOREIGN))

@@ -37,13 +37,12 @@ TIMED_OUT = (
     "wait timeout after",
     "Watchdog caught collective operation timeout",
 )
-"""Parts of messages that gloo, torch's store and NCCL's watchdog write after a timeout."""
+"""Parts of the messages that gloo, torch's store and NCCL's watchdog write after a timeout."""
 LAUNCH_REMEDY = Remedy(
     text="Change what the message names: the spec, by a new job or a resume, or packages, drivers "
     "or roots of the node; then resume. The log of the rank has the rest."
 )
-"""Remedy for a launch that a rank or its check refuses; the default remedy is for failures of
-nodes.
+"""Remedy for a launch refused by a rank or a check; the default remedy concerns failures of nodes.
 """
 NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
@@ -90,7 +89,9 @@ class RunWriter:
             append_record(self._directory.events, record)
 
     def save_begun(self) -> None:
-        """Note that a commit may follow; the note is removed when the commit's event is written."""
+        """Create the file `committing`, which shows that a commit may follow; the commit's event
+        removes it.
+        """
         if self._leads:
             self._directory.committing.touch()
 
@@ -137,8 +138,7 @@ class RunWriter:
         if own.reason == FailureReason.HANG and self._directory.logs.is_dir():
             own = failure = replace(own, path=str(self._directory.logs))
         if not create_record(self._directory.error, failure):
-            # The first rank may be killed between writing its two files, so write the outcome here
-            # too.
+            # The first rank may be killed between its two files, so write the outcome here too.
             failure = parse_record(Failure, self._directory.error.read_bytes())
         outcome = Outcome(
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
@@ -148,7 +148,7 @@ class RunWriter:
 
 
 def write_check_error(directory: RunDirectory, error: BaseException) -> Failure:
-    """Write and return the failure of a check; its ranks may start and fail at the same time."""
+    """Write and return the failure of a check; ranks may start and fail at the same time."""
     failure = failure_of(error, rank=None, step=None)
     replace_record(directory.check_error, failure)
     return failure

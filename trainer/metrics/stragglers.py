@@ -1,8 +1,8 @@
 """Stragglers: ranks whose own time in a step, for compute and data, exceeds their peers'.
 
 All ranks end a step together, so the duration of the step does not show which rank was late. A slow
-rank arrives last in each collective and waits least there, so its own time, for compute and data,
-is the longest. docs/guards.md has the rule and its constants.
+rank arrives last in each collective and waits least there, so its own time is the longest.
+docs/guards.md has the rule and its constants.
 """
 
 from __future__ import annotations
@@ -15,31 +15,29 @@ from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 WINDOW = 20
-"""Number of logged lines over which ranks are compared."""
+"""Number of logged lines over which ranks are compared; the window."""
 FOUND_LINES = 15
-"""Minimum number of slow lines in the window for which a rank becomes a straggler."""
+"""Minimum number of slow lines in the window that makes a rank a straggler."""
 GONE_LINES = 10
-"""Number of slow lines in the window below which a straggler counts as recovered."""
+"""Number of slow lines in the window below which a straggler has recovered."""
 FACTOR = 1.2
-"""Minimum ratio of a slow rank's own time to the median of its peers."""
+"""Minimum ratio of a slow rank's own time to the median of its peers' own times."""
 LEFT_FACTOR = 1.1
-"""The same ratio for a rank that is already a straggler; it is lower, so that the verdict does not
+"""The same ratio for a rank that is already a straggler; lower, so that the verdict does not
 alternate.
 """
 LEAST_SECONDS = 0.01
-"""Minimum excess per step, in seconds, for a slow rank, because rank 0 alone spends time on writing
-records.
+"""Minimum excess of a slow rank per step, in seconds. Rank 0 alone spends time on writing records,
+which must not count as slow.
 """
 SPANS = 64
-"""Maximum number of entries in a summary, for any number of ranks."""
+"""Maximum number of entries in a summary of any number of ranks."""
 SERIES = 8
 """Maximum number of ranks with their own series in an attempt."""
 NEW_STRAGGLERS = 8
 """Maximum number of new stragglers per line; each causes an event that the server keeps."""
 MAX_STRAGGLERS = 100
-"""Maximum number of stragglers named at the same time: a slow rack may be a thousand ranks with one
-cause.
-"""
+"""Maximum number of stragglers named at the same time; one slow rack may hold a thousand ranks."""
 
 Kind = Literal["compute", "data"]
 
@@ -48,9 +46,9 @@ class RankSeconds(NamedTuple):
     """Times of a rank per step, in seconds, averaged over the steps of a line."""
 
     compute: float
-    """Remaining time: forward, backward, update, and the host's own work."""
+    """Remaining time: forward, backward, update, and other work of the host."""
     data: float
-    """Time waiting for the next batch."""
+    """Time spent waiting for the next batch."""
     wait: float
     """Time in collectives, including the wait for other ranks."""
 
@@ -67,11 +65,11 @@ class Straggler:
     rank: int
     """Global rank."""
     kind: Kind
-    """Whether the larger part of the excess is in compute or in waiting for data."""
+    """Where the larger part of the excess is: in compute, or in waiting for data."""
     factor: float
-    """Ratio of the rank's own time to the median of its peers."""
+    """Ratio of the rank's own time to its peers' median."""
     share: float
-    """Fraction of each step that the rank costs the job, from 0 to 1."""
+    """Fraction of each step that the job loses to the rank, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +96,14 @@ class StragglerWatch:
 
     @property
     def ranks(self) -> list[int]:
-        """Ranks of the stragglers named at present, at most `MAX_STRAGGLERS`."""
+        """Ranks of the present stragglers that are named, at most `MAX_STRAGGLERS`."""
         return sorted(self._found)
 
     def add(self, times: Sequence[RankSeconds]) -> tuple[list[Straggler], list[int]]:
         """Add a line; return the new stragglers, and the ranks that have recovered.
 
-        At most `NEW_STRAGGLERS` are returned as new, those with the highest cost first; later lines
-        name the rest.
+        At most `NEW_STRAGGLERS` are returned as new, the most costly first; later lines name the
+        rest.
         """
         self._tables.append(times)
         self._slow.append(
@@ -134,8 +132,8 @@ class StragglerWatch:
     def values(self) -> dict[str, float]:
         """Return the metrics of the last line: summaries over all ranks, and series of some ranks.
 
-        An attempt has series for its first `SERIES` stragglers or, in a small job, for all ranks,
-        because the server keeps a limited number of series, including the user's own.
+        An attempt has series for its first `SERIES` stragglers or, in a small job, for all ranks.
+        The server keeps a limited number of series, which includes the user's own.
         """
         times = self._tables[-1]
         own = [one.own for one in times]
@@ -191,10 +189,10 @@ class StragglerWatch:
 def without_shared_wait(
     times: Sequence[RankSeconds], roles: Sequence[Hashable]
 ) -> Sequence[RankSeconds]:
-    """Count only the excess over the peers' shortest wait as waiting, and the rest as compute.
+    """Count only the excess over the peers' shortest wait as wait, and the rest as compute.
 
     On a GPU, collectives overlap with compute. Their durations include the transfer, which is equal
-    for all ranks; only the excess is a wait for other ranks.
+    on all ranks; only the excess is a wait for other ranks.
     """
     corrected = list(times)
     for peers in _by_role(roles):
@@ -218,7 +216,7 @@ def _exceeding(peers: Sequence[int], times: Sequence[RankSeconds]) -> Iterable[t
         return
     by_rank = [times[rank].own for rank in peers]
     own, data = sorted(by_rank), sorted(times[rank].data for rank in peers)
-    # The median of the peers is never lower than this, so one comparison excludes almost all ranks.
+    # The peers' median is never lower than this bound, so one comparison excludes almost all ranks.
     least = own[(len(own) - 2) // 2]
     bar = max(LEFT_FACTOR * least, least + LEAST_SECONDS)
     for rank, mine in zip(peers, by_rank, strict=True):
@@ -239,7 +237,7 @@ def _exceeding(peers: Sequence[int], times: Sequence[RankSeconds]) -> Iterable[t
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of sorted numbers after removal of one of them."""
+    """Return the median of sorted numbers without one of them."""
     left_out, count = bisect_left(ordered, value), len(ordered) - 1
     low, high = (count - 1) // 2, count // 2
     return (ordered[low + (low >= left_out)] + ordered[high + (high >= left_out)]) / 2

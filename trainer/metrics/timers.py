@@ -27,8 +27,8 @@ class StepTimers:
     """Times of the steps in a line, and of the steps since the last comparison of ranks.
 
     On a GPU the host runs ahead of the device, so call `values` only right after the host has
-    waited for the device. Step times are then those of the device, so a wait for data reduces the
-    compute rate only if the device was idle too.
+    waited for the device. The step times are then device times, and a wait for data reduces the
+    compute rate only if the device was idle.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StepTimers:
 
     @property
     def comparable(self) -> bool:
-        """Whether `of_rank` can now measure at a reasonable cost."""
+        """Whether `of_rank` may now measure; frequent calls would cost too much time."""
         return self._waits.due
 
     def restart(self) -> None:
@@ -58,7 +58,7 @@ class StepTimers:
         self.restart_comparison()
 
     def restart_comparison(self) -> None:
-        """Restart the times that the next `of_rank` returns."""
+        """Restart the times of the next `of_rank`."""
         self._waits.read()
         self._waited_before = self._waits.seconds
         self._compared = _Span(self._clock())
@@ -111,8 +111,8 @@ class StepTimers:
     def of_rank(self) -> RankSeconds:
         """Return this rank's times since the last call or `restart_comparison`.
 
-        The times cover several lines if waits are read less often than lines are logged. Otherwise
-        the times of one line would be compared with the waits of several lines.
+        The times cover all lines since waits were last read. Otherwise the times of one line would
+        be compared with the waits of several lines.
         """
         self._waits.read()
         span, waited = self._compared, self._waits.seconds - self._waited_before

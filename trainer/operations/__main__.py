@@ -48,7 +48,7 @@ def _run(folder: Path) -> OperationOutcome:
 
 
 def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationOutcome]:
-    """Return the function for a kind; imports are lazy, so that a deletion runs without torch."""
+    """Return the function for a kind; lazy imports let a deletion run without torch."""
     match kind:
         case OperationKind.VERIFY | OperationKind.SCRUB:
             from trainer.operations.verify import verify

@@ -1,4 +1,4 @@
-"""Deletes checkpoints from storage; idempotent; removes the marker first and durably."""
+"""Deletes checkpoints from storage; idempotent; durably removes the marker first."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def delete_checkpoint(folder: StoragePath) -> None:
         if not folder.exists():
             return None
         (folder / COMMITTED).unlink(missing_ok=True)
-        # Sync before any other file is removed, so that the marker cannot reappear after a power
-        # cut.
+        # Sync before any other removal, so that the marker cannot reappear after a power cut.
         sync_folder(folder)
         _remove(folder)
         return sync_folder(folder.parent)
@@ -72,7 +71,7 @@ def _delete_rest(job: StoragePath) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a tree without following links; another process may be deleting the same tree."""
+    """Remove a tree without following links; another process may delete the same tree."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
 

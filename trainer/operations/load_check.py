@@ -25,7 +25,7 @@ from trainyard.protocol.attempt import ResumePoint
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 PART_BYTES = 512 * 2**20
-"""Maximum bytes of tensors in memory at a time; a larger tensor is loaded alone."""
+"""Maximum bytes of tensors in memory at a time; a larger tensor is loaded on its own."""
 
 Entries = dict[str, TensorKind]
 
@@ -48,9 +48,8 @@ def load_everything(
         operation: folder in which the ranks create their rendezvous file.
 
     Raises:
-        CheckpointError: the metadata is rejected, or a tensor is incomplete or cannot be loaded.
-            The error has no `fault` if the storage fails or a rank was killed, because that proves
-            nothing.
+        CheckpointError: the metadata is rejected, or a tensor is incomplete or cannot be loaded. A
+            failed storage or a killed rank proves nothing; the error then has no `fault`.
     """
     reader, entries = _open(folder, point)  # checks the manifest before any rank starts
     try:
@@ -76,7 +75,7 @@ def load_everything(
 
 
 def _open(folder: StoragePath, point: ResumePoint) -> tuple[CheckedReader, Entries]:
-    """Return a reader, and the tensors, after a check that files cover all of them."""
+    """Return a reader and the tensors, after a check that files cover all tensors."""
     reader = CheckedReader(folder)
     reader.open(point)
     entries: Entries = {}
@@ -111,8 +110,8 @@ def _load_share(
             reader.read({name: _share(entry, mesh) for name, entry in part.items()})
     except CheckpointError as error:
         if error.of_storage:
-            # Exit instead of raising, because `mp.spawn` reports an exception as a failed load,
-            # which would count as a fault of the checkpoint.
+            # Exit instead of raising. `mp.spawn` reports an exception as a failed load, which would
+            # count as a fault of the checkpoint.
             sys.exit(str(error))
         raise
     finally:

@@ -36,8 +36,8 @@ def main(words: Sequence[str]) -> int:
 def write_metadata(folder: Path) -> str:
     """Write `.metadata` to a checkpoint's folder; return a message about the result.
 
-    The manifest does not list the file, so all other programs ignore it; a deletion of the
-    checkpoint removes it.
+    The manifest does not list the file, so all other programs ignore it. A deletion of the
+    checkpoint removes the file.
 
     Raises:
         CheckpointError: the checkpoint is not committed or is damaged, or the file cannot be

@@ -49,7 +49,7 @@ class ProgressWriter:
 
 
 def folders_of(order: OperationOrder) -> list[StoragePath]:
-    """Return the folders in a task; each is the canonical path of a checkpoint of the job.
+    """Return the folders in a task; each must be the canonical path of a checkpoint of the job.
 
     Raises:
         LaunchError: a path is not canonical, or a link leads out of the root.
@@ -103,7 +103,7 @@ def write_record(path: Path, record: BaseModel) -> None:
 
 
 def _is_checkpoint_path(task: OperationTask, path: str) -> bool:
-    """Return whether a path has exactly the form that `checkpoint_path` gives for the job."""
+    """Return whether `checkpoint_path` gives a path of exactly this form for the job."""
     attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
     if not (attempt.isdecimal() and step.isdecimal() and JOB_ID.fullmatch(task.job_id)):
         return False

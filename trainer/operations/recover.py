@@ -1,4 +1,4 @@
-"""Raises the fence above a lost attempt, and reads manifests of its unreported commits."""
+"""Raises the fence above a lost attempt, and reads the manifests of its unreported commits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
     """Raise the fence above a lost attempt; return commits that the catalog lacks.
 
-    The newest commits come first, up to `MAX_RECOVERED_BYTES` of manifests. Only checks that read
-    no tensors run here; a later load compares the tensors' checksums.
+    The newest commits come first, up to `MAX_RECOVERED_BYTES` of manifests. The checks here read no
+    tensors; a later load compares the tensors' checksums.
 
     Raises:
         LaunchError: the task names no attempt.
@@ -43,8 +43,7 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
         raise LaunchError("the task names no attempt to recover")
     root = storage_root(order.root_path)
     check_root(root, order.root_id)
-    # OutrunError means that a later attempt has raised the fence further, which also fences the
-    # lost attempt.
+    # OutrunError: a later attempt has raised the fence further, which also fences the lost attempt.
     with suppress(OutrunError), raised_fence(root / job_id, task.fence):
         pass
     committed = stored_manifests(root, job_id, attempt=task.attempt)

@@ -60,8 +60,7 @@ def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
 def _fault_of(error: CheckpointError) -> CheckpointFault | None:
     """Return the fault that an error proves; None if it proves nothing about the checkpoint.
 
-    A load treats EIO as transient and retries. A verification is strict and counts unreadable
-    sectors as damage.
+    A load treats EIO as transient and retries. A verification counts unreadable sectors as damage.
     """
     cause = error.__cause__
     if error.fault is None and isinstance(cause, OSError) and cause.errno == errno.EIO:
@@ -79,7 +78,7 @@ def _loaded(
 ) -> Verification:
     from trainer.operations.load_check import load_everything  # imports torch
 
-    # Another number of ranks than the writer's, so that loading must reshard.
+    # Not the writer's number of ranks, so that the load must reshard.
     ranks = 2 if manifest.layout.world_size == 1 else 1
     tensors = load_everything(folder, point, ranks=ranks, progress=progress, operation=operation)
     now = datetime.now(UTC)

@@ -9,11 +9,11 @@ from trainer.storage import s3_client
 
 FIRST = 2**20
 LARGEST = 16 * 2**20
-"""Size of the first request, and maximum size of a request, in bytes. Sizes double while reads stay
-sequential, so a short read fetches little more than needed, and a long read needs few requests.
+"""Size of the first request and maximum size of a request, in bytes. Sizes double during sequential
+reads. So a short read fetches little extra, and a long read needs few requests.
 """
 AHEAD = 4
-"""Maximum number of concurrent requests, and so of spans in memory."""
+"""Maximum number of concurrent requests, and thus of spans in memory."""
 
 
 class Download:
@@ -36,7 +36,7 @@ class Download:
         self._jump(0)
 
     def readinto(self, memory: memoryview) -> int:
-        """Read into the start of `memory`; return the number of bytes, 0 at the end.
+        """Read into the start of `memory`; return the number of bytes, or 0 at the end.
 
         Raises:
             OSError: the object store rejects the request, or all its responses break off.
@@ -50,7 +50,7 @@ class Download:
         return count
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes, fewer only at the end; raise `OSError` like `readinto`."""
+        """Return up to `size` bytes, fewer only at the end; raises `OSError` like `readinto`."""
         content = bytearray(min(size, self._size - self._at))
         left = memoryview(content)
         while left and (count := self.readinto(left)):

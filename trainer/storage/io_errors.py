@@ -73,7 +73,7 @@ def file_digest(path: StoragePath, *, algorithm: str = XXH3_128) -> str:
 
 
 def read_small(path: StoragePath) -> bytes:
-    """Return a small file's content, truncated at the size limit; may raise OSError."""
+    """Return a small file's content, cut off at the size limit; may raise OSError."""
     if not isinstance(path, Path):
         return path.read_bytes()
     with _open_regular(path) as file:

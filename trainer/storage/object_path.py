@@ -12,10 +12,10 @@ from trainer.storage.download import Download
 from trainyard.spec.storage_uri import OBJECTS, split_object_store
 
 DELETED_AT_ONCE = 1000
-"""Maximum number of objects per delete request, which is S3's limit."""
+"""Maximum number of objects per delete request, a limit of S3."""
 
 LARGEST_SMALL = 2**30
-"""Maximum size of an object for `read_bytes`, in bytes."""
+"""Maximum object size for `read_bytes`, in bytes."""
 
 
 class ObjectStat(NamedTuple):
@@ -32,7 +32,7 @@ class ObjectPath:
     bucket: str
     """Name of the bucket."""
     parts: tuple[str, ...] = ()
-    """Parts of the key, which slashes separate."""
+    """Parts of the key, between slashes."""
 
     @classmethod
     def root(cls, url: str) -> ObjectPath:
@@ -188,7 +188,7 @@ class ObjectPath:
         ]
 
     def _pages(self, method: str, *markers: str, prefix: str) -> Iterator[dict[str, Any]]:
-        """Yield the pages of a listing; `markers` are the arguments that continue the listing."""
+        """Yield the pages of a listing; `markers` names the arguments that continue a listing."""
         more: dict[str, str] = {}
         while True:
             answer = s3_client.call(method, str(self), Bucket=self.bucket, Prefix=prefix, **more)

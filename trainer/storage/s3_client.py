@@ -1,4 +1,4 @@
-"""Calls to an object store: retried by botocore, limited in time, with errors as `OSError`."""
+"""Calls to an object store: botocore retries them, their time is limited, errors are `OSError`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainyard.outside.proxies import ProxyError, names_proxy, proxy_of
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-"""Socket timeout of a request, in seconds. Because a request may send a whole part, the timeout
-also sets a minimum upload speed.
+"""Socket timeout of a request, in seconds. A request may send a whole part, so the timeout also
+sets a minimum upload speed.
 """
 ATTEMPTS = 8
 """Maximum number of tries for a request with a transient error; `AWS_MAX_ATTEMPTS` overrides it."""
 
-# Never errno.EIO, because from a disk it signals damage, which no network error proves.
+# Never errno.EIO: from a disk it signals damage, which no network error proves.
 _CODES = {
     **dict.fromkeys(("404", "NoSuchKey", "NoSuchUpload"), errno.ENOENT),
     "NoSuchBucket": errno.ENXIO,
@@ -72,8 +72,8 @@ def wait(begun: Future[Any], path: str) -> Any:
 def begin_reading(bucket: str, key: str, *, start: int, end: int) -> Future[bytes]:
     """Start to read the bytes from `start` up to, but not including, `end`.
 
-    botocore retries only until a response starts; this function repeats a request whose body breaks
-    off.
+    botocore retries only until a response starts. If its body breaks off, this function repeats the
+    request.
     """
     system = _system()
 
@@ -117,13 +117,13 @@ def _system() -> Any:
 def _proxies() -> dict[str, dict[str, str]]:
     """Return proxy settings for the object store if the environment names a proxy.
 
-    botocore itself would also send requests for an object store on this machine to the proxy.
+    botocore itself would use the proxy even for an object store on this machine.
 
     Raises:
         OSError: the proxy that a variable names for the object store cannot be used.
     """
-    # As in botocore, `all_proxy` is not used; it may name, for example, a SOCKS proxy for
-    # interactive tools.
+    # Like botocore, ignore `all_proxy`: it may, for example, name a SOCKS proxy for interactive
+    # tools.
     environment = {name: os.environ[name] for name in os.environ if name.lower() != "all_proxy"}
     if not names_proxy(environment):
         return {}
@@ -142,7 +142,7 @@ def _attempts() -> int:
 
 
 def os_error(error: Exception, path: str) -> OSError:
-    """Return the `OSError`, with the path, that corresponds to an error of the libraries."""
+    """Return the `OSError` with the path that corresponds to a library's error."""
     from botocore.exceptions import (
         ClientError,
         CredentialRetrievalError,

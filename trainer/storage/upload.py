@@ -1,4 +1,4 @@
-"""Multipart upload of a new object while it is written; bounded memory, atomic creation."""
+"""Multipart upload of a new object during writing; bounded memory, atomic creation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PART = 32 * 2**20
 """Bytes per part. All parts except the last are equal, which some object stores require."""
 MAX_PARTS = 9_000
 """Maximum number of parts for an object of the expected size. S3's limit is 10,000; the margin is
-for objects that become larger than expected.
+for objects larger than expected.
 """
 IN_FLIGHT = 4
 """Maximum number of parts in transfer, if the memory limit allows it."""
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Upload:
-    """An upload whose object exists only after `complete`; `close` without it drops the parts."""
+    """An upload; `complete` creates the object, and `close` without `complete` drops the parts."""
 
     def __init__(self, path: ObjectPath, *, expected: int = 0, ceiling: int = 2**40) -> None:
         """Prepare the upload, which starts with the first full part.
@@ -47,8 +47,8 @@ class Upload:
         self._sent = 0
         self._in_flight: deque[tuple[int, Future[dict[str, Any]]]] = deque()
         self._parts: list[dict[str, Any]] = []
-        # Identifies this upload's object. After a lost response, the retry finds an existing
-        # object, which may be this upload's or another writer's.
+        # Identifies this upload's object. A retry after a lost response finds an object, which may
+        # come from this upload or from another writer.
         self._token = uuid.uuid4().hex
         self._metadata = {"trainyard-upload": self._token}
         self._place = {"Bucket": path.bucket, "Key": path.key}
@@ -87,7 +87,7 @@ class Upload:
         self._completed = True
 
     def close(self) -> None:
-        """Abort an incomplete upload; if that fails, `ObjectPath.remove_all` aborts it later."""
+        """Abort an incomplete upload; after a failure, `ObjectPath.remove_all` aborts it later."""
         if self.closed:
             return
         self.closed = True
@@ -114,7 +114,7 @@ class Upload:
         self._in_flight.append((self._sent, begun))
 
     def _take(self) -> io.BytesIO:
-        """Return the filled buffer as a file, because aiohttp sends `bytes` without yielding."""
+        """Return the filled buffer as a file; aiohttp would send `bytes` without yielding."""
         filled, self._filling = self._filling, io.BytesIO()
         filled.seek(0)
         return filled
@@ -132,7 +132,7 @@ class Upload:
                 raise
 
     def _is_there(self) -> bool:
-        """Return whether the existing object is this upload's, whose response was lost."""
+        """Return whether the existing object comes from this upload, whose response was lost."""
         try:
             answer = s3_client.call("head_object", str(self._path), **self._place)
         except FileNotFoundError:
@@ -141,5 +141,5 @@ class Upload:
 
 
 def part_bytes(expected: int) -> int:
-    """Return the part size for which an object of `expected` bytes has at most `MAX_PARTS`."""
+    """Return the part size that gives an object of `expected` bytes at most `MAX_PARTS` parts."""
     return max(PART, math.ceil(expected / MAX_PARTS / 2**20) * 2**20)

@@ -1,4 +1,4 @@
-"""`.metadata`: the index that `dcp.load` needs, which has an entry for each chunk."""
+"""`.metadata`: DCP's index, with an entry for each chunk; `dcp.load` needs this file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.checkpoint.chunks.divided_tensor import DTYPES, DividedTensor
 from trainer.checkpoint.chunks.index_file import ChunkIndex, StoredChunk
 
 WRITTEN_CHUNKS = 2**15
-"""Maximum number of chunks for which a save writes `.metadata`, which then has at most 4.4 MiB.
+"""Maximum number of chunks for which a save writes `.metadata`; the file then has 4.4 MiB.
 
 Each chunk takes 140 bytes, and about 20 microseconds in one process.
 """

@@ -25,7 +25,7 @@ DTYPES = {
 }
 """Dtypes by name."""
 Digit = tuple[int, int]
-"""Parts and stride of a `Division`; the matching digit of a rank number selects the part."""
+"""Parts and stride of a `Division`; rank r holds part `r // stride % parts`."""
 
 
 def itemsize(dtype: str) -> int:
@@ -37,7 +37,7 @@ class Division(NamedTuple):
     """A dimension cut into parts as by `torch.chunk`; rank r holds part `r // stride % parts`."""
 
     dim: int
-    """Dimension of the tensor."""
+    """Dimension of the tensor that is cut."""
     parts: int
     """Number of parts; the last parts may be smaller or empty."""
     stride: int
@@ -92,7 +92,7 @@ class DividedKind:
 
     @property
     def digits(self) -> tuple[Digit, ...]:
-        """The digits that select a chunk, sorted; ranks with equal digits hold the same chunk."""
+        """Sorted digits that select a chunk; ranks with equal digits hold the same chunk."""
         return tuple(sorted(division.digit for division in self.divisions))
 
     def box_of(self, rank: int) -> tuple[Sizes, Sizes]:

@@ -1,4 +1,4 @@
-"""`index.json`: the divisions and writers, which determine each chunk's place in its file.
+"""`index.json`: divisions and writers, which determine the place of each chunk in a file.
 
 The size of the index depends on the number of tensors, not on the number of ranks or chunks. Its
 content is the same for all saves of an attempt.
@@ -27,7 +27,7 @@ from trainyard.base.model_base import RecordModel
 from trainyard.spec.layout import Layout
 
 INDEX_VERSION: Literal[1] = 1
-"""Version of the record, and of the rules in `DividedKind` and `Ownership` that it depends on."""
+"""Version of the record, and of the rules in `DividedKind` and `Ownership` that set the places."""
 SUFFIX = ".distcp"
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
@@ -55,8 +55,8 @@ class _Kind(RecordModel):
     divisions: tuple[tuple[Count, Number, Number], ...] = ()
     """Dimension, number of parts and stride of each division."""
     overheads: tuple[tuple[tuple[Count, ...], Annotated[int, Field(ge=0, lt=2**20)]], ...]
-    """For each size of a chunk, the number of bytes that `torch.save`'s format adds to its
-    elements.
+    """Number of bytes that `torch.save`'s format adds to a chunk's elements, for each size of a
+    chunk.
     """
 
 
@@ -66,7 +66,7 @@ class _Record(RecordModel):
     writers: tuple[Count, ...]
     kinds: tuple[_Kind, ...]
     stages: Annotated[tuple[tuple[tuple[str, Count], ...], ...], Field(min_length=1)]
-    """Name of each tensor and number of its kind, by pipeline stage."""
+    """For each pipeline stage, each tensor's name and index in `kinds`."""
 
 
 class ChunkIndex:

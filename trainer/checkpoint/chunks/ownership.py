@@ -1,8 +1,8 @@
 """Assigns each chunk to a writing rank and a place in its file, from the divisions alone.
 
-Every rank computes its own part of the assignment, without a list of all ranks. Existing files stay
-readable only as long as this function returns the same assignment. A change to its rule needs a new
-`INDEX_VERSION` (`index_file`), and the old rule must stay for old files.
+Every rank computes its own part of the assignment, without a list of all ranks. Files do not store
+the assignment, so a reader must compute the same one. A changed rule needs a new `INDEX_VERSION`
+(`index_file`), and the old rule must stay for old files.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from trainer.checkpoint.chunks.divided_tensor import (
 ALIGNED = 64
 """Alignment of each chunk in its file, in bytes: a cache line.
 
-`torch.save` aligns the elements within a chunk to the same number. If memory and file are aligned
-equally, the system copies 20 % faster (measured for reads on an EPYC).
+`torch.save` aligns the elements within a chunk to the same number. Equal alignment of memory and
+file makes copies 20 % faster (measured for reads on an EPYC).
 """
 
 WEIGHT = 1536
-"""Bytes added to the size of each chunk when loads are balanced over the writers."""
+"""Bytes added to each chunk's size when chunks are balanced over the writers."""
 
 SMALLEST_BLOCK = 32
-"""Minimum number of ranks in a block that shares the chunks that no writer holds; over fewer ranks,
-uneven chunks would add up.
+"""Minimum number of ranks in a block; its writers share the chunks that none of them holds. In
+smaller blocks, uneven chunks would add up.
 """
 
 Overhead = Callable[[str, Sizes], int]
@@ -47,14 +47,16 @@ Overhead = Callable[[str, Sizes], int]
 
 @dataclass(frozen=True)
 class WriteShare:
-    """The chunks that a rank writes and sends; both ranks of a transfer have the same order."""
+    """Chunks that a rank writes and sends; sender and receiver have the same order of transfers."""
 
     own: tuple[TensorChunk, ...] = ()
     """Chunks that this rank holds and writes; they come first in its file."""
     received: tuple[tuple[TensorChunk, int], ...] = ()
-    """Chunks that other ranks hold and this rank writes next, each with the rank that sends it."""
+    """Chunks that this rank receives from other ranks and writes after its own, each with its
+    sender.
+    """
     sends: tuple[tuple[TensorChunk, int], ...] = ()
-    """Chunks that this rank holds and another rank writes, each with the rank that writes it."""
+    """Chunks that this rank holds and sends, each with the rank that writes it."""
 
     @property
     def written(self) -> list[TensorChunk]:
@@ -78,7 +80,8 @@ class _Choice:
     """The writer or the sender of each chunk, among the ranks that hold the same chunks."""
 
     turns: Mapping[str, int]
-    """Number of the candidate that has the chunk, by tensor; empty chunks are omitted."""
+    """Number of the candidate that writes or sends the chunk, by tensor; empty chunks are omitted.
+    """
     taken: frozenset[int]
     """Candidate numbers that occur in `turns`."""
 
@@ -97,7 +100,7 @@ class _Group(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """The places of chunks that a writer itself holds; received chunks follow them in the file."""
+    """Places of the chunks that a writer itself holds; received chunks follow in the file."""
 
     places: Mapping[str, tuple[int, int]]
     """Offset and length in bytes, by tensor."""
@@ -106,13 +109,12 @@ class _Form(NamedTuple):
 
 
 class Ownership:
-    """The chunks of all ranks; each method costs time for the ranks in question, not for all.
+    """The chunks of all ranks; each method computes only the ranks that it needs.
 
-    Ranks that hold the same chunks, one rank in each replica, divide them: each chunk, the largest
-    first, goes to the least loaded writer among these ranks. All scalars go to the first writer, so
-    that a load opens one file for them. Chunks that no writer holds are sent to writers: within
-    each block of ranks, which all have the same number of writers, the writers divide the chunks of
-    the other ranks.
+    Ranks in different replicas hold the same chunks and divide them. Each chunk, the largest first,
+    goes to the least loaded writer among these ranks. All scalars go to the first writer, so that a
+    load opens one file for them. Chunks that no writer holds are sent to writers. All blocks of
+    ranks have equally many writers, which divide the chunks of their block's other ranks.
     """
 
     def __init__(
@@ -205,8 +207,8 @@ class Ownership:
     def _form(self, writer: int, overhead: Overhead) -> _Form:
         """Return the places of the chunks that a writer itself holds.
 
-        Files with chunks of the same tensors and sizes have the same form. This saves time, because
-        a resume on another layout opens hundreds of files with few forms.
+        Files with chunks of the same tensors and sizes share one cached form. A resume on another
+        layout opens hundreds of files with few forms, so the cache saves time.
         """
         if writer not in self._form_of_writer:
             stage = self.stages[writer // self._stage_size]
@@ -286,7 +288,8 @@ class Ownership:
 
     @cached_property
     def _block_size(self) -> int:
-        """Ranks per block: the least, from `SMALLEST_BLOCK`, with equal writers in each block."""
+        """Ranks per block: the smallest number, from `SMALLEST_BLOCK`, with equally many writers.
+        """
         common = gcd(self.world_size, len(self.writers))
         for blocks in range(min(common, self.world_size // SMALLEST_BLOCK), 1, -1):
             if common % blocks == 0:

@@ -1,4 +1,4 @@
-"""Loads a checkpoint of any layout and world size, on all ranks together; verified before use."""
+"""Loads a checkpoint of any layout and world size on all ranks together, and verifies it first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.storage_uri import ROOT_FILE
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
-"""Name prefixes of the checkpoint parts that consist of tensors."""
+"""Name prefixes of the parts of a checkpoint that consist of tensors."""
 MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
 
 
@@ -110,8 +110,7 @@ def _load(
     layout: Layout,
     reads: bool,
 ) -> None:
-    # A barrier, so that no tensor is overwritten while another rank may still reject the
-    # checkpoint.
+    # This barrier ensures that no rank overwrites tensors while another may reject the checkpoint.
     on_every_rank(group, check)
 
     def read() -> None:
@@ -127,10 +126,10 @@ def _load(
 def _what_failed(
     error: CheckpointError, resume: ResumePoint, root: StoragePath
 ) -> LoadFailure | None:
-    """Return what a failed load proves about the checkpoint; None if it proves nothing.
+    """Return what a failed load proves about the checkpoint; None without proof.
 
-    A missing file is evidence only if the root has its UUID file; on unmounted storage, every file
-    is missing.
+    A missing file is proof only if the root has its UUID file, because unmounted storage lacks
+    every file.
     """
     fault = error.fault
     if fault in MISSING and not _is_storage(root):
@@ -183,8 +182,8 @@ def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.Pro
     raised on every rank. The shards are sent through host memory, one piece at a time.
     """
     ranks = ranks_of_replicas(dist.get_rank(), layout)
-    # Keep the group until the process ends: torch would give the name of a destroyed group to the
-    # next group, which would then connect to closed addresses.
+    # Keep the group until the process ends. torch would give a destroyed group's name to the next
+    # group, which would then connect to closed addresses.
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     assert group is not None
     on_every_rank(everybody, lambda: _send_or_receive(tensors, group))

@@ -1,4 +1,4 @@
-"""DCP's metadata: unpickled safely, checked for each tensor, compared with a job's tensors."""
+"""DCP's metadata: unpickles it safely, checks each tensor, and compares it with a job's tensors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 SHOWN = 8
-"""Maximum number of tensors that an error names per kind of difference; the rest is counted."""
+"""Maximum number of tensors that an error names for each kind of difference; the rest is counted.
+"""
 
-# A pickle names functions, which are called while it is read. Only the names that DCP writes are
-# accepted; each of these functions only stores its arguments.
+# A pickle names functions, and reading the pickle calls them. Only the names that DCP writes are
+# accepted; these functions only store their arguments.
 _CLASSES: tuple[Any, ...] = (
     metadata.BytesStorageMetadata,
     metadata.ChunkStorageMetadata,
@@ -73,7 +74,7 @@ def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
 
 
 def _check_memo(content: bytes) -> None:
-    """Refuse a memo index that no pickler writes, and for which 64 GiB would be allocated."""
+    """Refuse a memo index that no pickler writes; reading it would allocate 64 GiB."""
     memoized = 0
     for opcode, place, _ in pickletools.genops(content):
         if opcode.name == "MEMOIZE":
@@ -95,8 +96,7 @@ class _Unpickler(pickle.Unpickler):
 def check_cover(metadata: Metadata, path: StoragePath) -> None:
     """Reject tensors whose chunks leave a hole, overlap, lie outside, or are not stored.
 
-    DCP would leave a hole unread. Of two overlapping chunks it would keep the one that it reads
-    last.
+    DCP would leave a hole unread. Where chunks overlap, it would keep the chunk that it reads last.
 
     Raises:
         CheckpointError: an invalid tensor; the message names the first such tensor and `path`.
@@ -160,7 +160,7 @@ class Comparison:
     unexpected: tuple[tuple[str, TensorKind | None], ...]
     """Tensors of the checkpoint that the job lacks."""
     changed: tuple[tuple[str, TensorKind | None, TensorKind], ...]
-    """Tensors with another shape or dtype: name, stored kind (None: an object), wanted kind."""
+    """Tensors with another shape or dtype: name, stored kind (None for an object), wanted kind."""
 
     @property
     def fits(self) -> bool:
@@ -202,8 +202,8 @@ def without_aliases(
 ) -> dict[str, TensorKind | None]:
     """Return stored tensors without the additional names of tied weights in old checkpoints.
 
-    If a name has optimizer state, its weight was not tied when the checkpoint was written. Such a
-    name is kept, and the checkpoint does not fit.
+    A name with optimizer state was not tied when the checkpoint was written. It is kept, so the
+    checkpoint does not fit.
 
     Args:
         stored: tensors of the checkpoint, by name.

@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors; manifest, index and contents are checked before use."""
+"""Reads a checkpoint's tensors, after checks of manifest, index and contents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CheckedReader:
         self._root = folder if root is None else root
         self._part, self._tied = part, tied or {}
         self.bytes_read = 0
-        """Number of bytes that this rank has read from data files."""
+        """Number of bytes that this process has read from data files."""
 
     def open(self, resume: ResumePoint) -> None:
         """Read manifest and index; check that they agree with each other and with `resume`.
@@ -159,7 +159,7 @@ class CheckedReader:
 
 
 def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
-    """Return the resume point for a checkpoint whose manifest was just read."""
+    """Return the resume point of a checkpoint, from its manifest just read."""
     return ResumePoint(
         checkpoint_id=manifest.checkpoint_id,
         path=str(folder),
@@ -169,11 +169,11 @@ def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
 
 
 def files_to_verify(manifest: Manifest, *, rank: int, layout: Layout) -> frozenset[str]:
-    """Return the data files that a rank of the first replica must verify; each file has one rank.
+    """Return the data files that a rank verifies; one rank of the first replica verifies each file.
 
-    The files are ordered by content, the ranks by the content that they need; each rank gets an
-    even part of the files. So on the layout that wrote the checkpoint, a rank gets the files that
-    it needs, and no byte is read twice.
+    Files are ordered by content, ranks by the content that they need, and each rank gets an equal
+    part of the files. On the layout that wrote the checkpoint, a rank thus verifies the files that
+    it needs, and reads no byte twice.
 
     Args:
         manifest: manifest of the checkpoint.

@@ -1,4 +1,4 @@
-"""The stored tensors and their places, from `index.json`, or from `.metadata` of old versions."""
+"""Tensors of a checkpoint and their places, from `index.json`, or `.metadata` in old versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class StoredTensors(Protocol):
     """Interface to the stored tensors of a checkpoint."""
 
     kinds: dict[str, TensorKind | None]
-    """Dtype and shape of each tensor, by name; None for an object, which DCP would unpickle."""
+    """Dtype and shape of each tensor, by name; None for an object, which only unpickling could
+    read.
+    """
 
     def chunks(self, name: str, offsets: Sizes, sizes: Sizes) -> Iterable[StoredChunk]:
         """Return the stored chunks that overlap a box of a tensor."""
@@ -38,7 +40,7 @@ class StoredTensors(Protocol):
 
         Args:
             files: data files in the manifest.
-            part: files that this process compares, if files can be compared one by one.
+            part: files that this process checks, if files can be checked singly.
 
         Raises:
             CheckpointError: a chunk is invalid; the message names its tensor or its file.

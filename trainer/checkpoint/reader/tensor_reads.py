@@ -24,7 +24,7 @@ from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
-"""Bytes per read with hashing: few enough to be in the core's cache when they are hashed."""
+"""Bytes per read with hashing; so few fit in the core's cache until they are hashed."""
 LARGE = 2**23
 """Bytes per read without hashing."""
 
@@ -57,15 +57,15 @@ class TensorPiece:
         self.dtype = dtype
         self.target = target
         self.frame = frame_of(dtype, torch.Size(chunk.sizes))
-        """The bytes that `torch.save`'s format puts before and after the elements."""
+        """Bytes that `torch.save`'s format puts before and after the elements."""
         self.strides = _strides(chunk.sizes)
         self.first = sum(map(mul, self.strides, start))
         """Index of the first needed element, in the order of the file."""
         self.end = self.first + sum(map(mul, self.strides, lengths)) - sum(self.strides) + 1
         """Index after the last needed element.
 
-        Rows are contiguous. The elements between the rows of a column slice are read too, because
-        many small reads would take longer.
+        A slice of columns is read with the elements between its rows, because many small reads
+        would take longer.
         """
 
     @property
@@ -93,16 +93,14 @@ def read_pieces(
         pieces: chunks with requested slices.
         digest: XXH3-128 of the whole file.
         verifies: whether to read the whole file and compare its digest. If false, only the pieces
-            are read, unless one piece must be parsed: then the digest is verified first, because no
-            byte may be parsed before.
+            are read. If a piece must be parsed, the digest is always verified first.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or was written in another format.
     """
     with storage_errors("read", path), path.open("rb", buffering=0) as file:
         reading = _Reading(file, path, digest, hashing=verifies)
-        # In the order of the file, which is read once and sequentially, because the hash needs
-        # every byte.
+        # In the order of the file: the hash needs every byte, in sequence.
         for piece in sorted(pieces, key=lambda piece: piece.chunk.offset):
             _read(reading, piece)
         if verifies:
@@ -114,7 +112,7 @@ def _read(reading: _Reading, piece: TensorPiece) -> None:
     chunk, target = piece.chunk, piece.target
     reading.go_to(chunk.offset)
     head = reading.take(min(len(piece.frame.head), chunk.length))
-    # Written by another version of torch, or with other strides, so `torch.load` parses the piece.
+    # This piece has another torch version's format or other strides, so `torch.load` parses it.
     if head != piece.frame.head or chunk.length != piece.size:
         _fill_from(_unframed(reading, piece, head).reshape(-1), 0, piece)
         return
@@ -127,7 +125,7 @@ def _read(reading: _Reading, piece: TensorPiece) -> None:
 
 
 def _takes_bytes(piece: TensorPiece) -> bool:
-    """Return whether the target can receive the needed elements as they are stored."""
+    """Return whether the needed elements can be read into the target unconverted."""
     target = piece.target
     contiguous = target.is_contiguous() and target.numel() == piece.end - piece.first
     return contiguous and target.is_cpu and target.dtype == piece.dtype
@@ -140,7 +138,7 @@ def _fill_from(numbers: Tensor, first: int, piece: TensorPiece) -> None:
 
 
 def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
-    """Return a piece with another torch version's format or other strides, by `torch.load`."""
+    """Parse a piece with another torch version's format or other strides, by `torch.load`."""
     content = head + reading.take(piece.chunk.length - len(head))
     reading.check_before_parsing()
     try:

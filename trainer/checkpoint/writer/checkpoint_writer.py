@@ -206,7 +206,7 @@ class CheckpointWriter:
         return self._indexed[1]
 
     def _writers(self) -> tuple[int, ...]:
-        """Return the ranks that write; storage counts as shared if any rank finds it shared."""
+        """Return the ranks that write; the storage is shared if any rank finds it shared."""
         writers, shared = self._run.spec.checkpoint.writers, False
         if writers == "auto":
             shared = any(on_every_rank(self._group, lambda: is_shared(self._run.checkpoint_root)))
@@ -222,8 +222,8 @@ class CheckpointWriter:
             )
         # Write the manifest before taking the fence's lock, so that its write and sync do not
         # extend the time under the lock. Write the marker last, when all files and names are
-        # durable, and under the lock: once a newer attempt has raised the fence, each older commit
-        # is either complete or refused here.
+        # durable. The lock ensures that an older commit is complete or refused once a newer attempt
+        # has raised the fence.
         text = manifest.model_dump_json(indent=2).encode()
         write_durably(self.folder / MANIFEST, text)
         with raised_fence(self._job_folder, self._run.attempt.attempt):
@@ -284,8 +284,8 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
         by_steps_alone = not explicit(section.interval_seconds)
         if by_steps_alone and interval > explicit(section.interval_steps) > 0:
             ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
-    # `most_kept` counts one checkpoint more than are kept, and those kept for good or as the best
-    # ones.
+    # Besides `keep_latest_k`, the storage must hold the save in progress, the checkpoints kept for
+    # good, and the best ones.
     others = kept_for_good(spec, step=state.step) + section.keep_best_k
     if (most := fitting - 1 - others) >= 1:
         ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
@@ -298,8 +298,7 @@ def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
     interval = math.ceil(left / fitting)
     if saves_to_come(interval, spec, step=state.step) <= fitting:
         return interval
-    # In the middle of an interval, one more multiple of the interval lies ahead than whole
-    # intervals fit.
+    # From the middle of an interval, one save more lies ahead than whole intervals fit.
     return math.ceil(left / (fitting - 1)) if fitting > 1 else spec.training.steps
 
 

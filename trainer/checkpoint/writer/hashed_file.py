@@ -18,17 +18,17 @@ from trainer.storage.upload import Upload
 from trainyard.protocol.manifest import ManifestFile
 
 PIECE = 8 * 2**20
-"""Bytes per write and per hash update: few system calls, but still in the cache when hashed."""
+"""Bytes per write and per hash update: few system calls, and still in the cache for the hash."""
 PIECES_WAITING = 4
-"""Maximum number of pieces that wait for the hash; then writes wait, which limits the memory."""
+"""Maximum number of pieces that wait for the hash; further writes wait, which limits memory."""
 
 Job = tuple[memoryview | bytes, Callable[[], None]]
 
 
 class HashedFile:
-    """A file created exclusively; small writes are collected, large ones are not copied.
+    """A new file; small writes are collected, large ones are not copied.
 
-    Memory passed to `write` must not change until `close`, or until `release` is called.
+    Memory passed to `write` must not change until `release` is called, or until `close`.
     """
 
     def __init__(self, path: StoragePath, *, expected: int = 0, ceiling: int = 2**40) -> None:
@@ -85,8 +85,8 @@ class HashedFile:
             for start in range(0, len(data), PIECE):
                 self._put(data[start : start + PIECE])
         finally:
-            # Queued last, so that it runs after the hash has read all pieces; also after an error,
-            # because the owner of the buffer waits for it.
+            # Queued last, because the hash must first read all pieces. Also queued after an error,
+            # because the owner of the buffer waits.
             self._jobs.put((b"", release))
 
     def close(self) -> ManifestFile:
@@ -96,7 +96,7 @@ class HashedFile:
             CheckpointError: the file cannot be written.
         """
         self._flush()
-        # Sync before the manifest lists the file, so that `COMMITTED` covers only durable bytes.
+        # Sync before the manifest lists the file: `COMMITTED` must cover only durable bytes.
         with storage_errors("write", self._path):
             if isinstance(self._file, Upload):
                 self._file.complete()

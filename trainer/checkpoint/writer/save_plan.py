@@ -41,7 +41,8 @@ class SavePlan:
 
 
 class SavePlanner:
-    """Plans saves of one set of tensors; the first save makes the plan, later ones reuse it."""
+    """Plans saves of one set of tensors; the first save makes the plan, and later saves reuse it.
+    """
 
     def __init__(self, writers: Sequence[int], layout: Layout, group: dist.ProcessGroup) -> None:
         """Describe the planner; nothing is planned yet.
@@ -81,8 +82,8 @@ class SavePlanner:
         rank, world_size = dist.get_rank(self._group), self._layout.world_size
         mine: list[tuple[DividedTensor, ...]] = []
         on_every_rank(self._group, lambda: mine.append(divided(tensors, rank=rank)))
-        # One rank of each stage lists its tensors for all ranks. Everything else follows from these
-        # lists, so the plans agree on all ranks that hold the tensors of their stage.
+        # One rank of each stage lists its tensors for all ranks. The plan follows from these lists
+        # alone, so it is the same on all ranks.
         size = world_size // self._layout.pp
         stages = [self._named_by(first, mine[0]) for first in range(0, world_size, size)]
         on_every_rank(
@@ -121,7 +122,7 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
     Args:
         writers: the choice in the spec.
         layout: layout of the attempt.
-        shared: whether several machines share the storage; this decides for `auto`.
+        shared: whether several machines share the storage; decides `auto`.
     """
     world_size = layout.world_size
     if writers == "auto":
@@ -144,9 +145,9 @@ SHARED = frozenset(
         *("smbfs", "vboxsf", "virtiofs", "wekafs"),
     }
 )
-"""Types of file systems that several machines share, over a network or on a common device."""
+"""Types of file systems that machines share, over a network or on a common device."""
 LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs-3g"})
-"""FUSE types that are on a local disk; every other FUSE type counts as a bucket or a server."""
+"""FUSE types on a local disk; every other FUSE type counts as a bucket or a server."""
 
 
 def is_shared(folder: StoragePath, *, mounts: Path = MOUNTS) -> bool:

@@ -23,19 +23,19 @@ from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 
 BUFFERS = 4
-"""Number of buffers of a writer: one piece arrives, one is written and two are hashed."""
+"""Number of a writer's buffers: one receives a piece, one is written, and two are hashed."""
 TAG = 3  # any number that no other code uses in this group
 
 Stage = Callable[[Mapping[TensorChunk, Tensor]], Mapping[TensorChunk, Tensor]]
 
 
 class WrittenShare(NamedTuple):
-    """Data that a rank has written."""
+    """The data that a rank has written."""
 
     file: ManifestFile | None
     """File of the rank, with size and checksum; None if the rank had no chunks to write."""
     record: ManifestWriter | None
-    """Number of bytes and seconds for that file; None without a file."""
+    """Bytes and seconds of the write of that file; None without a file."""
     numbers_bytes: int
     """Size of the elements in that file, in bytes."""
 
@@ -43,7 +43,7 @@ class WrittenShare(NamedTuple):
 class ChecksumWriter:
     """Writes at most one file per rank, durably, and never over an existing file.
 
-    The file has DCP's own format, so that DCP's reader can read it.
+    DCP's own reader can read the file.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ChecksumWriter:
         self._staged: Mapping[TensorChunk, Tensor] = {}
 
     def write(self, plan: SavePlan) -> WrittenShare:
-        """Write this rank's chunks and received ones; send the chunks that other ranks write.
+        """Write this rank's chunks and the received ones; send the chunks that other ranks write.
 
         Raises:
             CheckpointError: the storage reports an error, or a tensor cannot be copied to the host.
@@ -140,7 +140,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def piece_bytes(ceiling: int) -> int:
-    """Return the piece size for which a writer's buffers stay below a ceiling, in bytes."""
+    """Return the piece size in bytes for which a writer's buffers stay below a ceiling in bytes."""
     return max(1, min(LARGEST_PIECE, ceiling // BUFFERS))
 
 
@@ -152,8 +152,8 @@ def send(
 ) -> None:
     """Send tensors to their writers, in order.
 
-    After a failure, the writer gets zeros, because it waits for that number of bytes and gets no
-    other signal. The failure is raised at the end, so the save is never committed.
+    After a failure, zeros are sent, because the writer waits for the full number of bytes. The
+    failure is raised at the end, so the save is never committed.
 
     Args:
         sends: for each tensor, a function that returns it as a contiguous CPU tensor, its size in
@@ -180,7 +180,7 @@ def send(
 
 
 class Receiver:
-    """Receives tensors in the order of the sends, always one piece ahead.
+    """Receives tensors in the order of the sends, and requests one piece ahead.
 
     All memory, `BUFFERS` pieces, is allocated at construction.
     """
@@ -211,7 +211,7 @@ class Receiver:
         self._post()
 
     def pieces(self, size: int) -> Iterator[tuple[memoryview, Callable[[], None]]]:
-        """Yield the next tensor's bytes in pieces, each with a function that frees its buffer."""
+        """Yield the next tensor's bytes in pieces, each with a function that frees the buffer."""
         while size > 0:
             work, buffer, length = self._under_way.popleft()
             work.wait()

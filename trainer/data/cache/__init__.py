@@ -1,1 +1,1 @@
-"""The token cache: text as token ids on disk; several processes build it once per node."""
+"""Token cache: token ids of a text on disk; several processes build it once per node."""

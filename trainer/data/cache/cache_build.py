@@ -1,4 +1,4 @@
-"""Builds the files of a token cache: several processes write parts, which are joined in order.
+"""Builds the files of a token cache: processes write parts, and one process joins them.
 
 <key>.parts/<n>.{tokens,starts,json}    finished parts; a restarted build reuses them
 <key>.{tokens,documents}.building       the parts joined so far
@@ -98,8 +98,8 @@ def _build_parts(
                 files.write(producer.pieces(part), producer.limit, on_progress)
                 assert joined.add(files)
 
-        # Iterate over all parts, even over unneeded ones: the producer compares their identity with
-        # that of the cache only at the end.
+        # Iterate even over unneeded parts: the producer compares the input's identity with the
+        # cache's identity only at the end.
         for number, part in enumerate(chain(first, parts)):
             if number < joined.parts or joined.is_full:
                 continue
@@ -137,7 +137,7 @@ class Joined:
             path.touch()
         self.parts = self.tokens = self.documents = 0
         self.content, self.starts = xxhash.xxh3_128(), xxhash.xxh3_128()
-        """Hash of all tokens so far, and hash of all starts of documents so far."""
+        """Hashes of the tokens and of the starts of documents joined so far."""
 
     @property
     def is_full(self) -> bool:
@@ -149,7 +149,7 @@ class Joined:
         return PartFiles(self._folder, number, self._dtype)
 
     def add(self, files: PartFiles) -> bool:
-        """Append a finished part and remove its files; return False if the part is damaged.
+        """Append a finished part and remove its content; return False if it is damaged.
 
         The hashes and counters change only if the part matches its own digests.
         """
@@ -199,7 +199,8 @@ class Joined:
                 os.fsync(file.fileno())
 
     def _holds(self, record: PartRecord) -> bool:
-        """Verify and count a part that an earlier build joined; return False if it is damaged."""
+        """Count a part that an earlier build joined; return False if its joined data are damaged.
+        """
         tokens_hash, content = xxhash.xxh3_128(), self.content.copy()
         for block in blocks(self.tokens_path, self._dtype, start=self.tokens, count=record.tokens):
             tokens_hash.update(block.data)

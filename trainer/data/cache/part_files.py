@@ -44,12 +44,12 @@ class PartFiles:
 
     @property
     def tokens(self) -> Path:
-        """File of the part's tokens; removed after the join."""
+        """File of the part's tokens; removed once the part is joined."""
         return self.folder / f"{self.number}.tokens"
 
     @property
     def starts(self) -> Path:
-        """File of the indices at which documents start; removed after the join."""
+        """File of the indices at which documents start; removed once the part is joined."""
         return self.folder / f"{self.number}.starts"
 
     def record(self) -> PartRecord | None:
@@ -60,7 +60,7 @@ class PartFiles:
             return None
 
     def is_joined(self) -> bool:
-        """Return whether the part was finished and joined, so that only its record is left."""
+        """Return whether the part is finished and joined; then only its record is left."""
         return self._record.exists() and not self.tokens.exists()
 
     def write(
@@ -69,7 +69,7 @@ class PartFiles:
         """Write a part of at most `limit` tokens; `beat` is called for each piece."""
         tokens_hash, starts_hash = xxhash.xxh3_128(), xxhash.xxh3_128()
         tokens = documents = 0
-        # Written in place, not by rename: without a record, the files are ignored.
+        # Written in place, not by rename: files without a record are ignored.
         self._record.unlink(missing_ok=True)
         with (
             self.tokens.open("wb", buffering=WRITE_BUFFER_BYTES) as tokens_file,
@@ -94,7 +94,8 @@ class PartFiles:
         replace_file(self._record, record.model_dump_json(), durable=False)
 
     def remove_content(self) -> None:
-        """Remove starts, then tokens, for which `is_joined` tests; the record stays."""
+        """Remove starts, then tokens, because `is_joined` tests for the tokens; the record stays.
+        """
         self.starts.unlink(missing_ok=True)
         self.tokens.unlink(missing_ok=True)
 

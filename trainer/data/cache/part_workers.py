@@ -17,17 +17,15 @@ from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
 
 AHEAD = 4
-"""Maximum number of parts per process that start before an earlier part is joined; it limits the
-disk space.
-"""
+"""Maximum number of parts per process that wait for an earlier part; this limits the disk space."""
 POLL_SECONDS = 0.1
 
 
 class Pool:
     """Builds parts in several processes, which end when this process ends.
 
-    The processes are spawned, not forked: a rank has threads of libraries, which do not survive a
-    fork, while the locks that they hold do.
+    The processes are spawned, not forked. A fork would drop a rank's library threads, but keep the
+    locks that they hold.
     """
 
     def __init__(
@@ -48,8 +46,8 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         """Cancel queued parts; wait for running ones, which a restarted build can reuse."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        # `wait` alone would hang, because it does not count a future as done until the executor has
-        # notified its cancellation.
+        # `wait` alone would hang: a cancelled future counts as done only after the executor's
+        # notification.
         while under_way := [f for f in self._running.values() if not f.done()]:
             wait(under_way, timeout=POLL_SECONDS)
             self._beat_if_grown()
@@ -81,7 +79,7 @@ class Pool:
             ) from None
 
     def _beat_if_grown(self) -> None:
-        """Report progress only if a file has grown, so that a hang does not look like progress."""
+        """Report progress only if a file has grown, so that a hang shows no progress."""
         sizes = [_size(files) for files in self._running]
         if sizes != self._sizes:
             self._sizes = sizes

@@ -1,4 +1,4 @@
-"""Producers of tokens: they read the input of a token cache, part by part."""
+"""Producers of tokens, which read the input of a token cache part by part."""
 
 from __future__ import annotations
 
@@ -87,8 +87,7 @@ class InputTokens:
 
         yield from self.source.parts(on_file=add)
         if identity.hexdigest() != self.identity:
-            # If this were published under the old files' key, the cache would serve wrong tokens to
-            # later jobs.
+            # Under the old files' key, later jobs would get wrong tokens from the cache.
             corpus = self.source.corpus
             raise DataError(
                 f"{corpus.field}: files below {shown(corpus.top)} came, went or were written to "
@@ -97,7 +96,7 @@ class InputTokens:
             )
 
     def pieces(self, part: Part) -> Iterator[TokenPiece]:
-        """Yield the tokens of a part, for about 1 MiB of text at a time."""
+        """Yield the tokens of a part; each piece is about 1 MiB of text."""
         for texts in gathered(self.source.texts(part)):
             yield self._piece(texts)
 

@@ -1,4 +1,4 @@
-"""The token cache of one input on one node: one process builds it, all processes map it."""
+"""Token cache of one input on one node: one process builds it, and all processes map it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from trainyard.run.atomic import replacing
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
-"""Number and size of the blocks of a file that every opening reads: at most 1 GiB, some seconds
-from a disk.
+"""Number and size of the blocks that every opening reads of a file: at most 1 GiB, which takes some
+seconds from a disk.
 """
 
 
@@ -42,15 +42,14 @@ class TokenIndex(RecordModel):
     tokens: Annotated[int, Field(ge=0)]
     """Number of tokens in `<key>.tokens`."""
     documents: Annotated[int, Field(ge=0)]
-    """Number of documents, and of entries in `<key>.documents`, which holds the index of each first
-    token.
+    """Number of documents; `<key>.documents` has one entry for each, the index of its first token.
     """
     content_xxh3_128: str
     """Digest of all tokens; it is part of the dataset's digest."""
     documents_xxh3_128: str
     """Digest of the starts of documents."""
     check_xxh3_128: str
-    """Digest of the other fields and of blocks of the files; every opening compares it."""
+    """Digest of the other fields and of blocks of the files; every opening verifies it."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ def open_token_cache(
 
     Any number of processes may call this concurrently: the process that holds the lock builds, and
     the other processes wait. The kernel releases the lock of a killed process, and the next one
-    reuses the finished parts. Files are replaced by rename, so processes that have mapped the old
-    files keep them.
+    reuses the finished parts. Files are replaced by rename, so earlier processes keep their mapped
+    files.
 
     Args:
         folder: folder of this node's caches; it is created if it is missing.
@@ -96,8 +95,8 @@ def open_token_cache(
         folder.mkdir(parents=True, exist_ok=True)
         while (cache := _open(folder, key, producer.dtype)) is None:
             with _lock(folder / f"{key}.lock") as lock_fd:
-                # Open it again, because another process may have built it before this process got
-                # the lock.
+                # Open the cache again, because another process may have built it before this one
+                # got the lock.
                 if lock_fd is not None and _open(folder, key, producer.dtype) is None:
                     joined = build(
                         folder,
@@ -140,7 +139,7 @@ def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
 
 
 def _publish(folder: Path, key: str, *, dtype: np.dtype[Any], joined: Joined) -> None:
-    """Rename the built files to their final names; the index is last, as it marks them complete."""
+    """Rename the built files to their final names; the index is last and marks them complete."""
     tokens = np.memmap(joined.tokens_path, dtype=dtype, mode="r")
     starts = np.memmap(joined.starts_path, dtype=START, mode="r")
     index = TokenIndex(
@@ -163,9 +162,8 @@ def _publish(folder: Path, key: str, *, dtype: np.dtype[Any], joined: Joined) ->
 def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
     """Return a digest of the index's fields and of at most 1 GiB of each file.
 
-    A file of up to 1 GiB is read whole. In a larger file, evenly spaced blocks are read. They are
-    enough to detect truncation, zeroed ranges or another file, without reading terabytes at each
-    start.
+    A file of up to 1 GiB is read whole, a larger file in evenly spaced blocks. The blocks reveal
+    truncation, zeroed ranges or another file, without reads of terabytes at each start.
     """
     check = xxhash.xxh3_128(index.model_dump_json(exclude={"check_xxh3_128"}).encode())
     for values in files:
@@ -178,7 +176,7 @@ def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[int | None]:
-    """Try to lock a file; yield its descriptor, or None if another process holds the lock.
+    """Try to lock a file; yield its descriptor, or None if another process has the lock.
 
     The kernel releases the lock when the last process with this descriptor ends.
     """

@@ -1,1 +1,1 @@
-"""Text files of a dataset: their formats, their sources, and held-out windows."""
+"""Text files of a dataset: formats, sources and held-out windows."""

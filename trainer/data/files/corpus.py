@@ -19,7 +19,7 @@ from trainyard.outside.git_lfs import LONGEST_POINTER, SHORTEST_POINTER, pointer
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file of an input at the time of listing."""
+    """One file of an input, as listed."""
 
     name: str
     """Path below the input, without following links."""
@@ -61,9 +61,9 @@ class Corpus:
     wanted: Callable[[Path], bool]
     """Returns whether to include the file or folder at a path."""
     name: str = ""
-    """Name of an input that is a single file, because its real path may have another name."""
+    """Name of a single-file input, because the real path may have another name."""
     names: frozenset[str] | None = None
-    """Names of the files to include; None for all files that `wanted` accepts."""
+    """Names of the files to include; None includes all files that `wanted` accepts."""
 
     def files(self) -> Iterator[InputFile]:
         """Yield the files in order; read names and stamps, but no contents.
@@ -82,15 +82,14 @@ class Corpus:
         """Open a file for reading, as a context manager.
 
         Raises:
-            DataError: the file cannot be read, now leads out of the root by a link, or changed
-                after it was listed, before or during the read.
+            DataError: the file cannot be read, is now a link out of the root, or has changed since
+                it was listed.
         """
         try:
             # O_NONBLOCK, because opening a pipe that has replaced the file would block.
             fd = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with io.FileIO(fd, "rb") as opened:
-                # The path of the open file, not of its name, because the name may refer to another
-                # file at any time.
+                # Check the path of the open file. Its name may refer to another file at any time.
                 there = Path(f"/proc/self/fd/{fd}").readlink()
                 if not there.is_relative_to(self.root):
                     self.refuse(file.path, f"now leads to {shown(there)}")
@@ -101,7 +100,7 @@ class Corpus:
             self.refuse(file.path, f"cannot be read: {error.strerror or error}")
 
     def refuse_pointer(self, file: InputFile) -> None:
-        """Reject a file that is a pointer of Git LFS; read only files as small as a pointer.
+        """Reject a Git LFS pointer; read only files as small as a pointer.
 
         Raises:
             DataError: the file is a pointer, or cannot be read.

@@ -1,4 +1,4 @@
-"""Readers of text files and of JSON lines; files are read in slices cut after line breaks."""
+"""Readers of text files and JSON lines; large files are cut into slices after line breaks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from trainer.data.files import reader
 from trainer.data.files.corpus import Corpus, InputFile, has_ending
 from trainer.data.files.reader import Slice, Text
 
-# Part of the standard library from Python 3.14 on; for older versions, in the package
-# backports.zstd.
+# Python 3.14 and later have this module; older versions need the package backports.zstd.
 zstd = importlib.import_module(
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 )
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 256 << 20
-"""Maximum bytes of a JSON line: its bytes, text, object and tokens are in memory together."""
+"""Maximum bytes of a JSON line, whose bytes, text, object and tokens are in memory together."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
@@ -42,14 +41,14 @@ OTHER_MARKS = (
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Reads text files; each file is one document, regardless of its number of slices."""
+    """Reads text files; each file is one document, in any number of slices."""
 
     corpus: Corpus
     utf8: bool
     """Whether to reject files that are not valid UTF-8."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield byte ranges; a line belongs to the range in which it starts."""
+        """Yield byte ranges; a line belongs to the range that contains its first byte."""
         return _byte_ranges(file)
 
     def texts(self, part: Slice) -> Iterator[Text]:
@@ -108,7 +107,7 @@ class JsonLines:
     text_field: str
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield byte ranges; a compressed file is one slice, as its reader cannot seek."""
+        """Yield byte ranges; a compressed file is one slice, because its reader cannot seek."""
         if has_ending(file.name, COMPRESSED):
             return iter([Slice(file, 0, file.size, file.size)])
         return _byte_ranges(file)
@@ -200,7 +199,8 @@ class _Line:
         return record
 
     def _one_a_line(self, text: str) -> str:
-        """Return a remedy if the file is one document in several lines; otherwise an empty text."""
+        """Return a remedy if the file is one document over several lines; otherwise an empty text.
+        """
         if not self.at_start or (text != "{" and not text.startswith("[")):
             return ""
         each = "." if text == "{" else ".[]"
@@ -216,7 +216,7 @@ class _Line:
 
 
 def mark_problem(head: bytes) -> str | None:
-    """Return what is wrong if a file starts with the mark of an encoding other than UTF-8."""
+    """Return the fault of a file that starts with the mark of an encoding other than UTF-8."""
     name = next((name for mark, name in OTHER_MARKS if head.startswith(mark)), None)
     if name is None:
         return None
@@ -234,7 +234,7 @@ def _byte_ranges(file: InputFile) -> Iterator[Slice]:
 
 
 def _line_start(file: io.FileIO, place: int) -> int:
-    """Return the start of the first line at or after `place`; the file's size if there is none."""
+    """Return the start of the first line at or after `place`, or the file's size without one."""
     if place == 0:
         return 0
     place = file.seek(place - 1)
@@ -247,7 +247,8 @@ def _line_start(file: io.FileIO, place: int) -> int:
 
 
 def _cut(data: bytes) -> int:
-    """Return where to cut: after the last line break or, without one, between two characters."""
+    """Return the place to cut: after the last line break or, without one, between two characters.
+    """
     cut = data.rfind(b"\n") + 1
     if cut:
         return cut

@@ -79,7 +79,7 @@ def refuse_pointer(path: Path, field: str = "") -> None:
 
 
 def cause(error: OSError | RuntimeError) -> str:
-    """Return why a path was not resolved; before Python 3.13, RuntimeError is a link cycle."""
+    """Return why a path was not resolved; RuntimeError is a cycle of links (Python < 3.13)."""
     return (error.strerror if isinstance(error, OSError) else None) or "a loop of symbolic links"
 
 

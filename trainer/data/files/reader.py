@@ -9,11 +9,11 @@ from typing import Protocol
 from trainer.data.files.corpus import InputFile
 
 PART_BYTES = 32 << 20
-"""Bytes of text per part: its tokenization takes seconds, long compared with the overhead and short
-if repeated.
+"""Bytes of text per part: tokenizing a part takes seconds, so overhead and a repetition cost
+little.
 """
 PART_SLICES = 4096
-"""Maximum number of slices in a part, because a part is pickled for the process that reads it."""
+"""Maximum number of slices per part; a part is pickled for the process that reads it."""
 PIECE_BYTES = 1 << 20
 """Bytes of text per call of the tokenizer."""
 
@@ -67,7 +67,7 @@ class Reader(Protocol):
 
 
 def grouped(slices: Iterable[Slice]) -> Iterator[Part]:
-    """Group slices into parts of about `PART_BYTES`; merge adjacent slices of a file."""
+    """Group slices into parts of about `PART_BYTES`, and merge adjacent slices of a file."""
     part: list[Slice] = []
     size = 0
     for new in slices:

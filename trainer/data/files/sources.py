@@ -21,8 +21,8 @@ JSON_LINES = tuple(
     f".{kind}{c}" for kind in ("jsonl", "ndjson", "json") for c in ("", ".gz", ".zst")
 )
 
-# Excluded from the standard library: installed packages and build configuration, which differ
-# between machines, and the tests, which many distributions of Python lack.
+# Not in the data set of Python's standard library: packages and build configuration, which differ
+# between machines, and tests, which many distributions lack.
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 
@@ -44,7 +44,7 @@ WORDS = {
 }
 """Words that name a split in any other file name; the `datasets` library uses the same words."""
 SAVED = "data"
-"""Prefix of `save_to_disk` shards in every split, because there the folder names the split."""
+"""Prefix of `save_to_disk` shards in every split; there the folder names the split."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Source:
 
 
 def open_source(data: DataSection, roots: Mapping[str, str]) -> Source:
-    """Return the input of a spec; check its place and its splits, but read no documents.
+    """Return the input of a spec; check place and splits, but read no documents.
 
     Args:
         data: section `data` of the spec.
@@ -137,7 +137,7 @@ def _names_of_split(corpus: Corpus, split: str) -> frozenset[str]:
 
 
 def _split_names(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the file names of each split; all are in `train` if no name contains a split."""
+    """Return the file names of each split; without split names, all files are in `train`."""
     found = {name: _split(PurePosixPath(name)) for name in names}
     if not any(found.values()):
         return {"train": list(found)} if found else {}
@@ -162,7 +162,7 @@ def _split(name: PurePosixPath) -> str | None:
 
 
 def _listed(corpus: Corpus, file: InputFile, content: bytes) -> frozenset[str]:
-    """Return the file names in a saved data set's `state.json`; other files are leftovers."""
+    """Return the file names in a saved data set's `state.json`; other files are left over."""
     try:
         return frozenset(entry["filename"] for entry in json.loads(content)["_data_files"])
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""Readers of Parquet files, and of the Arrow files of `datasets`; one column holds the text."""
+"""Readers of Parquet files and of `datasets`' Arrow files; one column holds the text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Column:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type holds text, in any encoding."""
+    """Return whether an Arrow type is text, in any encoding."""
     if isinstance(kind, pa.BaseExtensionType):  # such as JSON, whose storage type is text
         return _is_text(kind.storage_type)
     if pa.types.is_dictionary(kind):
@@ -79,7 +79,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(rows: pa.Array) -> pa.Array:
-    """Return texts in any Arrow encoding as a plain array; entries of a dictionary may be null."""
+    """Return texts in any Arrow encoding as a plain array; dictionary entries may be null."""
     kind = rows.type
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(rows.storage)
@@ -94,7 +94,7 @@ class Parquet(_Column):
     """Reads Parquet files, row group by row group."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the row groups; a file without rows may lack the column, as writers may omit it."""
+        """Yield the row groups; writers may omit the column in a file without rows."""
         with self._opened(file) as parquet:
             if parquet.metadata.num_rows == 0:
                 return
@@ -124,7 +124,7 @@ class Parquet(_Column):
                 columns=[self.text_field],
                 use_threads=False,
             ):
-                # Selected by name from the batch, because `a.b` would also select the field of a
+                # Select the column from the batch: the name `a.b` would also select a field of the
                 # struct `a`.
                 yield from self._texts(part.file, batch.column(self.text_field), row)
                 row += batch.num_rows
@@ -134,8 +134,8 @@ class Parquet(_Column):
         with (
             self.corpus.open(file) as opened,
             self._damage_refused(file, "Parquet"),
-            # With a buffer, a column is read page by page; without a buffer, a whole row group
-            # would be in memory.
+            # With a buffer, a column is read page by page. Without one, a whole row group would be
+            # in memory.
             pq.ParquetFile(
                 pa.OSFile(_same_file(opened)), buffer_size=BUFFER_BYTES, pre_buffer=False
             ) as parquet,
@@ -147,7 +147,7 @@ class Arrow(_Column):
     """Reads Arrow streams and files, record batch by record batch."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the record batches; a file without rows may lack the column, as for Parquet."""
+        """Yield the record batches; writers may omit the column in a file without rows."""
         with self._opened(file) as (schema, batches):
             held = list(batches)
             if not any(batch.num_rows for batch in held):
@@ -187,5 +187,5 @@ class Arrow(_Column):
 
 
 def _same_file(opened: io.FileIO) -> str:
-    """Return a path to the open file, so that Arrow opens the inode that the corpus checked."""
+    """Return a path to the open file, so that Arrow opens the inode checked by the corpus."""
     return f"/proc/self/fd/{opened.fileno()}"
