@@ -176,8 +176,7 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec for the launched ranks, without nodes, because the ranks are already placed.
-    """
+    """Return the spec for the launched ranks, without nodes, because ranks are already placed."""
     moved = spec.on_layout(layout)
     return moved.model_copy(
         update={"resources": moved.resources.model_copy(update={"nodes": None, "spare_nodes": 0})}

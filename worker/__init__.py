@@ -1,1 +1,1 @@
-"""The Celery app of one node, and the supervisor of one share of an attempt; without a database."""
+"""The worker of one node and the supervisor of an attempt's share; neither uses a database."""

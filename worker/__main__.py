@@ -12,8 +12,8 @@ from typing import NoReturn
 
 logger = logging.getLogger("worker")
 
-# Each command has its own imports, for two reasons: a fork must precede the threads that an import
-# may start, and the worker waits until the first process of `supervise` has ended.
+# Each command has its own imports. A fork must precede the threads that an import may start, and
+# the worker waits until the first process of `supervise` has ended.
 
 
 def main() -> int:
@@ -98,7 +98,7 @@ def _supervise(folder: Path, lock_fd: int, why_cold: str) -> int:
 
 
 def _idle(arguments: argparse.Namespace) -> NoReturn:
-    """Detach, then wait for launches; each launch forks a child, which becomes its supervisor."""
+    """Detach, then wait for launches; each launch forks a child that becomes its supervisor."""
     _detach()
     from worker.node.node_store import NodeStore
     from worker.warm.idle import IdleSettings, run_idle
@@ -115,7 +115,7 @@ def _detach() -> None:
     """Continue in a forked child; the parent exits immediately because the worker waits for it."""
     if os.fork():
         os._exit(0)
-    os.setsid()  # a signal to the worker's process group must not reach training
+    os.setsid()  # training must not get signals to the worker's process group
 
 
 def _operation(folder: Path) -> int:

@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 def adopt(node: NodeStore) -> tuple[str, ...]:
     """Return ids of the attempts that a detached process of this node supervises or reports.
 
-    A supervisor holds the lock of its attempt until it exits; the kernel then releases the lock,
-    and a restarted worker finds it free. If the lock is free and no process has the recorded
-    identity, another process is started to report the end of the attempt.
+    A supervisor holds the lock of its attempt until it exits; the kernel then releases the lock. If
+    the lock is free and no process has the recorded identity, another process is started to report
+    the end of the attempt.
     """
     return tuple(
         attempt_id
@@ -30,10 +30,10 @@ def adopt(node: NodeStore) -> tuple[str, ...]:
 def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[str, ...]:
     """Return the ids in `expected` that have no supervisor on this node.
 
-    The server counts all of `expected` as claimed by this node. If an attempt has no supervisor,
-    either its launch ended before the run directory existed, or this node lost its data. Processes
-    with the marks of such an attempt are ended first. If one of these processes may not be ended,
-    the attempt is not returned, and the next heartbeat tries again.
+    The server counts all of `expected` as claimed by this node. An attempt has no supervisor if its
+    launch ended before the run directory existed, or if this node lost its data. Processes with the
+    marks of such an attempt are ended first. If this process may not end one of them, the attempt
+    is not returned, and the next heartbeat tries again.
     """
     gone = []
     for attempt_id in expected:
@@ -53,9 +53,9 @@ def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[
 
 
 def _is_supervised(node: NodeStore, attempt_id: str) -> bool:
-    """Return whether the attempt has a supervisor; if not, start a process that reports."""
+    """Return whether the attempt has a supervisor; if not, start a process that reports its end."""
     lock = node.lock(attempt_id)
-    if lock is None:  # another process holds it, or it was removed since the listing
+    if lock is None:  # another process holds the lock, or it was removed since the listing
         return node.is_held(attempt_id)
     with lock:
         run = lock.run

@@ -1,7 +1,6 @@
 """The calls that a worker and its supervisors make to the server.
 
-The calls raise `ApiError` if the server refuses, and `ServerAway` if the same call may succeed
-later.
+The calls raise `ApiError` if the server refuses, and `ServerAway` if a repetition may succeed.
 """
 
 from __future__ import annotations
@@ -66,13 +65,13 @@ class ServerAway(TrainyardError):  # noqa: N818 - a condition, not a mistake
 
 
 class WorkerApi:
-    """A connection to the server that authenticates with one token.
+    """A connection to the server with one token.
 
     Every method raises `ServerAway` or `ApiError`.
     """
 
     def __init__(self, url: str, token: str | None, *, ca_file: Path | None = None) -> None:
-        """Prepare a connection through the environment's proxy; it opens at the first call.
+        """Prepare a connection through the environment's proxy; the first call opens it.
 
         Calls to a server on this machine use no proxy.
 
@@ -82,8 +81,8 @@ class WorkerApi:
             ca_file: the only trusted certificates; the system's usual ones when absent.
 
         Raises:
-            ValueError: `ca_file` cannot be read or holds no certificate, or the proxy that a
-                variable names for the server cannot be used.
+            ValueError: `ca_file` cannot be read or holds no certificate, or the environment's proxy
+                for the server cannot be used.
         """
         self._trusted = _trust(ca_file)
         self._clients: dict[bool, httpx.Client] = {}
@@ -115,12 +114,14 @@ class WorkerApi:
         return self._post("ended-jobs", request, EndedJobsReply)
 
     def messages(self, request: MessagesRequest) -> MessagesReply:
-        """Return what the node can claim; wait for a launch or an operation, up to the timeout."""
+        """Return work that the node can claim; wait for a launch or an operation, up to the
+        timeout.
+        """
         seconds = request.wait_seconds + TIMEOUT_SECONDS
         return self._post("messages", request, MessagesReply, seconds=seconds)
 
     def check(self, report: CheckReport) -> None:
-        """Send the findings of a check; the call's token is the join secret of the node."""
+        """Send the findings of a check; the token of the call is the node's join secret."""
         self._send("check", report, seconds=TIMEOUT_SECONDS)
 
     def server_date(self) -> float:
@@ -139,7 +140,7 @@ class WorkerApi:
             raise ServerAway(f"{self.url}: an answer without a time: {error!r}") from error
 
     def claim(self, attempt_id: str, claim: Claim) -> ClaimReply:
-        """Claim the node's share of an attempt; 409 after another claim."""
+        """Claim the node's share of an attempt; 409 if another claim came first."""
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
 
     def report(self, attempt_id: str, report: Report) -> ReportReply:
@@ -187,7 +188,7 @@ class WorkerApi:
     def upload_artifact(
         self, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
     ) -> UploadReply:
-        """Send a block of an artifact's content; the reply has the offset of the next one."""
+        """Upload a block of an artifact's content; the reply has the next block's offset."""
         content = self._request(
             "PUT",
             f"attempts/{attempt_id}/artifacts/{digest}?offset={offset}&size={size}",
@@ -198,18 +199,20 @@ class WorkerApi:
         return self._read(content, UploadReply)
 
     def claim_operation(self, operation_id: str, claim: Claim) -> OperationClaimReply:
-        """Claim an operation; 409 after another claim, or if another node has the operation."""
+        """Claim an operation; 409 if another claim came first, or if another node has the
+        operation.
+        """
         return self._post(f"operations/{operation_id}/claim", claim, OperationClaimReply)
 
     def report_operation(self, operation_id: str, report: OperationReport) -> OperationReportReply:
-        """Report the progress or the outcome of an operation; 409 after a later claim."""
+        """Report progress or outcome of an operation; 409 if a later claim exists."""
         return self._post(f"operations/{operation_id}/report", report, OperationReportReply)
 
     def _client(self, url: str) -> httpx.Client:
-        """Return the client for a URL; it is created at the first call.
+        """Return the client for a URL; the first call creates it.
 
-        URLs with and without TLS have separate clients, because the client for URLs without TLS
-        verifies no certificate.
+        URLs with and without TLS have separate clients; the one without TLS verifies no
+        certificate.
         """
         tls = uses_tls(url)
         if tls not in self._clients:
@@ -225,7 +228,7 @@ class WorkerApi:
     def _read(self, content: bytes, kind: type[Reply]) -> Reply:
         try:
             return kind.model_validate_json(content)
-        except ValidationError as error:  # a proxy's page, or a reply of another server version
+        except ValidationError as error:  # from a proxy, or from another server version
             raise ServerAway(f"{self.url}: no {kind.__name__}: {error}") from error
 
     def _send(self, path: str, body: RecordModel, *, seconds: float) -> bytes:

@@ -1,4 +1,4 @@
-"""Sends the node's heartbeats: its supervised attempts, and its attempts without any process."""
+"""Sends the node's heartbeats with its supervised attempts and its attempts without any process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from worker.supervisor.preemption import read_deadline, read_notice, signal_supe
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-"""Interval, in seconds, between checks for a notice; some come only 30 s ahead."""
+"""Interval, in seconds, between checks for a notice; a notice may come only 30 s ahead."""
 
 
 class Heart(threading.Thread):
-    """The thread that sends heartbeats; it depends neither on the broker nor on Celery."""
+    """The thread that sends heartbeats, independently of the broker and of Celery."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Heart(threading.Thread):
         self._stopping = threading.Event()
         self._answered = True
         self.refusal: ApiError | None = None
-        """Error received because another worker serves the node; heartbeats then end."""
+        """Refusal of the server because another worker serves the node; heartbeats then end."""
 
     def run(self) -> None:
         """Send heartbeats until `stop`, and one immediately when a notice appears or is withdrawn.
 
-        If another worker serves the node, this process sends SIGTERM to itself, because the node's
-        messages belong to the other worker.
+        If another worker serves the node, this process sends SIGTERM to itself, because the other
+        worker must get the node's messages.
         """
         due = time.monotonic() + self._seconds
         while not self._stopping.wait(min(self._seconds, POLL_SECONDS)):
@@ -74,10 +74,9 @@ class Heart(threading.Thread):
         self._stopping.set()
 
     def beat(self) -> None:
-        """Send one heartbeat; only log an error, because the next heartbeat repeats the content.
+        """Send one heartbeat; only log an error, because the next heartbeat repeats all.
 
-        While a notice exists, the supervisors are signalled first, because the signal needs no
-        server.
+        While a notice exists, signal the supervisors first, because that needs no server.
         """
         try:
             self._look_for_a_notice()
@@ -106,7 +105,7 @@ class Heart(threading.Thread):
         deadline = read_deadline(self._notices, usual_seconds=seconds, end=end)
         try:
             self._node.store.set_deadline(deadline)
-        except OSError:  # supervisors must leave even if this fails
+        except OSError:  # even then, supervisors must leave
             logger.exception("the deadline of the notice could not be written")
 
     def _send(self, *, gone: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,13 +122,13 @@ class Heart(threading.Thread):
         )
         sent_at, began = time.time(), time.monotonic()
         reply = self._api.heartbeat(heartbeat)
-        half = (time.monotonic() - began) / 2  # monotonic: the node's clock may be set meanwhile
+        half = (time.monotonic() - began) / 2  # monotonic: the clock may be set meanwhile
         skew = sent_at + half - reply.time
         self._clock = ClockReading(skew_seconds=skew, error_seconds=half)
         return reply.expected
 
     def _note(self, error: TrainyardError | None) -> None:
-        """Log when the server stops and starts responding, but not every heartbeat in between."""
+        """Log when the server stops or starts to respond, but not each heartbeat in between."""
         answered = error is None
         if answered != self._answered:
             logger.warning("the server answers again" if answered else f"no heartbeat: {error}")

@@ -1,11 +1,10 @@
 """The first process of a worker's container: reaps, restarts the worker, and drains at the end.
 
-The worker is a child of this process and may be restarted. Supervisors become its children when the
-worker that launched them exits, so that a crash of Celery does not end training. SIGTERM, which
-stops a container, starts a drain: every supervisor receives SIGTERM, saves and leaves; the worker
-sends the reason to the server; this process exits after the last supervisor. SIGUSR1 announces a
-preemption: the attempts save and leave as well, and the server receives the reason, but the worker
-stays.
+The worker is a child of this process and may be restarted. When a worker exits, its supervisors
+become children of this process, so a crash of Celery does not end training. SIGTERM, which stops a
+container, starts a drain. Every supervisor receives SIGTERM, saves and leaves; the worker sends the
+reason to the server; this process exits after the last supervisor. SIGUSR1 announces a preemption.
+The attempts then save and leave, and the server receives the reason, but the worker stays.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ WORKER = (sys.executable, "-m", "worker")
 RESTART_SECONDS = 2.0
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 REFUSED = 2
-"""Exit status of a worker whose settings or registration were refused."""
+"""Exit status of a worker after a refusal of its settings or its registration."""
 
 
 class Init:
@@ -49,8 +48,8 @@ class Init:
             command: command line of the worker.
             node: file store of the node; taken from the settings when absent.
             most_refusals: number of consecutive refusals of the worker after which this process
-                exits if no attempt runs, so that an unused allocation is freed. When absent, it
-                never exits for this reason.
+                exits if no attempt runs. This frees an unused allocation. When absent, refusals
+                never end this process.
         """
         self._command = command
         settings = Settings()
@@ -68,11 +67,11 @@ class Init:
         Returns 0, or 2 after too many refusals.
         """
         become_subreaper()
-        self._node.leaving.unlink(missing_ok=True)  # left by an earlier start of the container
+        self._node.leaving.unlink(missing_ok=True)  # from an earlier start of the container
         with contextlib.suppress(OSError):
             self._node.set_deadline(None)
-        # Signals are blocked and received by sigtimedwait. With a handler, a signal between the
-        # check and the wait would be noticed only after a whole second.
+        # Signals are blocked and received by sigtimedwait. A handler between check and wait would
+        # delay the response by a second.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while not (self._draining and signal_supervisors(self._node) == 0 and self._child is None):
             self._keep()
@@ -95,7 +94,7 @@ class Init:
         return 0
 
     def _keep(self) -> None:
-        """Start the worker unless it runs, has just crashed, or must not run any more."""
+        """Start the worker unless it runs, has just crashed, or must no longer run."""
         if self._child is None and not self._draining and time.monotonic() >= self._restart_at:
             # Not subprocess.Popen: `reap` takes the exit status of every child, including this one.
             self._child = os.posix_spawnp(

@@ -1,4 +1,4 @@
-"""Launches an attempt's share on this node: claim, run directory, detached supervisor."""
+"""Launches an attempt's share on this node: claim, run directory and detached supervisor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DETACH_SECONDS = 60.0
 def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> bool:
     """Claim the node's share of an attempt and start its supervisor; return whether it was started.
 
-    A message alone starts nothing: the server first has to grant the claim.
+    A message alone starts nothing; first the server must grant the claim.
 
     Raises:
         ValueError: the message has an invalid attempt id, or the claimed share cannot be started on
@@ -67,7 +67,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
             try:
                 _report_full(node, message.attempt_id, claim=reply, api=api)
             finally:
-                lock.forget()  # not earlier: before the report, the attempt would count as gone
+                lock.forget()  # not before the report: the attempt would count as gone
             return False
         with node.store.users() as taken:
             user = node.run_as.free(taken) if node.run_as is not None else None
@@ -78,7 +78,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
 
 
 def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: ClaimReply) -> None:
-    """Hand the launch to the idle process; if that is impossible, start a supervisor."""
+    """Hand the launch to the idle process or, if that fails, start a supervisor."""
     if claim.spec.program is not None or claim.spec.model.factory is not None:
         start_supervisor(run, lock)  # no forkserver has imported the code of a job
         return
@@ -89,7 +89,9 @@ def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: Cla
 
 
 def _report_full(node: LocalNode, attempt_id: str, *, claim: ClaimReply, api: WorkerApi) -> None:
-    """Put the launch back without a supervisor: the disk may be too full for its run directory."""
+    """Put the launch back without a supervisor, because the disk may be too full for a run
+    directory.
+    """
     failure = put_back(
         node.name,
         f"{DATA_DIR_FULL}: {node.store.data_dir} on {node.name}",
@@ -115,7 +117,7 @@ def prepare_run(
         run.root.parent.chmod(0o711)
         run.home.mkdir()
         for folder in (run.root, run.home, *folders):
-            user.give(Path(folder), 0o1770)  # sticky: no user can remove files of another
+            user.give(Path(folder), 0o1770)  # sticky: no user can remove another user's files
     node.store.cache_dir.mkdir(exist_ok=True)
     node.store.kernels.mkdir(exist_ok=True)
     node.store.kernels.chmod(0o755)  # ranks run as other users and read these files
@@ -140,7 +142,7 @@ def prepare_run(
         user=user,
         run_bytes=node.run_bytes,
     )
-    # The `env` of the spec may hold secrets.
+    # The spec's `env` may hold secrets.
     create_file(run.spec, claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
     if user is not None:
         user.give(run.spec, 0o640)
@@ -153,10 +155,10 @@ def prepare_run(
 def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
     """Return the archive of compiled kernels that the attempt shares with others, or None.
 
-    torch loads kernels as code. So an archive is shared only if no job code could have written to
-    it. Code of the attempt's own job could; on a node without users of attempts, code of any other
-    job could as well. An attempt of several nodes shares no archive either, because a person may
-    run a command on another node of the attempt, and ranks trust each other.
+    torch loads kernels as code. So an archive is shared only if no job's code can write to it. The
+    attempt's own code could do so; on a node without users of attempts, so could any job's code. An
+    attempt of several nodes shares no archive, because a person may run a command on another of its
+    nodes, and ranks trust each other.
     """
     others_write = node.allow_code and node.run_as is None
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:
@@ -168,7 +170,7 @@ def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
 
 
 def _device(node: LocalNode, claim: ClaimReply) -> Literal["cpu", "cuda"]:
-    """Return the type of the slots allocated on this node; ranks use no other device.
+    """Return the device type of the slots allocated on this node.
 
     Raises:
         ValueError: GPUs were allocated, but this node has none.
@@ -189,7 +191,7 @@ def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
         raise ValueError(f"slot {max(slots)} was allocated, but this node has {len(visible)}")
     return {
         "OMP_NUM_THREADS": str(node.devices.threads_per_slot),
-        # Empty if the slots are CPU ranks, because these must not use the GPU of another attempt.
+        # Empty for CPU ranks, which must not use the GPU of another attempt.
         "CUDA_VISIBLE_DEVICES": (",".join(visible[slot] for slot in slots) if on_gpus else ""),
     }
 
@@ -198,8 +200,7 @@ def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None 
     """Start a detached supervisor for a run directory; it inherits the attempt's lock.
 
     The command forks, and its first process exits immediately (`worker.__main__`). So the
-    supervisor becomes a child of the machine's first process, which reaps it, and it outlives this
-    worker.
+    supervisor outlives this worker, as a child of the machine's first process, which reaps it.
 
     Args:
         run: the run directory.
@@ -230,16 +231,15 @@ def detach(
         log: receives the output of the child.
         folder: working directory.
         pass_fds: descriptors that the child inherits.
-        environment: variables of the command; when absent, the variables of this process without
-            the worker's own.
+        environment: variables of the command; by default those of this process without the worker's
+            own.
 
     Raises:
         OSError, SubprocessError: the command could not be started.
     """
     with log.open("ab") as output:
         subprocess.run(
-            # -P: ranks may write modules to the working directory, and this process must not import
-            # them.
+            # -P: this process must not import modules that ranks wrote to the working directory.
             [sys.executable, "-P", "-m", "worker", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,

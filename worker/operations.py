@@ -1,12 +1,8 @@
 """Carries out operations: claims each one and detaches a supervisor that runs its command.
 
-```
-<data_dir>/operations/<id>/<fence>/    task.json and files of the command (protocol.operations)
-  launch.json      the OperationLaunch
-  operation.log    output of the supervisor and of the command
-```
-A folder is removed when the server knows that the operation succeeded; after a failure it stays
-readable.
+``` <data_dir>/operations/<id>/<fence>/ task.json and files of the command (protocol.operations)
+launch.json the OperationLaunch operation.log output of the supervisor and of the command ``` A
+folder is removed once the server knows of a success; after a failure it stays readable.
 """
 
 from __future__ import annotations
@@ -59,11 +55,11 @@ logger = logging.getLogger(__name__)
 
 LAUNCH, LOG = "launch.json", "operation.log"
 LOCK = "operations.lock"
-"""Name of a lock in the data folder; held while a command runs as the user of operations."""
+"""Name of the lock in the data folder that is held while a command runs as the operations' user."""
 COMMAND = (sys.executable, "-m", "trainer.operations")
 AWAY_SECONDS = 120.0
 """Time, in seconds, without a response after which an operation is left to its next claim. A
-restart is safe, and no process must run for ever on a node that has lost its server for good.
+restart is safe, and a node that has lost its server must not run processes for ever.
 """
 POLL_SECONDS = 0.05
 BUILD_SECONDS = 3600.0
@@ -71,18 +67,18 @@ BUILD_SECONDS = 3600.0
 NICENESS = 10
 OVER = frozenset({404, 409})
 RUN_CODE = frozenset({OperationKind.SAMPLE, OperationKind.BUILD})
-"""Kinds that may run code of a job: its model, or its packages during a build."""
+"""Kinds that may run a job's code: its model, or its packages during a build."""
 
 
 class OperationLaunch(RecordModel):
-    """`launch.json`: parameters of an operation's supervisor that the task does not have."""
+    """`launch.json`: the supervisor's parameters that the task lacks."""
 
     operation_id: str
     """Id of the operation."""
     node: str
     """Name of this node."""
     fence: int
-    """Number of the claim, as a fence."""
+    """Fence number, which is the number of the claim."""
     report_seconds: float
     """Maximum pause between two reports, in seconds."""
     data_dir: str
@@ -119,7 +115,7 @@ def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) 
 
 
 def _refuse(node: LocalNode, operation_id: str, *, fence: int, why: str, api: WorkerApi) -> None:
-    """Report immediately, before the lease expires, that this node cannot run an operation."""
+    """Report at once, before the lease expires, that this node cannot run an operation."""
     outcome = OperationOutcome(outcome="failed", message=f"{node.name}: {why}"[:4000])
     report = OperationReport(protocol=PROTOCOL, node=node.name, fence=fence, outcome=outcome)
     try:
@@ -132,8 +128,8 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     """Write the folder for a claim; the folder must not exist yet.
 
     Raises:
-        ValueError: this node does not define the storage root, or the operation would run code of a
-            job that the node does not allow.
+        ValueError: this node does not define the storage root, or the operation would run a job's
+            code, which the node does not allow.
     """
     sample = claim.task.sample
     if sample is not None and not node.allow_code and (refused := code_of(sample.spec)):
@@ -168,23 +164,23 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     if build is not None:
         NodeBuild(Path(root), build).prepare(folder)
     create_file(folder / TASK, order.model_dump_json(indent=1) + "\n")
-    # Written last, because it marks the folder as complete.
+    # The last file, because it marks the folder as complete.
     create_file(folder / LAUNCH, launch.model_dump_json(indent=1) + "\n")
     return folder
 
 
 class OperationSupervisor:
-    """The parent of an operation's command; as a subreaper it ends all processes of the command."""
+    """Parent of an operation's command; as a subreaper, it ends all processes of the command."""
 
     def __init__(self, folder: Path, *, command: Sequence[str] | None = None) -> None:
         """Read the folder of the operation; nothing starts yet.
 
         Args:
             folder: folder of the operation.
-            command: replaces the command for the operation's kind; the folder is appended.
+            command: replaces the usual command of the kind; the folder is appended.
 
         Raises:
-            ValueError: the folder is not the folder of an operation.
+            ValueError: the folder does not belong to an operation.
         """
         launch = read_record(folder / LAUNCH, OperationLaunch)
         order = read_record(folder / TASK, OperationOrder)
@@ -277,17 +273,17 @@ class OperationSupervisor:
         )
 
     def _outcome(self, status: int) -> OperationOutcome:
-        """Return the outcome; first publish a finished build, only once."""
+        """Return the outcome; first publish a finished build, but only once."""
         if self._found is None:
             self._found = self._of_command(status)
             if self._build is not None:
-                self._processes.end()  # so that code of a package cannot change the finished build
+                self._processes.end()  # a package's code must not change the finished build
                 days = self._launch.environment_days
                 self._found = self._build.finish(self._folder, self._found, unused_days=days)
         return self._found
 
     def _of_command(self, status: int) -> OperationOutcome:
-        """Return the outcome that the command wrote, or a failure from its exit status and log."""
+        """Return the command's outcome, or a failure from its exit status and log."""
         if self._excess is not None:
             return OperationOutcome(outcome="failed", message=f"was ended: {self._excess}")
         outcome = read_record(self._folder / OUTCOME, OperationOutcome, owner=self._owner)
@@ -298,7 +294,7 @@ class OperationSupervisor:
         return OperationOutcome(outcome="failed", message=message[:4000])
 
     def _note_outage(self, api: WorkerApi, error: Exception, retries: Retries) -> float | None:
-        """Read URL and token again; return the pause before the next report, None to give up."""
+        """Read URL and token again; return the pause before the next report, or None to give up."""
         logger.info("no report: %s", error)
         api.url = self._node.server_url or api.url
         api.token = own_token(self._node)
@@ -311,7 +307,7 @@ class OperationSupervisor:
             time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        """Watch the resources of code of a job: it runs as the command's user and could stop it."""
+        """Watch resources of a job's code, which could stop a watch in its own process."""
         folders = [self._folder]
         if self._build is not None:
             self._until = time.monotonic() + BUILD_SECONDS
@@ -337,11 +333,11 @@ class OperationSupervisor:
 
 @contextmanager
 def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
-    """Hold the user of operations while the block runs; no process of the user is left then.
+    """Hold the operations' user while the block runs, after its processes have ended.
 
     An operation whose claim has ended may still run, for example just after its cancellation. Its
-    code could write to files that the user gets now, and its supervisor ends all processes of the
-    user at its end.
+    code could write to the user's new files, and its supervisor finally ends all processes of the
+    user.
     """
     lock = os.open(data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Registers the node with the server: first with a join token, then with the node's own token."""
+"""Registers the node: first with a join token, later with the node's own token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 FOR_EVER = float("inf")
 ANOTHER_WORKER = 409
 ANOTHER_WORKER_SECONDS = 1.0
-"""Pause, in seconds, between attempts to register while another worker serves the node."""
+"""Pause, in seconds, between tries to register while another worker serves the node."""
 
 
 def register(
@@ -34,13 +34,12 @@ def register(
 ) -> RegistrationReply:
     """Register the node, waiting as long as necessary; return the server's reply.
 
-    It waits while the server does not respond, or while the server counts another worker as serving
-    the node, as after a reboot (docs/lifecycle-failures.md, 46). Afterwards `api` has the node's
-    token.
+    The wait lasts while the server does not respond, or counts another worker as serving the node,
+    as after a reboot (docs/lifecycle-failures.md, 46). Afterwards `api` has the node's token.
 
     Raises:
-        ValueError: the node has neither its own token nor a join token, or a token file can be read
-            by other users.
+        ValueError: the node has neither its own token nor a join token, or other users can read a
+            token file.
         ApiError: the server refuses to register the node.
     """
     registration = Registration(
@@ -56,7 +55,7 @@ def register(
         pilot=pilot,
     )
     own, line = own_token(node.store), 0 if pilot is None else pilot.index
-    # The file of the join token may be empty or missing once the node has its own token.
+    # Once the node has its own token, the join token's file may be empty or missing.
     api.token = own or settings.join_secret(line)
     if api.token is None:
         raise ValueError(
@@ -106,5 +105,5 @@ def _register(api: WorkerApi, registration: Registration) -> RegistrationReply:
 def _version() -> str:
     try:
         return version("trainyard")
-    except PackageNotFoundError:  # runs from a source tree
+    except PackageNotFoundError:  # the worker runs from a source tree
         return "0"

@@ -1,4 +1,4 @@
-"""Serves a node: registers it, adopts its running attempts, then handles messages."""
+"""Serves a node: registers it, adopts running attempts, then handles messages."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ from worker.upkeep.run_cleaner import RunCleaner
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
-"""Minimum interval between two samples of the devices, in seconds; a sample takes some milliseconds
-per device.
-"""
+"""Minimum interval, in seconds, between device samples; one takes milliseconds per device."""
 
 
 def serve() -> None:
@@ -130,7 +128,7 @@ def _serve(settings: Settings, store: NodeStore, *, api: WorkerApi, worker: Work
     if heart.refusal is not None:
         raise heart.refusal
     if read_notice(notices) is not None:
-        heart.beat()  # may be the last heartbeat of this node
+        heart.beat()  # maybe the last heartbeat of this node
 
 
 @contextmanager
@@ -153,13 +151,13 @@ def _take_messages(settings: Settings, node: LocalNode) -> None:
     if settings.inbox == "server":
         ServerInbox(settings, node).consume()
         return
-    from worker.inbox.app import consume, create_app  # only this function needs Celery
+    from worker.inbox.app import consume, create_app  # Celery is needed only here
 
     consume(create_app(settings, node))
 
 
 def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs | None:
-    """Return the users of ranks, or None for the worker's own user.
+    """Return the users of ranks, or None if ranks run as the worker's user.
 
     Raises:
         ValueError: `TRAINYARD_RUN_AS` cannot be used on this machine.

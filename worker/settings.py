@@ -74,15 +74,15 @@ class Settings(BaseSettings):
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File with the password for this URL, which must then contain no password; no other user may
-    read the file.
+    """File with the password of this URL, which must then contain none; no other user may read the
+    file.
     """
     inbox: Literal["broker", "server"] = "broker"
     """Source of messages: `broker`, or `server` for a node that can reach only the server. With
     `server`, the worker uses long polls, and neither Celery nor `broker_url`.
     """
     ca_file: Path | None = None
-    """PEM file of the only certificates trusted for an `https` URL; the system's usual ones when
+    """PEM file with the only certificates trusted for an `https` URL; the system's usual ones when
     absent. `HTTPS_PROXY` and `NO_PROXY` are honoured.
     """
     node_name: NodeName = Field(default_factory=_node_name)
@@ -94,8 +94,8 @@ class Settings(BaseSettings):
     join_token: str | None = None
     """Join token of the node; needed only for the first registration."""
     join_token_file: Path | None = None
-    """File with the join token, which then appears in no environment; a pilot uses the line of its
-    index. No other user may read the file.
+    """File with the join token, which then appears in no environment. A pilot uses the line with
+    its index. No other user may read the file.
     """
     roots: Annotated[str, AfterValidator(_check_roots)] = ""
     """Storage roots as `name=path,name=s3://bucket/prefix`; when empty, the folders `checkpoints`
@@ -106,53 +106,54 @@ class Settings(BaseSettings):
     and `rack` have a special meaning. Labels that people set for the node override these labels.
     """
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Number of slots that the node offers; by default its number of GPUs or, without GPUs, its
-    number of cores, at least 4.
+    """Number of slots that the node offers; by default the number of its GPUs or, without GPUs, of
+    its cores, at least 4.
     """
     allow_code: bool = False
-    """Whether this node runs code of jobs; the server has a setting of the same name."""
+    """Whether this node runs code of jobs; the server has a setting with the same name."""
     run_as: Annotated[str, AfterValidator(_check_run_as)] = ""
-    """Users of torchrun, ranks and operations: `user:first-count`, one id per attempt from `first`
-    on, in the groups of `user`. The worker then needs the capabilities CHOWN, KILL, SETGID and
-    SETUID. When empty, ranks run as the worker's user, so that code of a job can read the node's
+    """Users of torchrun, ranks and operations as `user:first-count`: one id per attempt from
+    `first` on, in the groups of `user`. The worker then needs the capabilities CHOWN, KILL, SETGID
+    and SETUID. When empty, ranks run as the worker's user, and a job's code can read the node's
     token.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Kind of slots; `auto` uses GPUs if NVML lists any."""
+    """Kind of slots; `auto` uses GPUs if NVML lists some."""
 
     warm: bool = True
-    """Whether an idle process with torch imported waits for launches of the built-in trainer. The
-    process takes about 320 MiB of memory. Without it, torchrun starts the ranks.
+    """Whether an idle process with torch imported waits for launches of the built-in trainer. It
+    takes about 320 MiB of memory. Without it, torchrun starts the ranks.
     """
 
     environment_days: Annotated[float, Field(gt=0)] = 30.0
-    """Days since its last use after which a build on this node removes another environment from the
-    same storage root."""
+    """Days since its last use after which a build on this node removes another environment of the
+    same storage root.
+    """
 
     run_days: Annotated[float, Field(gt=0)] = 7.0
-    """Days for which a run directory stays on this node after its attempt has ended; it always
-    stays until its job has ended.
+    """Days for which a run directory stays on this node after its attempt has ended. It stays in
+    any case until its job has ended.
     """
 
     run_bytes: Annotated[int, Field(ge=2**20)] = RUN_BYTES
-    """Maximum disk space for the run directory of a program on this node, in bytes. An attempt that
-    exceeds it fails with `disk_limit`. While the disk is nearly full, so does an attempt that takes
-    more than a tenth of the disk.
+    """Maximum disk space for a program's run directory on this node, in bytes. An attempt above the
+    limit fails with `disk_limit`. While the disk is nearly full, an attempt with more than a tenth
+    of the disk fails too.
     """
 
     preemption_notice_file: Path | None = None
-    """File that announces the end of this machine: when the file appears, the attempts save and
-    leave. Choose a path that a reboot removes.
+    """File that announces the end of this machine. When the file appears, attempts save and leave.
+    Choose a path that a reboot removes.
     """
 
     notice_seconds: Annotated[float, Field(ge=0)] | None = None
-    """Time, in seconds, between a notice without a deadline, such as SIGTERM, and the end of the
-    processes: Slurm's `KillWait`, or the grace period of a pod. A save that does not fit into this
-    time is not started. No limit when absent.
+    """Time, in seconds, from a notice without a deadline, such as SIGTERM, to the end of the
+    processes: Slurm's `KillWait`, or a pod's grace period. A save that does not fit into this time
+    is not started. No limit when absent.
     """
 
     def join_secret(self, index: int = 0) -> str | None:
-        """Return the join token of the node, or None if neither setting is given.
+        """Return the join token of the node; None without either setting.
 
         Args:
             index: number of the line in `join_token_file`, counted from 0.

@@ -335,8 +335,7 @@ class CheckpointManager:
         return save
 
     def _in_background(self, kind: str) -> bool:
-        """Return whether a save runs in a thread; a preflight always does, and copies no tensors.
-        """
+        """Return whether a save runs in a thread; a preflight always does, without copies."""
         return self._staging is not None or kind == PREFLIGHT
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:

@@ -80,8 +80,7 @@ def short_attention_by_mkl() -> Iterator[None]:
 
 
 def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options: Any) -> Any:
-    """Run an attention kernel, forward or backward; its first input has the shape of the queries.
-    """
+    """Run an attention kernel, forward or backward; its first input has the queries' shape."""
     selected = torch.get_float32_matmul_precision()
     is_long = first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM
     # Another thread may have selected MKL here. Restored after that thread's end, MKL would stay

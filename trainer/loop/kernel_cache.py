@@ -94,8 +94,7 @@ class KernelCache:
         self._fetched = frozenset(file.filename for file in files)
 
     def archive(self) -> None:
-        """Write the compiled kernels for the worker; an empty file if its archive has all of them.
-        """
+        """Write the compiled kernels for the worker; an empty file if its archive has them all."""
         files = sorted(_files(self._kernels))
         if not files:
             return

@@ -315,8 +315,7 @@ class StepLog:
 
 
 class RankComparison:
-    """Finds stragglers on global rank 0; writes events about stragglers and about all ranks' times.
-    """
+    """Finds stragglers on global rank 0; writes events with stragglers and all ranks' times."""
 
     def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
         # Ranks in the same pipeline stage do the same work.

@@ -1,1 +1,1 @@
-"""Sends images, histograms and files of programs from the run directory to the server."""
+"""Sends images, histograms and files of programs to the server."""

@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 MAX_LINES = 20_000
 """Maximum number of lines per node; further artifacts are not reported."""
 COLLECTED = -1
-"""Process number of the supervisor, for files that it collects itself."""
+"""Process number under which the supervisor's collected files appear."""
 OUTPUT_LOST = "output: "
-"""Prefix of the reason noted when output of the ranks is dropped."""
+"""Prefix of the recorded reason when output of the ranks is dropped."""
 
 
 class ArtifactLines:
     """The file of artifact lines, which the reports send; two threads append to it.
 
     Each line holds the offset of its record, so that a later process of the same share continues
-    after the last line. A record gets no line if its drop reason already has one. Such records are
-    noted in a separate file; otherwise a later process would report them as unreadable, because
-    their content is removed.
+    after the last line. Each drop reason gets one line, and further records with that reason get
+    none. A separate file notes them; otherwise a later process would report them as unreadable,
+    because their content is removed.
 
     Args:
         path: the file of lines.
@@ -42,7 +42,7 @@ class ArtifactLines:
         self._state = state
         self._skipped: dict[int, int] = {}
         self.made_room = False
-        """Whether content that waited for upload was removed because the disk was full."""
+        """Whether the content of waiting uploads was removed because the disk was full."""
         self.noted: set[str] = set()
         """Drop reasons that already have a line; each reason causes only one event."""
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class ArtifactLines:
         """End offset of the last record in the file, by process."""
         self.collected: set[str] = set()
         """Names of the files that were collected at the end of the attempt."""
-        # Created before any rank starts; otherwise a rank could put another file there.
+        # Create the file before any rank starts; otherwise a rank could put another file there.
         with contextlib.suppress(OSError):  # the file exists, or `append` fails as well
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         self._recover()

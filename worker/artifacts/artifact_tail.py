@@ -21,7 +21,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ArtifactTail:
-    """The folder `artifacts/` of a share; links are not followed, because ranks own the folder.
+    """The folder `artifacts/` of a share; ranks own the folder, so links are not followed.
 
     Args:
         folder: the folder `artifacts/`.
@@ -37,7 +37,7 @@ class ArtifactTail:
     def records(self, process: int, start: int) -> Iterator[tuple[int, ArtifactRecord | None]]:
         """Yield the records of a process from offset `start`, each with its end offset.
 
-        An invalid line is yielded as None. A line longer than one read ends the reading for good.
+        An invalid line is yielded as None. After a line longer than one read, nothing more is read.
         """
         if process in self._refused:
             return

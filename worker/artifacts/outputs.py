@@ -27,11 +27,11 @@ MAX_ENTRIES, DEEPEST = 20_000, 16
 """Maximum number of entries read in one output folder, and maximum depth of its subfolders."""
 ANY_DEPTH = "**"
 Tail = tuple[str, ...]
-"""Parts of a pattern that are not matched yet."""
+"""Parts of a pattern that remain to be matched."""
 
 
 def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Yield name and open file of each output in the spec; None if it cannot be opened.
+    """Yield name and open file of each output in the spec; None for an unreadable file.
 
     Outputs are searched in the folder `outputs` of the run directory first, then in the working
     folder. If all nodes see the same folder, only the node of global rank 0 yields its files.
@@ -130,7 +130,7 @@ def _open_entry(entry: os.DirEntry[str], *, owner: int, parent: int) -> BinaryIO
 
 
 def _after(tails: Iterable[Tail], name: str) -> frozenset[Tail]:
-    """Return the parts of each pattern that remain after a folder or file name has matched."""
+    """Return the remaining parts of each pattern after a folder or file name has matched."""
     found: set[Tail] = set()
     for tail in tails:
         if tail and tail[0] == ANY_DEPTH:

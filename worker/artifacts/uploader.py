@@ -1,8 +1,8 @@
 """Sends the content of artifacts to the server, then names them in the reports.
 
-The uploader runs in its own thread, so that an upload delays neither the reports nor the lease. It
-appends an artifact to `artifacts.jsonl` once the server has its content; reports send that file
-like metrics.
+The uploader runs in its own thread, so that an upload delays neither the reports nor the lease.
+Once the server has an artifact's content, the uploader appends a line to `artifacts.jsonl`; reports
+send that file like metrics.
 """
 
 from __future__ import annotations
@@ -36,17 +36,16 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 1.0
 MAX_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
-"""Maximum number of files collected at the end of a share, and maximum sum of their sizes, in
-bytes.
+"""Maximum number of files collected at the end of a share, and their maximum total size in bytes.
 """
 UNKNOWN = 401
-"""May come from another program on the server's port while the server is down."""
+"""Status that may come from another program on the server's port while the server is down."""
 MAX_REPEATS = 5
-"""Consecutive responses without progress after which the server counts as unreachable."""
+"""Number of consecutive responses without progress that counts as an unreachable server."""
 OVER = 409
-"""The server accepts no more artifacts of this attempt."""
+"""Status with which the server accepts no more artifacts of this attempt."""
 NO_ROUTE = frozenset({404, 405})
-"""Responses of a proxy that lacks the route temporarily, or of an older server."""
+"""Statuses of a proxy that temporarily lacks the route, or of an older server."""
 
 
 class RouteMissing(ServerAway):
@@ -60,8 +59,8 @@ class ArtifactUploader:
 
     Args:
         share: one node's share of an attempt.
-        give_up_at: returns the Unix time from which the end of the share no longer waits for
-            uploads; returns None without a deadline.
+        give_up_at: returns the Unix time until which the end of the share waits for uploads;
+            returns None without a deadline.
     """
 
     def __init__(self, share: Share, give_up_at: Callable[[], float | None] = lambda: None) -> None:
@@ -81,7 +80,7 @@ class ArtifactUploader:
     @property
     def done(self) -> bool:
         """Whether every artifact of the share is dropped or in the file of lines."""
-        # An upload in progress may exceed the deadline.
+        # An upload in progress may overrun the deadline.
         return self._done.is_set() or (self._ending and self._is_late)
 
     @property
@@ -94,7 +93,7 @@ class ArtifactUploader:
         return self._stopped or (self._ending and self._is_late)
 
     def finish(self, *, wait_seconds: float = 0.5) -> None:
-        """Upload the remaining artifacts; called when no process of the share runs any more.
+        """Upload the remaining artifacts; called after all processes of the share have ended.
 
         Args:
             wait_seconds: time to wait, so that a short upload can finish.
@@ -109,7 +108,7 @@ class ArtifactUploader:
         self._wake.set()
 
     def drop_waiting(self) -> bool:
-        """Remove content not yet uploaded because the disk is full; return whether any was.
+        """On a full disk, remove content not yet uploaded; return whether there was any.
 
         The records of the removed content are dropped later, with a full disk as the reason.
         """
@@ -168,9 +167,9 @@ class ArtifactUploader:
                     self._wake.clear()
 
     def _turn(self, api: WorkerApi) -> bool:
-        """Read each process' records once, upload their artifacts; return whether any existed.
+        """Read each process' records once, upload the artifacts; return whether there were any.
 
-        Once no process of the share runs, upload the files of `program.artifacts` as well.
+        After the processes' end, upload the files of `program.artifacts` too.
         """
         more, ending = False, self._ending
         for process in self._processes:
@@ -325,7 +324,7 @@ def send_file(
 def _send_block(
     api: WorkerApi, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Upload a block; if the server refuses only this content, return the refusal as a reply.
+    """Upload a block; return a refusal of only this content as a reply.
 
     Raises:
         ServerAway: the server does not respond.

@@ -1,1 +1,1 @@
-"""Environments of programs: the requirements of a lock, the installed packages, and the build."""
+"""Environments of programs: requirements of a lock, build, and installed packages."""

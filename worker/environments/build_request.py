@@ -1,4 +1,4 @@
-"""The inputs of an environment's build: the lock files from a job's code, and facts of the node."""
+"""Inputs of an environment's build: the lock files of a job's code, and facts about the node."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LARGEST_LOCK = 4 * 2**20
 
 
 class BuildRequest(RecordModel):
-    """Everything that an environment depends on; its digest names the environment."""
+    """Everything that determines an environment; its digest names the environment."""
 
     python: PythonFacts
-    """Interpreter that runs the environment, on the node that requests it."""
+    """Interpreter of the requesting node, which runs the environment."""
     cuda: str
-    """CUDA version of the node that requests the environment."""
+    """CUDA version of the requesting node."""
     lock: str
     """Text of the `uv.lock`, or of the requirements file."""
     project: str | None = None

@@ -1,12 +1,10 @@
 """The environments of a storage root: finds, requests, publishes and removes them.
 
-```
-<root>/environments/<digest>/              an environment; only the worker's user can change it
-<root>/environments/<digest>/environment.json    its size; the folder's own time is its last use
-<root>/environments/requests/<digest>.json       the BuildRequest, until it is built (0600)
-<root>/environments/.<digest>.<random>.partial/  an environment during its build or removal
-```
-Ranks may write into the root: entries at these names count only if the worker owns them.
+``` <root>/environments/<digest>/ an environment; only the worker's user can change it
+<root>/environments/<digest>/environment.json its size; the folder's own time is its last use
+<root>/environments/requests/<digest>.json the BuildRequest, until it is built (0600)
+<root>/environments/.<digest>.<random>.partial/ an environment during its build or removal ``` Ranks
+may write into the root, so only entries that the worker owns count.
 """
 
 from __future__ import annotations
@@ -30,15 +28,13 @@ from worker.node.folder_usage import remove_tree
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
 USED_EVERY = 3600.0
-"""Interval, in seconds, between two updates of an environment's time of last use."""
+"""Minimum time, in seconds, between two updates of an environment's time of last use."""
 IN_USE_SECONDS = 3 * USED_EVERY
-"""Time, in seconds, for which an environment counts as in use after its last use and is not
-removed.
-"""
+"""Time, in seconds, after its last use for which an environment counts as in use and is kept."""
 LEFT_SECONDS = 86_400.0
-"""Age, in seconds, from which a request or the remains of an interrupted build are removed."""
+"""Age, in seconds, at which a request or the rest of an interrupted build is removed."""
 MAX_BYTES = 200 * 2**30
-"""Maximum size, in bytes, of all environments of a storage root, and of a single one."""
+"""Maximum size in bytes of all environments of a storage root together, and of a single one."""
 MAX_ENTRIES = 2_000_000
 OTHERS_WRITE = 0o022
 
@@ -54,13 +50,13 @@ class EnvironmentStore:
     """The folder `environments` of one storage root."""
 
     def __init__(self, root: Path) -> None:
-        """Name the folder; it need not exist."""
+        """Set the folder, which need not exist."""
         self.folder = root / ENVIRONMENTS
 
     def prepare(self) -> None:
         """Create the folder, so that no rank can create one with this name first.
 
-        An existing folder is not changed: `find` and `request` refuse a folder of another user.
+        An existing folder stays unchanged; `find` and `request` refuse another user's folder.
 
         Raises:
             OSError: the folder cannot be created, for example on read-only storage.
@@ -79,7 +75,7 @@ class EnvironmentStore:
             self._check(self.folder)
             self._check(path)
             self.touch(path)
-            self._check(path)  # possibly removed before `touch`, but not after it
+            self._check(path)  # may be removed before `touch`, but not afterwards
         except FileNotFoundError:
             return None
         return path
@@ -119,7 +115,7 @@ class EnvironmentStore:
         return partial
 
     def publish(self, partial: Path, digest: str, *, most_bytes: int) -> int:
-        """Move a build to its place, once no process of its user runs; return its bytes.
+        """Move a build to its place after its user's processes have ended; return its bytes.
 
         Raises:
             OSError: the storage reports an error.
@@ -174,7 +170,7 @@ class EnvironmentStore:
                     yield path.lstat().st_mtime, built.size if built else 0, path
 
     def _remove(self, path: Path, used_at: float) -> bool:
-        """Remove an environment that is not in use; return whether it is removed."""
+        """Remove an environment that is not in use; return whether it was removed."""
         away = self._partial(path.name)
         with suppress(OSError):
             path.rename(away)  # the name first: a job then requests a build
@@ -204,7 +200,7 @@ class EnvironmentStore:
         return self.folder / f".{digest}.{secrets.token_hex(8)}.partial"
 
     def _check_root(self) -> None:
-        """Refuse a root in which another user can replace the folder of environments."""
+        """Refuse a root in which another user can replace the environments' folder."""
         root = self.folder.parent
         mode = root.stat().st_mode
         if mode & OTHERS_WRITE and not mode & stat.S_ISVTX:
@@ -233,7 +229,7 @@ def _make(folder: Path, mode: int) -> None:
 def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
     """Make the worker the owner of a build and let all users read it; return its size in bytes.
 
-    Meanwhile the mode of the folder keeps other users out.
+    Until then, the folder's mode excludes other users.
     """
     size = entries = 0
     for folder, folders, files in _walked(partial):
@@ -249,9 +245,9 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
                     f"{MAX_ENTRIES:,} and {most_bytes:,}"
                 )
             if stat.S_ISLNK(found.st_mode) or stat.S_ISDIR(found.st_mode):
-                continue  # a link has no mode of its own; the walk also yields every folder
-            # A hard link could refer to a file of another job, and this code would change the
-            # file's mode.
+                continue  # a link has no own mode; the walk also yields every folder
+            # A hard link could refer to another job's file, and this code would change that file's
+            # mode.
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise ValueError(f"{path} is neither a file of its own, a folder nor a link")
             _own(path, group)
@@ -261,7 +257,7 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
 
 
 def _walked(partial: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a build without following links; no process may change the build any more.
+    """Walk a build without following links; no process may still change the build.
 
     Raises:
         ValueError: the folders of the build are nested too deeply.

@@ -1,4 +1,4 @@
-"""The trusted part of a build: the worker's steps before and after the build command."""
+"""The worker's trusted steps before and after the build command."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NodeBuild:
         create_file(folder / ORDER, order.model_dump_json(indent=1) + "\n", mode=0o640)
 
     def admit(self, folder: Path, user: RankUser) -> None:
-        """Give the command's user access to the folders, before a process of that user starts."""
+        """Give the command's user access to the folders, before that user's first process."""
         user.give(folder / ORDER, 0o640)
         if (target := self.target(folder)) is not None:
             user.give(target, 0o1770)
@@ -62,13 +62,12 @@ class NodeBuild:
     def finish(
         self, folder: Path, outcome: OperationOutcome, *, unused_days: float
     ) -> OperationOutcome:
-        """Publish the build, once no process of its command runs.
+        """Publish the build after the command's processes have ended.
 
         Args:
             folder: folder of the operation.
             outcome: outcome that the command reported, or the failure if it reported none.
-            unused_days: time since the last use, in days, after which other environments are
-                removed.
+            unused_days: days since their last use after which other environments are removed.
 
         Returns:
             Outcome of the operation.
@@ -88,7 +87,7 @@ class NodeBuild:
         return OperationOutcome(outcome="succeeded", message=message)
 
     def discard(self, folder: Path) -> None:
-        """Remove an unfinished build, once no process of the command runs."""
+        """Remove an unfinished build after the command's processes have ended."""
         if (target := self.target(folder)) is not None:
             remove_tree(target)
 

@@ -33,12 +33,12 @@ UV = (sys.executable, "-m", "uv", "--no-progress", "--color=never")
 
 
 class BuildOrder(RecordModel):
-    """`build.json`: packages to install, and the target; empty if the environment exists."""
+    """`build.json`: packages to install and their target; empty if the environment exists."""
 
     request: BuildRequest | None = None
-    """Request with the lock and its interpreter."""
+    """Request with the lock and the interpreter."""
     target: str = ""
-    """Folder of the environment, which is still empty."""
+    """Folder of the environment, still empty."""
 
 
 def build(folder: Path) -> OperationOutcome:
@@ -76,8 +76,7 @@ def _files(request: BuildRequest) -> Mapping[str, str]:
 
 
 def _variables(folder: Path, target: str) -> Mapping[str, str]:
-    # The node's own uv settings, such as a mirror, come from its variables and from
-    # /etc/uv/uv.toml.
+    # The node's own uv settings, such as a mirror, come from variables and /etc/uv/uv.toml.
     return {
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
         "UV_CACHE_DIR": str(folder / "cache"),
@@ -91,10 +90,10 @@ def _variables(folder: Path, target: str) -> Mapping[str, str]:
 def _steps(
     request: BuildRequest, target: str, project: Path
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the purpose and the arguments of each uv command."""
+    """Yield purpose and arguments of each uv command."""
     python = ("--python", request.python.executable)
-    # Relocatable because nodes may see the root at different paths, and because the folder is
-    # renamed at the end.
+    # Relocatable, because nodes may see the root at different paths, and the folder is renamed at
+    # the end.
     yield "creates it", ("venv", "--relocatable", "--allow-existing", *python, target)
     if request.project is not None:
         yield (
@@ -118,8 +117,8 @@ def _steps(
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str | None:
     """Run a command and log its output; return the reason if it failed, otherwise None.
 
-    The supervisor of the operation enforces the limits, not this process: code of a package runs as
-    the same user and could stop this process.
+    The operation's supervisor enforces the limits. This process cannot, because a package's code
+    runs as the same user and could stop it.
     """
     with (folder / BUILD_LOG).open("ab") as log:
         done = subprocess.run(

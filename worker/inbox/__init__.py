@@ -1,1 +1,1 @@
-"""Receives the worker's messages, through the broker or by long polls of the server."""
+"""Receives the worker's messages from a broker, or by long polls of the server."""

@@ -1,4 +1,4 @@
-"""The Celery app of one node: one queue, a short task for launches, and one for operations."""
+"""The Celery app of one node: one queue, and short tasks for launches and operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def create_app(settings: Settings, node: LocalNode) -> Celery:
     app.conf.update(
         task_default_queue=f"node.{settings.node_name}",
         task_ignore_result=True,
-        # A message that a dying worker held is delivered again; duplicate messages do no harm.
+        # A message that a dying worker held is delivered again; duplicates do no harm.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
         task_serializer="json",

@@ -23,24 +23,23 @@ from worker.settings import Settings
 logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 25.0
-"""Maximum duration of a poll; proxies usually cut a silent connection after one minute."""
+"""Maximum duration of a poll in seconds; proxies usually cut a silent connection after one minute.
+"""
 THREADS = 2
-"""Number of launches and operations that start concurrently, as with the broker."""
+"""Number of launches and operations that can start at the same time, as with the broker."""
 MAX_KNOWN = 1024
 """Maximum number of ids in a poll."""
 AGAIN = Backoff(first=2.0, longest=60.0)
-"""Pauses between attempts to handle an id that the server still lists, after a refused claim or a
-launch that failed on this node.
-"""
+"""Pauses before an id is handled again, after a refused claim or a failed launch on this node."""
 SHORTEST_SECONDS = 1.0
-"""Minimum time between the starts of two polls if the first one returns nothing."""
+"""Minimum time in seconds between the starts of two polls if the first one returns nothing."""
 
 
 class ServerInbox:
     """Polls for this node's messages; two threads handle them.
 
-    The server lists an id until it is claimed. So each poll names the ids in progress, and the ids
-    handled too recently to be tried again.
+    The server lists an id until a claim succeeds. So each poll names the ids to omit: those in
+    progress, and those handled too recently to be tried again.
     """
 
     def __init__(self, settings: Settings, node: LocalNode) -> None:
@@ -53,16 +52,16 @@ class ServerInbox:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="start")
 
     def consume(self) -> None:
-        """Handle messages until SIGTERM or SIGINT, then wait for the starts in progress.
+        """Handle messages until SIGTERM or SIGINT, then wait for work that is just starting.
 
         Must run in the main thread, because it sets signal handlers.
         """
         ended = os.eventfd(0, os.EFD_CLOEXEC)
         for number in (signal.SIGTERM, signal.SIGINT):
             # Not `Event.set`: the signal could interrupt the thread that holds the event's lock,
-            # and then deadlock.
+            # which then deadlocks.
             signal.signal(number, lambda *_: os.eventfd_write(ended, 1))
-        # A daemon thread: the worker must not wait at its exit for a poll of up to half a minute.
+        # A daemon thread: at its exit, the worker must not wait up to 25 s for a poll.
         threading.Thread(target=self.poll_until_stopped, name="polls", daemon=True).start()
         os.read(ended, 8)  # `os.read` resumes after a signal, unlike `eventfd_read`
         self.stop()
@@ -85,7 +84,7 @@ class ServerInbox:
                     if away.failures:
                         logger.info("the server answers again")
                     away.succeeded()
-                    # A server may respond immediately with no message, for example while it shuts
+                    # A server may respond at once without a message, for example while it shuts
                     # down.
                     pause = 0.0 if new else began + SHORTEST_SECONDS - time.monotonic()
                 except (ApiError, ServerAway) as error:
@@ -98,7 +97,7 @@ class ServerInbox:
                 self._stopping.wait(max(0.0, pause))
 
     def _request(self) -> MessagesRequest:
-        """Return the next poll request; it times out when the next id may be tried again."""
+        """Return the next poll request; it times out when the next known id may be tried again."""
         now = time.monotonic()
         with self._lock:
             paused = {i: r.next_at - now for i, r in self._handled.items() if r.next_at > now}
@@ -109,7 +108,7 @@ class ServerInbox:
         )
 
     def _take(self, reply: MessagesReply) -> bool:
-        """Start the handling of new messages; return whether there were any."""
+        """Start the handling of new messages; return whether there were new ones."""
         name, now = self._node.name, time.monotonic()
         listed: Sequence[tuple[str, Message]] = [
             *((i, LaunchMessage(attempt_id=i, node=name)) for i in reply.attempts),

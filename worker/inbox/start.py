@@ -1,4 +1,4 @@
-"""Handles a message: claims a share or an operation, and starts its supervisor."""
+"""Handles one message: claims a share or an operation, and starts its supervisor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Message = LaunchMessage | OperationMessage
 def start(message: Message, settings: Settings, node: LocalNode) -> bool:
     """Claim a message's share or operation and start its supervisor; return whether it was started.
 
-    While the server does not respond, nothing is claimed; the server sends the message again later.
+    An unreachable server grants no claim, and sends the message again later.
 
     Raises:
         ValueError, OSError, SubprocessError: the claimed work cannot be started on this node.

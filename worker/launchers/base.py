@@ -1,4 +1,4 @@
-"""The interface between the supervisor of an attempt and the launcher of its ranks."""
+"""Interface between an attempt's supervisor and the launcher of its ranks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ class Share:
         """Read the share from its run directory.
 
         Raises:
-            ValueError: a record is missing or damaged, or the number of slots differs from that of
-                ranks.
+            ValueError: a record is missing or damaged, or slots and ranks differ in number.
         """
         launch = read_record(run.launch, LaunchRecord)
         attempt = read_record(run.attempt, AttemptSpec)
@@ -65,7 +64,7 @@ class Share:
 
     @property
     def processes_of_program(self) -> frozenset[int]:
-        """Valid process numbers of a program on this node: one per slot, or one per node."""
+        """Valid process numbers of a program on this node: one for each slot, or a single one."""
         if not self.runs_program:
             return frozenset()
         return frozenset({*self.ranks, self.launch.node_rank})
@@ -109,20 +108,21 @@ class Share:
     def environment(self) -> dict[str, str]:
         """Environment variables of the launcher, the check and the ranks.
 
-        The job's variables override the node's, and the launch record's variables override both,
-        except that the job's number of threads wins. An attempt of several nodes gets the name of
-        the network interface between them, unless the node or the job sets another.
+        The job's variables override the node's, and the launch record's variables override both.
+        Only the number of threads comes first from the job, then from the node. An attempt of
+        several nodes gets the name of the network interface between them, unless the node or the
+        job sets one.
         """
         launch, job, node = self.launch, self.spec.env, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
         return {
             **interface_environment(launch.others, node | job),
             **node,
-            "PYTHONUNBUFFERED": "1",  # a line reaches the log immediately, not at the end
+            "PYTHONUNBUFFERED": "1",  # a line reaches the log at once, not at the end
             **({} if self.runs_program else _kernel_caches(self.run)),
             **job,
-            **launch.environment,  # above all the GPUs of the slots: a job sees no GPU of another
-            # With 1, torchrun would number the ranks as if every node had as many ranks as this
+            **launch.environment,  # includes the GPUs of the slots: a job sees no other job's GPU
+            # With 1, torchrun would compute global ranks as if all nodes had as many ranks as this
             # one.
             "TORCH_ELASTIC_WORKER_IDENTICAL": "0",
             **({"OMP_NUM_THREADS": threads} if threads else {}),
@@ -136,7 +136,9 @@ class Share:
 
 
 def _kernel_caches(run: WorkerRun) -> dict[str, str]:
-    """Return the folders for compiled kernels; by default all jobs of a user share them."""
+    """Return the attempt's own folders for compiled kernels; torch's default is one folder per
+    user.
+    """
     inductor = Path(run.kernels)
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(inductor),
@@ -150,9 +152,9 @@ def processes_of(launch: LaunchRecord) -> ProcessTree:
 
 
 def put_back(node: str, message: str, *, remedy: str) -> Failure:
-    """Return the failure of a launch that the server places again without counting a retry.
+    """Return the failure of a launch that is placed again and does not count as a retry.
 
-    Neither the job nor the node is at fault, and the next attempt avoids the cause of the refusal.
+    Neither job nor node is at fault, and the next attempt avoids the cause.
     """
     return Failure(
         reason=FailureReason.LAUNCH_ERROR,
@@ -165,7 +167,7 @@ def put_back(node: str, message: str, *, remedy: str) -> Failure:
 
 @dataclass(frozen=True)
 class Observation:
-    """The ranks of one node at one moment.
+    """Ranks of one node at one moment.
 
     The pidfds are valid until the next call of the launcher's `observe`.
     """
@@ -177,11 +179,11 @@ class Observation:
     pidfds: Mapping[int, int]
     """Pidfd by global rank of each running rank; readable when the rank ends."""
     exits: tuple[RankExit, ...]
-    """Exits of ranks, ordered by time; code and signal are absent if the exit was not observed."""
+    """Exits of ranks, ordered by time; an exit that was not observed has no code and no signal."""
     ended: bool = False
     """Whether the launcher itself has ended; no further rank starts afterwards."""
     failure: Failure | None = None
-    """The launcher's own failure if it explains missing ranks; set once `ended`."""
+    """The launcher's own failure, if that explains missing ranks; set once `ended`."""
 
     @property
     def started(self) -> bool:
@@ -200,7 +202,7 @@ class Observation:
 
     @property
     def settled(self) -> bool:
-        """Whether every rank runs or has a recorded exit, so that no change is pending."""
+        """Whether every rank runs or has a recorded exit; then no change is pending."""
         waiting = 0 if self.ended else self.ranks - len(self.pids)
         gone = len(self.pids) - len(self.pidfds) - len(self.exits)
         return waiting == gone == 0
@@ -218,11 +220,11 @@ class Launcher(Protocol):
         """Whether `start` also starts the check, so that it runs while the ranks start."""
 
     def prepare(self) -> Sequence[str] | Failure:
-        """Check the launcher's requirements, before any process of the share starts.
+        """Check the launcher's requirements before any process of the share starts.
 
         Returns:
-            The command that checks the input, which is empty without a check; or the failure for
-            which the share cannot be launched on this node.
+            The command that checks the input, empty without a check; or the failure that prevents a
+            launch of the share on this node.
         """
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:
@@ -233,8 +235,8 @@ class Launcher(Protocol):
                 has already run.
 
         Returns:
-            Pid of the check, or None without a check. The check is a child of this process and
-            writes to the log of the node's first rank.
+            Pid of the check, a child of this process that writes to the log of the node's first
+            rank; None without a check.
 
         Raises:
             OSError: a process cannot be started.
@@ -247,7 +249,7 @@ class Launcher(Protocol):
         """End every process of the share; return when no process is left.
 
         Raises:
-            NotEndedError: a process may not be ended, so the share has not ended.
+            NotEndedError: this process may not end a process of the share.
         """
 
 

@@ -1,4 +1,4 @@
-"""Finds the environment of a lock on the storage root, or requests a build of it."""
+"""Finds a lock's environment on the storage root, or requests a build."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def environment_of(
     code: CodeSection | None,
     roots: Mapping[str, str],
 ) -> UsedEnvironment:
-    """Return the environment of a lock, and update its time of last use.
+    """Return a lock's environment, and update its time of last use.
 
     Args:
-        share: the share; a pack is unpacked to its run directory.
+        share: share whose run directory receives an unpacked pack.
         section: section of the spec that names the lock.
         code: section of the spec that names the code with the lock.
         roots: storage roots of this node, by name.

@@ -20,7 +20,7 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class ApptainerContainer:
-    """An Apptainer image, and the node's folders that its processes see at the same paths."""
+    """An Apptainer image, with the node's folders that processes see at the same paths."""
 
     engine: str
     """Path of the Apptainer program."""
@@ -32,7 +32,7 @@ class ApptainerContainer:
     """Whether to add GPU libraries and devices."""
 
     def prepare(self) -> list[str]:
-        """Return no command, because the image needs no preparation."""
+        """Return no command: the image needs no preparation."""
         return []
 
     def loaded(self) -> str:
@@ -44,8 +44,8 @@ class ApptainerContainer:
     ) -> list[str]:
         """Return the command line that runs a command in the image, with inherited variables.
 
-        Neither `--pid` nor `--ipc` is set, because the supervisor ends processes by their host
-        pids, and because the ranks of a node share memory. `--contain` hides the node's home and
+        `--pid` is absent, because the supervisor ends processes by their host pids. `--ipc` is
+        absent, because the ranks of a node share memory. `--contain` hides the node's home and
         temporary folders.
 
         Args:
@@ -57,7 +57,7 @@ class ApptainerContainer:
         del variables
         binds = [word for bind in (*self.binds, SHARED_MEMORY) for word in ("--bind", bind)]
         gpus = ["--nv"] if self.gpus else []
-        # torchrun starts this command line and needs the variables of its own interpreter.
+        # torchrun starts this command line and needs its own interpreter's variables.
         apart = [f"--unset={name}" for name in OF_OTHER_PYTHONS]
         return [
             *("/usr/bin/env", *apart, self.engine, "exec", "--contain", "--no-home", *gpus, *binds),
@@ -118,7 +118,7 @@ def container_of(
 
 
 def command_inside(word: str, folder: Path) -> Iterator[str]:
-    """Yield the command-line words that replace the first word of a command in an image.
+    """Yield the words that replace the first word of a command in an image.
 
     Args:
         word: a file in the working folder, or a program on the image's `PATH`.

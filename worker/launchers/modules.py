@@ -1,4 +1,4 @@
-"""Loads environment modules (Lmod or Tcl) for a program, and returns the resulting variables."""
+"""Loads environment modules (Lmod or Tcl) for a program, and returns the changed variables."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ type module >/dev/null 2>&1 || exit {NO_MODULES}
 module load "$@" >&2 || exit 4
 exec /usr/bin/env -0
 """
-"""Shell script that loads modules. It is the same for every job, because module names are its
-arguments.
+"""Shell script that loads modules. Module names are arguments, so the script is the same for all
+jobs.
 """
 OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 
@@ -67,7 +67,7 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
         raise ValueError(f"{field} cannot be loaded: {said or f'status {done.returncode}'}")
     found = _variables(done.stdout)
     loaded = found.get("LOADEDMODULES", "").split(":")
-    for name in names:  # older versions of `module load` succeed even if a module is missing
+    for name in names:  # older versions of `module load` succeed even without the module
         if not any(each == name or each.startswith(f"{name}/") for each in loaded):
             raise ValueError(f"{field}: {name} is not loaded: {said or 'the command is silent'}")
     return found
@@ -76,12 +76,12 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
 def with_modules(
     environment: Mapping[str, str], loaded: Mapping[str, str], *, kept: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of the ranks, with the changes and removals that the modules make.
+    """Return the variables of the ranks after the modules' changes and removals.
 
     Args:
         environment: variables of the ranks.
         loaded: variables of the node after loading the modules.
-        kept: variables of the job and of the launch; these override the variables of modules.
+        kept: variables of the job and the launch, which override those of modules.
     """
     node, result = rank_environment(), dict(environment)
     for name in node.keys() - loaded.keys() - kept.keys():

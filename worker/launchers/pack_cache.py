@@ -1,4 +1,4 @@
-"""The packs on a node: fetched with an attempt's token, verified, and limited in total size."""
+"""Packs on a node: fetched with an attempt's token, verified, and limited in total size."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FETCH_SECONDS = 60.0
 """Time, in seconds, for which a fetch is repeated while the server is unreachable."""
 FETCHING = ".fetch-"
 LEFT_SECONDS = 3600.0
-"""Time without a write, in seconds, after which a partial file counts as left by a killed fetch."""
+"""Time, in seconds, since its last write after which a partial file counts as left over."""
 
 
 class PutBackError(Exception):
-    """The node cannot get the code at present; the job is not at fault."""
+    """The node cannot get the code now; the job is not at fault."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class _DamagedError(Exception):
 
 
 def fetch_pack(share: Share, digest: str) -> Path:
-    """Return the archive of the pack with this digest; fetch it if it is absent.
+    """Return the archive of the pack with this digest; fetch a missing archive.
 
     Raises:
         PutBackError: the server is unreachable or sends other content, or the disk is full.
@@ -82,7 +82,7 @@ def no_space(folder: Path, error: OSError) -> PutBackError:
 
 
 def _fetch(api: WorkerApi, attempt_id: str, *, archive: Path, digest: str) -> None:
-    """Fetch a pack; it gets its final name only when it is complete and on disk."""
+    """Fetch a pack; only a complete pack that is on disk gets its final name."""
     with tempfile.NamedTemporaryFile(dir=archive.parent, prefix=FETCHING) as file:
         api.fetch_pack(attempt_id, file)
         file.flush()
@@ -90,7 +90,7 @@ def _fetch(api: WorkerApi, attempt_id: str, *, archive: Path, digest: str) -> No
         if found != digest:
             raise _DamagedError(f"what arrived has the digest {found}")
         os.fsync(file.fileno())
-        # Two attempts may fetch the pack concurrently; the later one replaces the file with equal
+        # Two attempts may fetch the pack at once; the later one replaces the file with equal
         # content.
         os.link(file.name, f"{file.name}.whole")
         Path(f"{file.name}.whole").replace(archive)

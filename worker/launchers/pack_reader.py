@@ -1,7 +1,6 @@
 """Unpacks a pack in a separate process, with limits on paths, links and size.
 
-`python -m worker.launchers.pack_reader SECONDS ARCHIVE FOLDER [GROUP]` prints the reason if it
-fails.
+`python -m worker.launchers.pack_reader SECONDS ARCHIVE FOLDER [GROUP]` prints why it failed.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.spec.code_pack import MAX_ENTRIES, MAX_UNPACKED_BYTES, stays_inside
 
-# Each launch of a pack imports this module, so it imports only the standard library, for speed.
+# Each launch of a pack imports this module, so for speed it imports only the standard library.
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 DONE, REFUSED, NO_SPACE = 0, 3, 4
-"""Exit statuses; for a failure, the process prints the reason."""
+"""Exit statuses; after a failure, the process has printed the reason."""
 MEMORY_BYTES = 2**30
 """Memory limit of the process, in bytes."""
 HEADER_BYTES = 2**20
-"""Maximum number of bytes between the contents of two members, for names and pax attributes."""
+"""Maximum number of bytes between two members' contents, for names and pax attributes."""
 
 
 class _Bounded:
@@ -43,8 +42,8 @@ class _Bounded:
         """Allow the stream to read the content of a member and the next header.
 
         Raises:
-            ValueError: the member is a sparse file; its holes would take disk space but no bytes of
-                the archive.
+            ValueError: the member is a sparse file, whose holes take disk space but no bytes of the
+                archive.
         """
         if member.issparse():
             raise ValueError(f"{member.name!r} is a sparse file; legal: files with all their bytes")
@@ -150,7 +149,7 @@ def _give(path: Path, group: int, mode: int) -> None:
 def main() -> int:
     """Unpack within the process' limits; print why it fails; return the exit status."""
     seconds, archive, folder, *group = sys.argv[1:]
-    # With SIGXCPU, this limit can be distinguished from a kill by the system.
+    # Unlike a kill by the system, this limit shows itself by SIGXCPU.
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 10))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
@@ -162,7 +161,7 @@ def main() -> int:
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         sys.stdout.write(str(error))
         return REFUSED
-    except (RecursionError, MemoryError) as error:  # raised by `tarfile` for malicious headers
+    except (RecursionError, MemoryError) as error:  # `tarfile` raises these for malicious headers
         sys.stdout.write(f"its headers cannot be read: {type(error).__name__}")
         return REFUSED
     return DONE

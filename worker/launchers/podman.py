@@ -1,4 +1,4 @@
-"""Podman containers: an image archive is loaded once per attempt, and the image runs each rank."""
+"""Podman containers: an image archive is loaded once per attempt, and its image runs each rank."""
 
 from __future__ import annotations
 
@@ -21,36 +21,32 @@ logger = logging.getLogger(__name__)
 
 PODMAN = "podman"
 OF_PODMAN = ("crun", "unshare")
-"""Programs that Podman needs here besides itself; another runtime than crun would create its own
-cgroups.
-"""
+"""Programs that Podman needs here. Another runtime than crun would create its own cgroups."""
 SCRATCH = Path("/tmp")
 STORE = "containers"
 SETTINGS = "containers.conf"
 LIST_SECONDS = 60.0
 MAX_PROCESSES = 32_768
-"""Maximum number of processes: Podman itself runs with this limit and cannot give a container a
-higher one.
-"""
+"""Maximum number of processes. Podman runs with this limit and cannot raise it for a container."""
 OF_THE_IMAGE = frozenset({"PATH", "LD_LIBRARY_PATH", *OF_OTHER_PYTHONS})
-"""Variables that keep the value set by the image."""
+"""Variables that keep their value from the image."""
 OF_THE_LAUNCHER = (
     *("RANK", "WORLD_SIZE", "LOCAL_*", "GROUP_*", "ROLE_*", "MASTER_ADDR", "MASTER_PORT"),
     *("TORCHELASTIC_*", "TORCH_*", "NCCL_*", "TRAINYARD_*"),
 )
-"""Variables that torchrun and the supervisor add for each rank; `*` matches any suffix."""
+"""Variables that torchrun and the supervisor set for each rank; `*` matches any suffix."""
 
 
 @dataclass(frozen=True)
 class PodmanContainer:
-    """An image in the attempt's own store, and the node's folders that its processes see."""
+    """An image in the attempt's own store, with the node's folders that processes see."""
 
     engine: str
     """Path of the Podman program."""
     image: str
     """Path of the image archive."""
     binds: tuple[str, ...]
-    """Folders of the node, each visible at its path on the node."""
+    """Folders of the node, visible at the same paths."""
     gpus: bool
     """Whether to add the GPUs of the node."""
     run: Path
@@ -67,7 +63,7 @@ class PodmanContainer:
         """Create Podman's folders, and return the command that loads the image."""
         self.store.mkdir(mode=0o700)
         scratch = Path(tempfile.mkdtemp(prefix=scratch_prefix(self.run), dir=SCRATCH))
-        # File locks, because by default all stores of a user share one lock file in /dev/shm.
+        # Use file locks: by default, all stores of a user share one lock file in /dev/shm.
         (scratch / SETTINGS).write_text('[engine]\nlock_type = "file"\n', encoding="utf-8")
         if self.user is not None:
             for folder in (self.store, scratch):
@@ -93,16 +89,15 @@ class PodmanContainer:
     ) -> list[str]:
         """Return the command line that runs a command in the image.
 
-        Podman creates no cgroup and no PID namespace, because the supervisor ends processes by
-        their host pids, and the processes of the container stay in the attempt's cgroup. Ranks of
-        one node share network and memory. The root folder of the image is read-only.
+        Podman creates no PID namespace, because the supervisor ends processes by their host pids.
+        It creates no cgroup, so processes stay in the attempt's cgroup. Ranks of one node share
+        network and memory. The root folder of the image is read-only.
 
         Args:
             image: the result of `loaded`.
             command: the command to run in the container.
             folder: working folder of the command.
-            variables: variables of the ranks, which are inherited by name; Podman sets `HOME`
-                itself.
+            variables: variables of the ranks, inherited by name; Podman sets `HOME`.
         """
         names = sorted({*variables, *OF_THE_LAUNCHER} - OF_THE_IMAGE - {"HOME"})
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,7 +105,7 @@ class PodmanContainer:
         if processes < 0 or processes > MAX_PROCESSES:
             processes = MAX_PROCESSES
         # As root of a user namespace, the process keeps the attempt's groups, which may write to
-        # the storage; outside of the namespace, the user owns the files that it creates.
+        # the storage. Outside of the namespace, the user owns the created files.
         rootless = ["--group-add=keep-groups"] if self.user is not None or os.geteuid() else []
         rootless += ["--umask=0007"] if self.user is not None else []
         return [
@@ -129,13 +124,13 @@ class PodmanContainer:
         ]
 
     def _podman(self) -> list[str]:
-        """Return the first words of every Podman command line."""
+        """Return the words that start every Podman command line."""
         scratch = next(_scratch_folders(self.run, self.user), None)
         if scratch is None:
             raise ValueError(f"the container's folder in {SCRATCH} is gone")
         settings = [f"CONTAINERS_CONF={scratch}/{SETTINGS}", f"XDG_RUNTIME_DIR={scratch}"]
         # In a mount namespace, mounts vanish with the last process of the attempt, however it ends.
-        # A user enters a namespace with one id here. Podman's own way would leave an intermediate
+        # `unshare` enters a namespace with one id. Podman's own way would leave an intermediate
         # process that does not forward signals, and needs programs that `no_new_privs` disarms.
         apart = ["unshare", "--mount"]
         if (uid := self.user.uid if self.user is not None else os.geteuid()) != 0:
@@ -143,28 +138,27 @@ class PodmanContainer:
             settings += ["_CONTAINERS_USERNS_CONFIGURED=done"]
             settings += [f"_CONTAINERS_ROOTLESS_{kind}={uid}" for kind in ("UID", "GID")]
         return [
-            # Ignore the account's own Podman settings, because another user may be unable to read
-            # them.
+            # Ignore the account's Podman settings, which another user may be unable to read.
             *("/usr/bin/env", "--unset=XDG_CONFIG_HOME", "--unset=XDG_DATA_HOME"),
             *(f"HOME={scratch}", *settings, *apart, self.engine),
             *(f"--root={self.store}", f"--runroot={scratch}/run", f"--tmpdir={scratch}/tmp"),
             *("--storage-driver=overlay", "--storage-opt=overlay.ignore_chown_errors=true"),
-            # Print only the error that ends Podman, because its other messages mislead.
+            # Print only the error that ends Podman; its other messages mislead.
             *("--log-level=fatal", "--cgroup-manager=cgroupfs", "--events-backend=none"),
             *("--runtime=crun", "--runtime-flag=cgroup-manager=disabled"),
         ]
 
 
 def remove_image(run: Path, user: RankUser | None) -> None:
-    """Remove the image that Podman loaded, once no process of the attempt runs.
+    """Remove the image that Podman loaded, after the attempt's processes have ended.
 
     Args:
         run: the run directory.
         user: user who ran Podman; the worker's own user when absent.
     """
     store = run / STORE
-    # Containers bind storage roots below their mounts. These mounts are not visible here and vanish
-    # with the processes. If one were visible, the removal would delete storage.
+    # Containers bind storage roots below their mounts. These mounts are invisible here and vanish
+    # with the processes. The removal would delete the storage behind a visible mount.
     if _escaped(store) in Path("/proc/self/mountinfo").read_bytes():
         logger.error("%s is not removed: something is mounted there", store)
         return
@@ -181,7 +175,7 @@ def _escaped(path: Path) -> bytes:
 
 
 def _scratch_folders(run: Path, user: RankUser | None) -> Iterator[Path]:
-    """Yield the attempt's folders with short paths, except folders that another user created."""
+    """Yield the attempt's folders with short paths, but none that another user created."""
     owner = user.uid if user is not None else os.geteuid()
     for folder in SCRATCH.glob(f"{scratch_prefix(run)}*"):
         with suppress(FileNotFoundError):

@@ -9,7 +9,7 @@ from worker.node.folder_usage import FolderWatch, Limit
 from worker.node.node_store import WorkerRun
 
 MAX_RUN_FILES = 1_000_000
-"""Maximum number of files and folders in the run directory of a program; scanning more would take
+"""Maximum number of files and folders in a program's run directory; to scan more would take
 minutes.
 """
 

@@ -1,4 +1,4 @@
-"""Launches a program: by torchrun of the program's environment, or as one process on the node."""
+"""Launches a program by torchrun from its environment, or as one process per node."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from worker.node.process_tree import WRAPPER
 logger = logging.getLogger(__name__)
 
 RUN = "TRAINYARD_RUN"
-"""Variable that names the run directory for the program."""
+"""Variable with the program's run directory."""
 EVENT_FOLDER = "TENSORBOARD_LOGGING_DIR"
-"""Variable for the folder of event files that become metrics; Hugging Face's Trainer reads it."""
+"""Variable with the folder of event files that become metrics; Hugging Face's Trainer reads it."""
 
 REMEDY = Remedy(
     text="Mend what the message names, then resume; code that was packed needs a new job."
 )
 NO_TORCH = "No module named 'torch'"
-"""Python's error message when torchrun starts in an environment without torch."""
+"""Message of Python when torchrun starts in an environment without torch."""
 TORCH_REMEDY = Remedy(
     text="Install torch in the environment, name another one in program.environment, or submit a "
     'job with program.launcher="command", which needs no torchrun.',
@@ -63,12 +63,12 @@ def launcher_for(share: Share, *, why_cold: str = "") -> Launcher:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python interpreter of a program, and the folder of the programs installed with it."""
+    """The Python interpreter of a program, and the folder of programs installed with it."""
 
     python: str
     programs: Path
     variables: Mapping[str, str]
-    """Variables by which the installed programs find the interpreter."""
+    """Variables that lead the installed programs to the interpreter."""
 
     @classmethod
     def own(cls) -> Interpreter:
@@ -94,7 +94,7 @@ class Interpreter:
 
 
 class ProgramLauncher(TorchrunLauncher):
-    """Starts a program behind the rank wrapper, in the program's folder and environment."""
+    """Starts a program behind the rank wrapper, with the program's folder and environment."""
 
     checks_alongside = False
     node_at_fault = False
@@ -112,7 +112,7 @@ class ProgramLauncher(TorchrunLauncher):
         self._built: UsedEnvironment | None = None
         self._container: Container | None = None
         self._refused: Failure | None = None
-        if program.launcher == "command":  # one process, which counts as the node's first rank
+        if program.launcher == "command":  # one process, the node's first rank
             self._watch = RankWatch(share.run, share.ranks[:1])
 
     def prepare(self) -> list[str] | Failure:
@@ -158,7 +158,7 @@ class ProgramLauncher(TorchrunLauncher):
         )
 
     def observe(self) -> Observation:
-        """Return the ranks' state; periodically update the last use of their environment."""
+        """Return the ranks' state; periodically update the last use of the environment."""
         if self._built is not None:
             self._built.note()
         if self._refused is not None:
@@ -305,7 +305,7 @@ def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
 
     Args:
         roots: storage roots of the node, by name.
-        place: name of a root, and a folder below that root.
+        place: name of a root and a folder below it.
         field: spec field that names the place.
 
     Raises:
@@ -324,7 +324,7 @@ def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
 
 
 def command_of(word: str, interpreter: Interpreter, folder: Path, *, path: str) -> Sequence[str]:
-    """Return the command-line words that replace the first word of a command.
+    """Return the words that replace the first word of a command.
 
     Args:
         word: a program of the environment, a file in the working folder, or a program on `path`.

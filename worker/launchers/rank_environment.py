@@ -1,4 +1,4 @@
-"""Variables that a job's process inherits from its node, and checks for code of a job."""
+"""Variables that a job's process inherits from its node, and checks of a job's code."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ os.stat(sys.argv[1])
 for folder in sys.argv[2:]:
     os.listdir(folder)
 """
-"""Script that checks whether a rank's user can read the packages; `find_spec` imports nothing of a
-package.
-"""
+"""Script that checks whether a rank's user can read packages; `find_spec` imports none."""
 HIDDEN_PREFIXES = (
-    # Celery sets the last ones only in the processes of its pool.
+    # Celery sets the last variables only in the processes of its pool.
     *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT", "_MP_FORK_"),
-    # Variables of an outer launch in which the worker may run; torchrun and programs would mistake
-    # the ranks for ranks of that launch. Set by torchrun, its defaults, and `accelerate launch`:
+    # Variables of an outer launch in which the worker may run. torchrun and programs would count
+    # the ranks as ranks of that launch. Set by torchrun, its defaults, and `accelerate launch`:
     *("LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "PET_", "ACCELERATE_", "FSDP_"),
     # by batch engines,
     *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "LSB_", "JSM_", "PBS_", "PALS_", "ALPS_", "FLUX_"),
@@ -43,13 +41,11 @@ HIDDEN_PREFIXES = (
     *("HOROVOD_", "DMLC_", "SM_", "AZ_BATCH_", "JAX_COORDINATOR_", "JAX_PROCESS_"),
 )
 OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""Variables of the worker's interpreter that would lead another interpreter to the worker's
-packages.
-"""
+"""Variables of the worker's interpreter that lead another interpreter to the worker's packages."""
 HIDDEN_NAMES = frozenset(
     {
         "REDIS_URL",
-        # Variables of an outer launch, as above, by their whole names.
+        # Whole names of variables of an outer launch.
         *("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "NUM_NODES", "NPROC_PER_NODE"),
         *("CROSS_RANK", "CROSS_SIZE", "TORCH_ELASTIC_WORKER_IDENTICAL", "NCCL_COMM_ID"),
         *("TF_CONFIG", "JAX_NUM_PROCESSES"),
@@ -62,7 +58,7 @@ def inherited_environment() -> dict[str, str]:
 
     Variables of an outer launch are removed too, because the worker may run as a pilot in an
     engine's allocation, or next to the ranks of an outer job. A list of permitted names is
-    impossible: the operator of a node may set any other variable for all jobs of the node.
+    impossible, because a node's operator may set any variable for all its jobs.
     """
     return {
         name: value
@@ -74,8 +70,7 @@ def inherited_environment() -> dict[str, str]:
 def rank_environment() -> dict[str, str]:
     """Return the variables that ranks inherit; their proxy URLs have no user and password.
 
-    The worker and its supervisors need these credentials for the proxy; code of a job must not see
-    them.
+    The worker and its supervisors need these credentials, but a job's code must not see them.
     """
     environment = inherited_environment()
     for name, value in environment.items():
@@ -93,7 +88,7 @@ def code_of(spec: JobSpec) -> str | None:
         "this node runs no code that a job brings; TRAINYARD_ALLOW_CODE=true for its worker "
         f"allows it. Refused: {', '.join(refused)}"
     )
-    # All names come before the reasons, because the reasons are long and a message is truncated.
+    # All names precede the reasons, because reasons are long and a message may be cut off.
     return "; ".join((message, *(p.detail for p in environment_problems(spec.env))))
 
 
@@ -119,8 +114,8 @@ def output_of(command: Sequence[str], *, seconds: float, folder: Path | None = N
     """Return the standard output of a command that runs in the ranks' environment.
 
     Raises:
-        ValueError: the command failed (the message has the last line of its stderr), or took longer
-            than `seconds`.
+        ValueError: the command took longer than `seconds`, or failed; the message then has the last
+            line of its stderr.
     """
     try:
         done = subprocess.run(

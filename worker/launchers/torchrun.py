@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 RENDEZVOUS_SECONDS = 300
 """Time limit, in seconds, for all nodes of an attempt to join the rendezvous."""
 LAUNCH = "TRAINYARD_LAUNCH"
-"""Variable that records how the ranks were started; the trainer stores it as provenance."""
+"""Variable with the start method of the ranks, which the trainer stores as provenance."""
 WARM, COLD = "warm", "cold"
 RECORD_SECONDS = 2.0
-"""Time, in seconds, for a rank wrapper to record the exit of its rank; afterwards the exit counts
-as unobserved.
+"""Time, in seconds, for a rank wrapper to record its rank's exit; a later exit counts as
+unobserved.
 """
 
 
@@ -53,17 +53,17 @@ class TorchrunLauncher:
         Args:
             share: the node's share of the attempt.
             trainer: command of a rank; the run directory is appended.
-            why: reason why the ranks are not forked, for their provenance.
+            why: reason for not forking the ranks, for their provenance.
         """
         self._share = share
         self._trainer = trainer
         self._watch = RankWatch(share.run, share.ranks)
         self._pid: int | None = None
         self.manner = f"{COLD}: {why}" if why else COLD
-        """Start method of the ranks, with its reason, for their provenance."""
+        """Start method of the ranks and its reason, for the ranks' provenance."""
 
     def prepare(self) -> list[str] | Failure:
-        """Return the trainer's check of its input, or a failure if the port is taken."""
+        """Return the command of the trainer's input check, or a failure if the port is taken."""
         check = [*self._trainer, "check", str(self._share.run.root), "--alongside"]
         return taken_port(self._share) or check
 
@@ -78,16 +78,17 @@ class TorchrunLauncher:
             torchrun_command(self._share, [*self._trainer, str(self._share.run.root)]),
             environment=environment,
             output=self._share.run.launcher_log,
-            # Slurm sends SIGTERM to every process of a step, then waits for its KillWait. The
-            # supervisor orders the ranks to save; without this line, torchrun would end them first.
+            # Slurm sends SIGTERM to every process of a step, then waits for its KillWait. torchrun
+            # must ignore this signal, because it would end the ranks before they save on the
+            # supervisor's order.
             ignored=[signal.SIGTERM],
         )
         return checking
 
     def observe(self) -> Observation:
-        """Return the ranks' state, from torchrun's exit status and the wrappers' files."""
-        # Read the status first: no rank starts after torchrun has ended, so a rank without a file
-        # never started.
+        """Return the ranks' state, from torchrun's exit status and the rank wrappers' files."""
+        # Read the status first: after torchrun's end no rank starts, so a rank without a file never
+        # started.
         status = None if self._pid is None else self._share.processes.status(self._pid)
         seen = self._watch.poll()
         if status is None:
@@ -95,18 +96,18 @@ class TorchrunLauncher:
         return replace(seen, ended=True, failure=self._failure(status, seen))
 
     def stop(self) -> None:
-        """End torchrun, the ranks and all their child processes."""
+        """End torchrun, the ranks and all their descendants."""
         self._share.processes.end()
 
     def _failure(self, status: int, seen: Observation) -> Failure | None:
         share, launch = self._share, self._share.launch
         name = None
         if not seen.started:
-            if (taken := taken_port(share)) is not None:  # taken since `prepare`
+            if (taken := taken_port(share)) is not None:  # the port was taken since `prepare`
                 return replace(taken, traceback=self._output)
             message = f"torchrun ended (status {status}) before any rank began"
         elif status < 0 and not any(end.exit_code or end.signal for end in seen.exits):
-            # The ranks and their wrappers end with torchrun, so no wrapper records an exit.
+            # Ranks and wrappers end with torchrun, so no wrapper records an exit.
             name = signal_name(-status)
             message = (
                 f"torchrun itself (pid {self._pid}) was ended by {name}, and its ranks with it"
@@ -155,12 +156,12 @@ def torchrun_command(
 
 
 def _rendezvous(share: Share) -> list[str]:
-    if share.nodes == 1:  # torchrun chooses a free port, so no port can be taken
+    if share.nodes == 1:  # torchrun then chooses a free port
         return ["--standalone", "--local-addr=127.0.0.1"]
     launch = share.launch
     host, _, port = launch.rendezvous.rpartition(":")
-    # Static rendezvous: the group rank is the allocated node rank, whichever node joins first.
-    # Global ranks follow from it: the first node adds up the rank counts that the nodes store.
+    # Static rendezvous: the group rank is the allocated node rank, whichever node joins first. The
+    # first node adds up the rank counts that all nodes store, which yields the global ranks.
     return [
         "--rdzv-backend=static",
         f"--rdzv-id={launch.attempt_id}",
@@ -172,9 +173,9 @@ def _rendezvous(share: Share) -> list[str]:
 
 
 def taken_port(share: Share) -> Failure | None:
-    """Return the failure of a launch if another process of this node holds its rendezvous port.
+    """Return the failure of a launch whose rendezvous port another process of this node holds.
 
-    Only the first of several nodes binds the port; a single node lets torchrun choose a free port.
+    Only the first of several nodes binds the port; on a single node torchrun chooses one.
     """
     launch = share.launch
     if share.nodes == 1 or launch.node_rank != 0:
@@ -189,8 +190,8 @@ def taken_port(share: Share) -> Failure | None:
 
 
 def _is_taken(port: int) -> bool:
-    # Bind as torch does: to all addresses, with IPv6 if the host has it, and also shortly after a
-    # former owner has ended.
+    # Bind as torch does: to all addresses, with IPv6 if the host has it, and even if a former owner
+    # has just ended.
     dual = socket.has_dualstack_ipv6()
     try:
         with socket.socket(socket.AF_INET6 if dual else socket.AF_INET) as probe:
@@ -225,7 +226,7 @@ class _Rank:
 
 
 class RankWatch:
-    """The ranks that the rank wrappers start on this node, with their pidfds and records."""
+    """Ranks that the rank wrappers of this node start, with their pidfds and records."""
 
     def __init__(self, run: WorkerRun, ranks: Iterable[int]) -> None:
         self._folder = run.ranks
@@ -233,7 +234,7 @@ class RankWatch:
         self._ranks = [_Rank(rank) for rank in ranks]
 
     def poll(self) -> Observation:
-        """Return which ranks have started and which have ended."""
+        """Return the ranks that have started and those that have ended."""
         for rank in self._ranks:
             if rank.pid is None:
                 self._begin(rank)
@@ -256,8 +257,8 @@ class RankWatch:
         if start is None or rank.refused:
             return
         pidfd = open_started_at(start.pid, start.start_time)
-        # A rank can also write this record; the owner is verified because the supervisor signals
-        # the recorded process.
+        # A rank can also write this record. Its process is verified, because the supervisor signals
+        # it.
         if pidfd is not None and str(self._owner) not in status_field(start.pid, "Uid").split():
             os.close(pidfd)
             rank.refused = True

@@ -1,4 +1,4 @@
-"""Unpacks a pack in a separate process with limits; no other process reads the archive of a job."""
+"""Unpacks a pack in a separate, limited process; no other process reads a job's archive."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from worker.launchers.rank_environment import inherited_environment
 from worker.node.users import RankUser
 
 PROCESSOR_SECONDS = 60
-"""Limit of processor time, in seconds; 20,000 files, 512 MiB in total, take 12 s of a busy core."""
+"""Limit of processor time in seconds; 20,000 files with 512 MiB take 12 s of a busy core."""
 LONGEST_SECONDS = 300.0
-"""Limit of wall time, in seconds; even a slow disk writes 512 MiB within it."""
+"""Limit of wall time in seconds; even a slow disk writes 512 MiB in less."""
 
 
 def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
@@ -54,7 +54,7 @@ def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
         raise no_space(folder, OSError(reason))
     if done.returncode == -signal.SIGXCPU:
         reason = f"it takes more than {PROCESSOR_SECONDS} s of a processor to read"
-    elif done.returncode < 0:  # killed by the system, for example without free memory
+    elif done.returncode < 0:  # the system killed the process, for example without free memory
         raise _put_back(f"its reader was ended by signal {-done.returncode}")
     elif done.returncode != REFUSED:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

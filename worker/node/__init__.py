@@ -1,1 +1,1 @@
-"""The node itself: its files, hardware, users and processes, and the lock of its worker."""
+"""The node itself: files, hardware, users and processes, and the lock of its worker."""

@@ -1,8 +1,8 @@
-"""Cgroups: the limits on the worker itself, and one cgroup (version 2) for each attempt.
+"""Cgroups: limits on the worker itself, and one cgroup (version 2) for each attempt.
 
-Every process started in a cgroup stays in it, and the kernel can end all of them in one call.
-Without cgroups, the subreaper, parent-death signals and the marks in the environment serve this
-purpose.
+Every process started in a cgroup stays there, and the kernel can end all of them in one call.
+Without cgroups, the worker relies on the subreaper, on parent-death signals, and on the marks in
+the environment.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from pathlib import Path
 
 PROCESS = Path("/proc/self")
 UNLIMITED_BYTES = 1 << 62
-"""Memory limit, in bytes, from which on none applies; version 1 has no other notation for that."""
+"""Memory limit in bytes that means none; version 1 has no other notation for no limit."""
 
 
 @dataclass(frozen=True)
 class CgroupLimits:
-    """Limits of this process' cgroups: for each resource the tightest one."""
+    """Limits of this process' cgroups; for each resource the tightest limit."""
 
     cores: int | None = None
     """CPU quota in whole cores, at least one; None without a quota."""
     memory_bytes: int | None = None
     """Memory limit in bytes; None without a limit."""
     memory_used_bytes: int | None = None
-    """Memory in use, in bytes, in the cgroup of the memory limit, without file pages that the
-    kernel can drop.
+    """Memory in use in the cgroup of the memory limit, in bytes, without file pages that the kernel
+    can drop.
     """
 
     def with_quota(self, quota: str, period: str) -> CgroupLimits:
-        """Return these limits, lowered to a CPU quota if it is a number."""
+        """Return these limits with the CPU quota, if it is a number and lower."""
         if not quota.isdigit() or not period.isdigit():  # `max`, or -1 in version 1: no quota
             return self
         cores = max(1, int(quota) // int(period))
         return replace(self, cores=min(cores, self.cores or cores))
 
     def with_memory(self, limit: str, used: int) -> CgroupLimits:
-        """Return these limits, lowered to a memory limit if it is a number."""
+        """Return these limits with the memory limit, if it is a number and lower."""
         if not limit.isdigit() or int(limit) >= (self.memory_bytes or UNLIMITED_BYTES):
             return self
         return replace(self, memory_bytes=int(limit), memory_used_bytes=max(0, used))
@@ -73,9 +73,9 @@ def cgroup_limits(cgroup: Path | None = None, *, process: Path = PROCESS) -> Cgr
 
 
 def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
-    """Return the attempt's cgroup on a node, below this process' cgroup; None if impossible.
+    """Return the attempt's cgroup below this process' cgroup; None if there can be none.
 
-    Each call returns the same cgroup, as long as the worker stays in its own cgroup.
+    Each call returns the same cgroup while the worker stays in its own.
     """
     parent = _own_cgroup()
     if parent is None:
@@ -104,7 +104,7 @@ def remove_cgroup(cgroup: Path) -> None:
 def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None:
     """Return the folder of a process' cgroup for a version 1 controller.
 
-    Without a controller, return the folder of its version 2 cgroup.
+    Without a controller, return that of the version 2 cgroup.
     """
     lines = (line.split(":", 2) for line in _lines(process / "cgroup"))
     own = next((path for _, names, path in lines if controller in names.split(",")), None)
@@ -122,14 +122,14 @@ def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None
 
 
 def _upwards(folder: Path | None, *, holding: str) -> Iterator[Path]:
-    """Yield a cgroup and its ancestors, as far as their folders contain the file `holding`."""
+    """Yield a cgroup and its ancestors, while the folders contain the file `holding`."""
     while folder is not None and (folder / holding).exists():
         yield folder
         folder = folder.parent
 
 
 def _droppable(cgroup: Path, name: str) -> int:
-    """Return the size of file pages that were not used recently, in bytes."""
+    """Return the size of file pages not used recently, in bytes."""
     counts = (line.split() for line in _lines(cgroup / "memory.stat"))
     return next((int(count) for key, count in counts if key == name), 0)
 

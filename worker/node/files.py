@@ -17,9 +17,7 @@ from trainyard.protocol.record_parser import parse_record
 Record = TypeVar("Record")
 
 TAIL_BYTES = 64 * 1024
-"""Number of bytes read from the end of a file; a large number, because progress bars rewrite their
-line.
-"""
+"""Number of bytes read from the end of a file; large, because progress bars rewrite their line."""
 LARGEST_RECORD = 16 * 1024 * 1024
 
 
@@ -56,7 +54,7 @@ def open_regular(
     """Open a regular file that another process may have created, such as a rank of a job.
 
     A symbolic link could lead to another file, such as the node's token, and a pipe would block, so
-    both are refused. A hard link is detected by the owner of the file.
+    both are refused. The owner of the file reveals a hard link.
 
     Args:
         path: path of the file; its folder is trusted.
@@ -81,7 +79,7 @@ def open_regular(
 
 
 def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
-    """Return the content of a file that a job named, of any owner, without following links.
+    """Return the content of a file that a job names, of any owner; follow no links.
 
     Args:
         base: a trusted folder.
@@ -110,7 +108,7 @@ def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
 
 
 def tail(path: Path, *, limit: int = 2000) -> str:
-    """Return the last characters of an output file as a terminal displays them, for a message."""
+    """Return the last characters of an output file as a terminal shows them, for a message."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""Disk space of a folder: measures it within limits, watches it in a thread, and frees it."""
+"""Disk space of a folder: measured within limits, watched by a thread, and freed."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ logger = logging.getLogger(__name__)
 BLOCK = 512
 """Unit of `st_blocks`, in bytes, on every file system."""
 POLL_SECONDS = 5.0
-"""Minimum pause between two scans, in seconds."""
+"""Minimum pause between scans, in seconds."""
 PAUSE_FACTOR = 20
-"""Ratio of the pause to the duration of the last scan; scans thus take at most 1/20 of a core."""
+"""Ratio of a pause to the scan before it; scans thus take at most 1/20 of a core."""
 SCARCE_SHARE = 10
-"""Divisor of the disk's size: on a nearly full disk, a folder may take at most 1/10 of it."""
+"""Divisor of the disk's size; on a nearly full disk, a folder may take at most 1/10 of it."""
 NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
-"""Errors for which a folder cannot be counted; such a folder counts as exceeding its limit."""
+"""Errors that make a folder uncountable; such a folder counts as too large."""
 DEEPEST = 1000
-"""Maximum depth of subfolders in which closed folders are opened."""
+"""Maximum depth at which closed subfolders are opened."""
 DEEPEST_RECORD = 8
-"""Maximum depth of subfolders in which files are kept; a program may have created any number of
-levels.
-"""
+"""Maximum depth at which files are kept; a program may have created any number of levels."""
 SHOWN = 400
-"""Maximum number of a path's characters in a message."""
+"""Maximum number of a path's characters that a message shows."""
 LARGEST_RECORD = 2**20
-"""Maximum size of a record, in bytes; a larger file at its path is no record."""
+"""Maximum size of a record in bytes; a larger file in its place is no record."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Limit:
     """Limits on the content of a folder."""
 
     size: int
-    """Maximum size on disk, in bytes; holes of a file count as 0."""
+    """Maximum size on disk in bytes; holes of files count as 0."""
     entries: int
     """Maximum number of files and folders."""
 
@@ -64,8 +62,8 @@ def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None
     """Return a message if a folder exceeds a limit; otherwise None.
 
     The count stops at the limit and follows no link. A folder that its owner has closed is opened.
-    A folder that still cannot be counted, or that is nested too deeply, counts as exceeding every
-    limit, because it may hold anything.
+    A folder that still cannot be counted, or is nested too deeply, may hold anything, and so
+    exceeds every limit.
 
     Args:
         folder: the folder; a missing folder counts as empty.
@@ -85,20 +83,20 @@ def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None
         except OSError as error:
             if error.errno in NOT_COUNTED:
                 return f"{path[:SHOWN]} cannot be counted: {os.strerror(error.errno or 0)}"
-            # Without an excess, the folder may just have been removed.
+            # Without an excess, the folder may have just been removed.
     return count.excess
 
 
 def remove_all_but(
     folder: Path, kept: Container[Path], records: Container[Path], *, user: int | None = None
 ) -> None:
-    """Remove a folder's files without following links; no process may write to the folder any more.
+    """Remove a folder's files without following links; no process may still write to the folder.
 
     Args:
         folder: the folder.
         kept: files to keep.
         records: files to keep unless they are larger than a record.
-        user: user whose rights are used for the removal; they cover no file of the worker.
+        user: user whose rights the removal uses; they cover no file of the worker.
     """
     left, deep = [(str(folder), 0)], []
     with rights_of(user):
@@ -132,10 +130,9 @@ def remove_tree(folder: Path) -> bool:
     Returns:
         Whether the folder is removed.
 
-    Folders of other users, and folders without permission, are first made writable for this process
-    if possible.
+    Folders that this process may not change are first made writable, if possible.
     """
-    # `rm`, because a program may nest folders more deeply than Python's functions can handle.
+    # `rm`, because a program may nest folders too deeply for Python's functions.
     words = ["rm", "-rf", "--one-file-system", "--", str(folder)]
     for is_last in (False, True):
         ended = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True)
@@ -152,8 +149,8 @@ def remove_tree(folder: Path) -> bool:
 def _open_all(top: Path) -> None:
     """Make folders writable for this process, without leaving the file system or following a link.
 
-    A later attempt's process may have the same user id as this attempt and replace folders by links
-    meanwhile. So each folder is opened from its parent, and changed by its descriptor.
+    A process of a later attempt with the same user id may replace folders by links meanwhile. So
+    each folder is opened from its parent, and changed by its descriptor.
     """
     device = top.lstat().st_dev
     left: list[tuple[str, ...]] = [()]
@@ -179,7 +176,7 @@ def _open_all(top: Path) -> None:
 
 @contextmanager
 def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Open a folder below another one; neither the folder nor its ancestors may be links.
+    """Open a folder below `top`; neither the folder nor its ancestors may be links.
 
     Raises:
         OSError: the folder does not exist.
@@ -197,7 +194,7 @@ def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
 
 
 def _open(path: str) -> None:
-    """Give the owner of a folder permission to list the folder."""
+    """Give a folder's owner permission to list the folder."""
     mode = stat.S_IMODE(os.lstat(path).st_mode)
     if mode & 0o500 != 0o500:
         os.chmod(path, mode | 0o500)  # noqa: PTH101 - the paths of a count are no `Path`
@@ -211,7 +208,7 @@ def rights_of(user: int | None) -> Iterator[None]:
     """
     libc = ctypes.CDLL(None)
     own = os.geteuid(), os.getegid()
-    # These calls affect only the calling thread, by definition (setfsuid(2)).
+    # These calls affect only the calling thread (setfsuid(2)).
     ids = own if user is None else (user, user)
     libc.setfsgid(ids[1])
     libc.setfsuid(ids[0])
@@ -223,7 +220,7 @@ def rights_of(user: int | None) -> Iterator[None]:
 
 
 class _Count:
-    """Bytes and entries counted so far in a folder, and the subfolders still to list."""
+    """Bytes and entries counted so far, and the subfolders still to list."""
 
     def __init__(self, folder: Path, limit: Limit) -> None:
         self.folders = [str(folder)]
@@ -274,8 +271,8 @@ class FolderWatch:
 
         Args:
             folder: the folder.
-            limit: limit on the folder; while its disk is nearly full, a fraction of the disk if
-                that is less.
+            limit: limit on the folder; while its disk is nearly full, at most a fraction of the
+                disk.
             user: as for `excess`.
             seconds: minimum pause between two scans.
         """
@@ -284,7 +281,7 @@ class FolderWatch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="folder-watch", daemon=True)
         self.excess: str | None = None
-        """Message about the exceeded limit; None while the folder stays within it."""
+        """Message about the exceeded limit; None within the limit."""
 
     @property
     def is_alive(self) -> bool:
@@ -296,13 +293,13 @@ class FolderWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop scanning; a scan in progress ends by itself."""
+        """Stop scanning; a scan in progress completes."""
         self._over.set()
 
     def make_room(self, kept: Container[Path], records: Container[Path]) -> None:
         """Remove the folder's excess content if its disk is nearly full.
 
-        The reason is that other attempts of the node write to the same disk.
+        Other attempts of the node write to the same disk.
 
         Args:
             kept: as for `remove_all_but`.
@@ -333,12 +330,12 @@ class FolderWatch:
 
 
 def evict(folder: Path, *, but: Path, suffix: str, most: int) -> None:
-    """Remove the least recently used files until the remaining ones fit a limit.
+    """Remove the least recently used files until the others fit a limit.
 
     Args:
         folder: the folder; the size of every file in it counts.
         but: a file to keep.
-        suffix: suffix of removable files; a file without it is still being written.
+        suffix: suffix of removable files; other files are still being written.
         most: maximum size of all files, in bytes.
     """
     found = []

@@ -1,4 +1,4 @@
-"""Detects whether the kernel has just killed a process for lack of memory."""
+"""Detects whether the kernel has just killed a process because memory ran out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class MemoryWatch:
-    """Compares the kernel's count of such kills before and after a rank's first abnormal exit.
+    """Compares the kernel's count of such kills around the first abnormal exit of a rank.
 
-    The count covers the whole machine; the short interval makes it unlikely that a process of
-    another job was killed. If the count cannot be read, `ran_out` stays False.
+    The count covers the whole machine. In the short interval, a kill in another job is unlikely. If
+    the count cannot be read, `ran_out` stays False.
     """
 
     def __init__(self, vmstat: Path = Path("/proc/vmstat")) -> None:
@@ -19,7 +19,7 @@ class MemoryWatch:
         """Whether the count rose just before or after the first abnormal exit."""
 
     def poll(self, *, failed: bool) -> None:
-        """Read the count; `failed` states whether a rank has already exited abnormally."""
+        """Read the count; `failed` is whether a rank has already exited abnormally."""
         count = self._count()
         if failed:
             self.ran_out |= count > self._before

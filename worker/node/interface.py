@@ -1,4 +1,4 @@
-"""The network interface through which a node reaches the other nodes of an attempt."""
+"""The network interface from a node to the other nodes of an attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Variables of gloo, torch's RPC and NCCL. Without them, gloo uses the address of the host's own
-name; on Debian that is 127.0.1.1, which no other node can reach.
+name. On Debian that is 127.0.1.1, which no other node can reach.
 """
 SECONDS = 5.0
 
@@ -25,11 +25,11 @@ _ATTRIBUTE = struct.Struct("=HH")  # length, type
 
 
 def interface_environment(hosts: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that set the network interface to other nodes.
+    """Return variables that select the network interface to other nodes.
 
     Args:
         hosts: names or addresses of the other nodes; empty for an attempt of one node.
-        given: variables of the node and the job; those that it sets are not returned.
+        given: variables of the node and the job; these are not returned.
     """
     missing = [name for name in INTERFACE_VARIABLES if not given.get(name)]
     interface = interface_towards(hosts) if missing else None

@@ -1,9 +1,9 @@
-"""The node's archives of compiled kernels: one file per key, which only the worker writes.
+"""The node's archives of compiled kernels: one file per key, written only by the worker.
 
 torch loads compiled kernels as code, so no job may write a file that another job loads. Ranks write
 an archive to their run directory. The supervisor copies the archive to the node's folder only if
-nothing except the trainer can have written it: the job brings no code, no person has run a command
-in the attempt, and no other job can write to this job's files.
+nothing but the trainer can have written it. So the job must bring no code, no person may have run a
+command in the attempt, and no other job may write to this job's files.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 STORE_BYTES = 2 * 2**30
-"""Maximum size of all archives on a node, in bytes; the least recently used go first."""
+"""Maximum size of all archives on a node, in bytes; the least recently used are removed first."""
 LEFT_SECONDS = 3600.0
-"""Age, in seconds, from which a partial archive counts as left by a killed supervisor."""
+"""Age, in seconds, at which a partial archive counts as left by a killed supervisor."""
 OF_TRAINING = {
     *("seq_len", "micro_batch_size", "param_dtype", "weight_dtype", "reduce_dtype"),
     "deterministic",
 }
-"""Fields of `training` that affect compiled kernels."""
+"""Fields of `training` that compiled kernels depend on."""
 SECTIONS = ("model", "parallelism", "activation_checkpoint", "compile", "quantization")
-"""Sections of the spec that affect compiled kernels."""
+"""Sections of the spec that compiled kernels depend on."""
 CPU_INFO = Path("/proc/cpuinfo")
 OF_CPU = ("vendor_id", "cpu family", "model", "flags", "CPU implementer", "CPU part", "Features")
-"""Fields of `/proc/cpuinfo` by which a compiler chooses instructions, on x86 and on ARM."""
+"""Fields of `/proc/cpuinfo` by which a compiler selects instructions, on x86 and ARM."""
 
 
 class KernelStore:
-    """The kernels of one attempt: the node's archive, and the caches in the run directory."""
+    """Kernels of one attempt: the node's archive, and the caches in the run directory."""
 
     def __init__(self, run: WorkerRun, archive: str | None) -> None:
         """Describe the store; nothing is read yet.
@@ -63,13 +63,13 @@ class KernelStore:
         self._kept = None if archive is None else Path(archive)
 
     def keep_none(self) -> None:
-        """Copy no archive from now on: another program runs with the rights of the ranks."""
+        """Copy no archive from now on, because another program runs with the ranks' rights."""
         self._kept = None
 
     def poll(self) -> None:
-        """Copy the attempt's archive, once its ranks have written one after their first step.
+        """Copy the archive that the ranks write after their first step.
 
-        A failure is only logged; then the next attempt compiles its kernels again.
+        A failure is only logged; the next attempt then compiles its kernels again.
         """
         if self._kept is None or not os.path.lexists(self._run.kernel_archive):
             return
@@ -80,7 +80,7 @@ class KernelStore:
             logger.warning("compiled kernels are not kept: %s", error)
 
     def close(self) -> None:
-        """Copy an archive written since the last poll; remove the caches. No rank runs."""
+        """Copy an archive written since the last poll; remove the caches; no rank may still run."""
         self.poll()
         if os.path.lexists(self._run.kernels):
             remove_tree(Path(self._run.kernels))
@@ -108,7 +108,7 @@ class KernelStore:
 
 def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(".*.part"):
-        with suppress(FileNotFoundError):  # the supervisor that wrote it has just renamed it
+        with suppress(FileNotFoundError):  # the writing supervisor has just renamed it
             if time.time() - path.lstat().st_mtime > LEFT_SECONDS:
                 path.unlink()
 
@@ -116,9 +116,9 @@ def _remove_leftovers(folder: Path) -> None:
 def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
     """Return the SHA-256 of everything that affects an attempt's kernels, in hexadecimal.
 
-    The key limits the content of one archive. torch itself compares graph, versions and GPU of each
-    entry. It does not compare the CPU, although kernels use its instructions, and although a data
-    folder may move to another machine or be shared by several machines.
+    The key limits the content of one archive, because torch compares graph, versions and GPU of
+    each entry. torch does not compare the CPU, although kernels use its instructions. A data folder
+    may move to another machine or serve several machines.
 
     Args:
         spec: the effective spec.
@@ -140,7 +140,7 @@ def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
 
 
 def _cpu() -> list[str]:
-    """Return the CPU fields for each kind of CPU here; empty if the system does not list CPUs."""
+    """Return the CPU fields of each kind of CPU here; empty if the system lists no CPUs."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:

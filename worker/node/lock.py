@@ -1,4 +1,4 @@
-"""Ensures that one worker serves a node: the id of its data folder, and the worker's lock.
+"""The id of a data folder, and the lock by which only one worker serves the node.
 
 ```
 <data_dir>/node.id      id of the folder, and the inode of this file: a copy has another inode
@@ -31,9 +31,9 @@ POLL_SECONDS = 0.2
 def lock_folder(data_dir: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[WorkerIdentity]:
     """Hold the data folder while the block runs; yield the identity of this worker.
 
-    The lock belongs to the process (`lockf`, not `flock`), so a Celery worker's children do not
-    inherit it, and it is free as soon as the worker has ended in any way. For the same reason no
-    other code opens the file: a process loses the lock when it closes any descriptor of the file.
+    The lock belongs to the process (`lockf`, not `flock`). So a Celery worker's children do not
+    inherit the lock, and any end of the worker frees it. No other code may open the file, because a
+    process loses the lock when it closes any descriptor of the file.
 
     Raises:
         ValueError: another worker holds the data folder.
@@ -81,7 +81,7 @@ def _try_to_lock(fd: int) -> bool:
 
 
 def _make_id(path: Path) -> None:
-    """Write an id for the folder if it has none; replace a copied or incomplete id."""
+    """Write an id for the folder if it lacks one; replace a copied or incomplete id."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         inode = os.fstat(fd).st_ino

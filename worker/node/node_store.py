@@ -15,8 +15,8 @@
 <data_dir>/runs/<job>/<n>/     run directories
 ```
 
-The lock of an attempt excludes a second supervisor, and proves that the first one has ended: the
-kernel releases the lock with the last process that holds it, however that process ended.
+The lock of an attempt excludes a second supervisor, and a free lock proves the end of the first.
+The kernel releases the lock with the last process that holds it, however that process ended.
 `worker.launch` takes the lock before the claim and passes it to the supervisor.
 """
 
@@ -42,13 +42,13 @@ from worker.node.process_identity import is_alive
 from worker.node.users import RankUser, RunAs
 
 RUN_BYTES = 64 * 2**30
-"""Maximum size of a program's run directory, in bytes, unless the node sets another limit."""
+"""Maximum size of a program's run directory, in bytes; a node may set another limit."""
 RANK_RECORDS = ("start", "end")
 """Suffixes of a rank's records in `ranks`."""
 
 
 class LaunchRecord(RecordModel):
-    """`launch.json`: the supervisor's parameters beyond `spec.json` and `attempt.json`."""
+    """`launch.json`: parameters of the supervisor besides `spec.json` and `attempt.json`."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -65,7 +65,7 @@ class LaunchRecord(RecordModel):
     data_dir: str
     """Data folder of the node."""
     environment: dict[str, str]
-    """Variables that the node sets for the ranks: visible GPUs, number of threads."""
+    """Variables that the node sets for the ranks: visible GPUs and number of threads."""
     allow_code: bool = False
     """Whether the node allows code that jobs bring."""
     user: RankUser | None = None
@@ -76,28 +76,26 @@ class LaunchRecord(RecordModel):
 
 @dataclass(frozen=True)
 class WorkerRun(RunDirectory):
-    """A run directory, including the files that only the worker uses."""
+    """A run directory with the files that only the worker uses."""
 
     launch = Entry("launch.json")
-    """The `LaunchRecord`. It is written last, because it marks the directory as complete."""
+    """The `LaunchRecord`; written last, because it marks the directory as complete."""
     identity = Entry("supervisor.json")
     """The `Identity` of the attempt's present or last supervisor."""
     ranks = Entry("ranks")
     """Folder of the records that rank wrappers write: `<rank>.start` and `<rank>.end`."""
     code = Entry("code")
-    """The attempt's own copy of a pack, or the empty folder of a program without code."""
+    """The attempt's own copy of a pack, or an empty folder for a program without code."""
     artifact_lines = Entry("artifacts.jsonl")
     """An `ArtifactLine` for each artifact whose content the server has."""
     artifact_state = Entry("artifacts.json")
-    """Offsets up to which records were dropped and therefore have no `ArtifactLine`."""
+    """Offsets up to which dropped records have no `ArtifactLine`."""
     event_records = Entry("event_files.jsonl")
-    """A `MetricRecord` for each step of the event files that a program writes."""
+    """A `MetricRecord` for each step in a program's event files."""
     event_offsets = Entry("event_files.json")
-    """Number of bytes of each event file that are already converted to records."""
+    """Number of bytes of each event file already converted to records."""
     over = Entry("over")
-    """Empty file, whose change time is the time since which the attempt needs no process on this
-    node.
-    """
+    """Empty file; its change time is when the attempt stopped needing a process on this node."""
     home = Entry("home")
     """Home folder of the ranks' user, who has no account."""
     supervisor_log = Entry("logs/supervisor.log")
@@ -107,12 +105,12 @@ class WorkerRun(RunDirectory):
 
     @cached_property
     def writer(self) -> int:
-        """User id of the ranks, which owns the files that they write."""
+        """User id of the ranks, who own the files that they write."""
         launch = read_record(self.launch, LaunchRecord)
         return launch.user.uid if launch is not None and launch.user else os.geteuid()
 
     def records(self, ranks: Iterable[int]) -> frozenset[Path]:
-        """Return every named path of this directory, and the record paths of `ranks`."""
+        """Return all named paths of this directory, with the record paths of `ranks`."""
         kinds = [vars(kind) for kind in type(self).__mro__]
         named = {
             self.root / e.name for kind in kinds for e in kind.values() if isinstance(e, Entry)
@@ -197,7 +195,7 @@ class NodeStore:
             return None
 
     def set_deadline(self, deadline: float | None) -> None:
-        """Write this time for all supervisors of the node, before they receive the signal.
+        """Write this time for the node's supervisors, before they receive the signal.
 
         Raises:
             OSError: the file cannot be written.
@@ -223,7 +221,9 @@ class NodeStore:
 
     @property
     def server_url(self) -> str | None:
-        """URL of the server, as last seen by the worker: supervisors outlive changes to the URL."""
+        """URL of the server, as last seen by the worker, because supervisors outlive a change of
+        URL.
+        """
         try:
             return self._server_url_file.read_text(encoding="utf-8").strip() or None
         except OSError:
@@ -256,7 +256,7 @@ class NodeStore:
 
     @contextmanager
     def users(self) -> Iterator[set[int]]:
-        """Exclude other launches from the user ids while the block runs; yield the taken ids."""
+        """Exclude other launches from the user ids while the block runs; yield the ids in use."""
         fd = os.open(self.data_dir / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -271,11 +271,10 @@ class NodeStore:
 
         Args:
             attempt_id: id of the attempt.
-            create: whether to create a missing lock; otherwise the result is None if this node does
-                not know the attempt.
+            create: whether to create a missing lock; otherwise a missing lock yields None.
 
         Raises:
-            ValueError: `attempt_id` is not a valid id (it becomes a file name).
+            ValueError: `attempt_id`, which becomes a file name, is invalid.
         """
         if not is_id(attempt_id):
             raise ValueError(f"{attempt_id!r} is no id of an attempt")
@@ -291,7 +290,7 @@ class NodeStore:
         except BlockingIOError:
             os.close(fd)
             return None
-        # The holder may have removed the file between open and flock; a lock on a removed file
+        # The holder may have removed the file between open and flock. A lock on a removed file
         # excludes no other process.
         if not _is_at(path, fd):
             os.close(fd)
@@ -309,7 +308,7 @@ class NodeStore:
         return frozenset(each.pid for each in identities if each is not None and is_alive(each))
 
     def is_held(self, attempt_id: str) -> bool:
-        """Return whether a process launches or supervises the attempt."""
+        """Return whether a process is launching or supervising the attempt."""
         lock = self.lock(attempt_id)
         if lock is None:
             return (self.attempts / attempt_id).exists()
@@ -319,7 +318,7 @@ class NodeStore:
 
 @dataclass(frozen=True)
 class LocalNode:
-    """This node, as used by launches and operations."""
+    """This node, for launches and operations."""
 
     store: NodeStore
     """Files of the node."""
@@ -336,7 +335,7 @@ class LocalNode:
     run_as: RunAs | None = None
     """Users of the ranks; the worker's own user when absent."""
     environment_days: float = 30.0
-    """Days since its last use after which an environment is removed."""
+    """Days since its last use after which a build removes an environment."""
     run_bytes: int = RUN_BYTES
     """Maximum disk space for the run directory of a program, in bytes."""
     warm: bool = True
@@ -344,7 +343,7 @@ class LocalNode:
 
     @property
     def claim(self) -> Claim:
-        """This node's claim for an attempt or an operation."""
+        """Claim of this node for an attempt or an operation."""
         return Claim(protocol=PROTOCOL, node=self.name, worker=self.worker)
 
 

@@ -11,7 +11,7 @@ from trainyard.protocol.worker_messages import Identity
 
 ZOMBIE_STATES = frozenset("ZXx")
 INITIAL_PID_NAMESPACE = "4026531836"
-"""Inode of the machine's initial PID namespace, which is a constant in Linux."""
+"""Inode of the machine's initial PID namespace, a constant of Linux."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ProcessStat:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended, including a zombie that waits for its parent."""
+        """Whether the process has ended; a zombie that waits for its parent has ended too."""
         return self.state in ZOMBIE_STATES
 
 
@@ -36,7 +36,7 @@ def process_stat(pid: int) -> ProcessStat | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name is in parentheses, but may itself hold spaces and parentheses.
+    # The name is in parentheses, but may hold spaces and parentheses itself.
     fields = text[text.rindex(")") + 2 :].split()
     return ProcessStat(pid, parent=int(fields[1]), state=fields[0], start_time=int(fields[19]))
 
@@ -77,7 +77,7 @@ def own_identity() -> Identity:
 
 
 def open_process(identity: Identity) -> int | None:
-    """Return a pidfd of the process with an identity; None if it has ended."""
+    """Return a pidfd of the process with this identity; None if the process has ended."""
     if identity.boot_id != boot_id() or identity.pid_namespace != _pid_namespace():
         return None
     return open_started_at(identity.pid, identity.start_time)
@@ -85,14 +85,14 @@ def open_process(identity: Identity) -> int | None:
 
 def open_started_at(pid: int, start_time: int) -> int | None:
     """Return a pidfd of process `pid`, started at `start_time`; None if it has ended."""
-    # Open the pidfd before the comparison: a pidfd always refers to the same process, while another
-    # process could get the pid between a comparison and the open.
+    # Open the pidfd before the comparison. A pidfd always refers to one process, while another
+    # process could get the pid between comparison and open.
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
     stat = process_stat(pid)
-    # A zombie keeps pid and start time until it is reaped; its pidfd is readable, so it counts as
+    # A zombie keeps pid and start time until it is reaped. Its pidfd is readable, so it counts as
     # ended.
     if stat is None or stat.start_time != start_time or has_ended(pidfd):
         os.close(pidfd)
@@ -110,14 +110,14 @@ def is_alive(identity: Identity) -> bool:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Return whether the process of a pidfd has ended."""
+    """Return whether the process behind a pidfd has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def in_initial_pid_namespace() -> bool:
-    """Return whether drivers use the same pids as this process; False in most containers."""
+    """Return whether drivers use this process' pids; False in most containers."""
     return _pid_namespace() == INITIAL_PID_NAMESPACE
 
 

@@ -1,4 +1,4 @@
-"""Starts, reaps and ends processes: descendants of a supervisor, or all of an attempt."""
+"""Starts, reaps and ends processes: a supervisor's descendants, or all of an attempt."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ logger = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 WRAPPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_wrapper.py")))
-"""Command line that starts the rank wrapper; `tie` or `rank` follows."""
+"""Command line that starts the rank wrapper; `tie` or `rank` must follow."""
 MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
-"""Environment variables of every process of an attempt on a node, except its supervisor."""
+"""Variables in the environment of every process of an attempt on a node, except its supervisor."""
 STUBBORN_SECONDS = 10.0
 LOADER = "LD_LIBRARY_PATH"
-"""The only variable that the wrapper's interpreter may need to start; set as in the worker."""
+"""The only variable that the wrapper's interpreter may need at its start; the worker's value is
+used.
+"""
 VARIABLES = 3
-"""Descriptor from which the wrapper reads the variables for its command."""
+"""Variable with the descriptor from which the wrapper reads its command's variables."""
 
 
 class NotEndedError(Exception):
-    """A process of an attempt may not be ended by this process, so the attempt is not gone."""
+    """This process may not end a process of an attempt, so the attempt has not ended."""
 
 
 class ProcessTree:
     """All processes of one attempt or operation on this node; starts, reaps and ends them.
 
-    The process that uses the tree is a subreaper and starts nothing else, because `end` ends all
-    its descendants.
+    The process with the tree is a subreaper and starts nothing else, because `end` ends all its
+    descendants.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class ProcessTree:
         Args:
             user: user of the processes; this process' own user when absent.
             attempt_id: id for the mark in the environment of each process; absent for an operation.
-            node: name for the second mark, because several nodes of an attempt may share a machine.
+            node: name for the second mark; several nodes of an attempt may share a machine.
         """
         self._user = user
         self._attempt_id = attempt_id
@@ -71,10 +73,10 @@ class ProcessTree:
         output: Path,
         ignored: Sequence[signal.Signals] = (),
     ) -> int:
-        """Start a command in its own session, which ends with this process; return the pid.
+        """Start a command in its own session; return its pid. It ends with this process.
 
-        Call this from the main thread: the kernel ends the child when the thread that started it
-        ends.
+        Call this from the main thread, because the kernel ends a child with the thread that started
+        it.
 
         Args:
             command: the command and its arguments.
@@ -108,7 +110,7 @@ class ProcessTree:
             command: the command and its arguments.
             environment: variables of the command, without the marks of the attempt.
             files: `file_actions` of `os.posix_spawn`. The process already leads a session, so a
-                terminal that it opens becomes its controlling terminal.
+                terminal opened here becomes its controlling terminal.
             ignored: as for `spawn`.
         """
         user = self._user.word if self._user else "-"
@@ -122,9 +124,9 @@ class ProcessTree:
             marks = {MARKER: self._attempt_id, NODE_MARKER: self._node}
             if cgroup := make_cgroup(self._attempt_id, node=self._node):
                 wrapper[CGROUP] = str(cgroup)
-        # The variables are not in the wrapper's own environment. Until the wrapper has changed its
-        # user, the job's variables would act on it with the worker's rights, as GCONV_PATH does on
-        # the system's C library.
+        # The variables are not in the wrapper's own environment. There, a job's variable would act
+        # with the worker's rights until the wrapper changes its user; GCONV_PATH, for example,
+        # loads code into the C library.
         variables = _variables_file(dict(environment) | marks)
         try:
             return os.posix_spawn(
@@ -138,20 +140,20 @@ class ProcessTree:
             os.close(variables)
 
     def status(self, pid: int) -> int | None:
-        """Return the exit code of a child, negative for a signal; None while the child runs."""
+        """Return the exit code of a child, negative for a signal; None while it runs."""
         self._statuses |= reap()
         return self._statuses.get(pid)
 
     def end(self, *, descendants: bool = True) -> None:
         """End every process of the tree; return when no process is left.
 
-        Each method finds processes that the other methods miss. The cgroup finds forks that outrun
-        the scans; the subreaper, its descendants; the marks, processes that a dead supervisor left;
-        the user, processes that have removed the marks.
+        Each method finds processes that the others miss: the cgroup finds forks that outrun the
+        scans, the subreaper its descendants, the marks the processes of a dead supervisor, and the
+        user the processes without marks.
 
         Args:
-            descendants: whether this process' descendants belong to the tree. False in a worker,
-                because its descendants are Celery's.
+            descendants: whether this process' descendants belong to the tree. Not in a worker,
+                whose descendants belong to Celery.
 
         Raises:
             NotEndedError: this process may not end a process of the tree.
@@ -166,7 +168,7 @@ class ProcessTree:
         if self._user is not None:
             end_user(self._user)
         if cgroup:
-            remove_cgroup(cgroup)  # the last step, because the kernel removes only an empty cgroup
+            remove_cgroup(cgroup)  # last: the kernel removes only an empty cgroup
 
 
 def _variables_file(environment: Mapping[str, str]) -> int:
@@ -178,15 +180,15 @@ def _variables_file(environment: Mapping[str, str]) -> int:
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.seek(0)
-        # Choose a number above those that `files` of `attach` may use; otherwise one of them could
-        # replace this descriptor before the child copies it.
+        # Choose a number above those in `files` of `attach`. One of them could otherwise replace
+        # this descriptor before the child copies it.
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
 def become_subreaper() -> None:
     """Become the parent of every descendant that loses its own parent.
 
-    A daemon that forks twice then stays a descendant, so that `descendants` finds it.
+    Then `descendants` finds even a daemon that forks twice.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
@@ -206,7 +208,7 @@ def reap() -> dict[int, int]:
 
 
 def descendants(of: int) -> list[ProcessStat]:
-    """Return the descendants of process `of` that still run."""
+    """Return the running descendants of process `of`."""
     children: dict[int, list[ProcessStat]] = {}
     for stat in _all_processes():
         children.setdefault(stat.parent, []).append(stat)
@@ -222,9 +224,8 @@ def descendants(of: int) -> list[ProcessStat]:
 def _end_descendants() -> dict[int, int]:
     """End all descendants of this subreaper; return the exit codes of its direct children.
 
-    The scan repeats until no descendant is left, because a descendant may fork during the scan. It
-    must not return earlier, because a process that still holds a slot must remain visible as the
-    holder of the slot.
+    The scan repeats until no descendant is left, because a descendant may fork during the scan. An
+    earlier return would hide a process that still holds a slot.
     """
     reaped: dict[int, int] = {}
     for left in _until_none("descendants", lambda: descendants(os.getpid())):
@@ -243,8 +244,8 @@ def _end_marked(attempt_id: str, *, node: str) -> None:
 def end_user(user: RankUser) -> None:
     """End each process that runs as a given user of ranks.
 
-    Descendants of a rank keep its user, because they cannot gain privileges. So an attempt is gone
-    once its user has no process.
+    Descendants of a rank cannot gain privileges and so keep its user. An attempt has ended once its
+    user has no process.
 
     Raises:
         NotEndedError: this process may not end a process of the user.
@@ -282,7 +283,7 @@ def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[li
 
 def _kill(stat: ProcessStat) -> bool:
     """End a process; return False if this process may not end it."""
-    pidfd = open_started_at(stat.pid, stat.start_time)  # another process may have the pid by now
+    pidfd = open_started_at(stat.pid, stat.start_time)  # None if another process has the pid by now
     if pidfd is None:
         return True
     try:
@@ -306,5 +307,5 @@ def _all_processes() -> Iterator[ProcessStat]:
 def _is_marked(pid: int, marks: set[bytes]) -> bool:
     try:
         return marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-    except OSError:  # the process has ended, or belongs to another user
+    except OSError:  # it has ended, or belongs to another user
         return False

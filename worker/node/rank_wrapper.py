@@ -4,18 +4,17 @@
 the process PARENT ends. USER is `uid:gid:gid...`, or `-` for the present user. COMMAND ignores the
 signals unless it handles them. A variable names the descriptor that holds COMMAND's variables.
 
-`rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` runs a rank. torchrun starts it as a rank.
-Without torchrun it is started directly, and RANK is given because no variable names the rank; with
-`-`, the variable `RANK` does. The wrapper runs COMMAND as its child in FOLDER (`-` for its present
-folder), appends stdout and stderr to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and
-`ranks/<r>.end`. torchrun reaps its ranks itself and does not report their exits, so only a parent
-in between sees every exit code, signal and time. The wrapper ignores SIGTERM: when torchrun ends
-the other ranks after a failure, these ranks keep the seconds that the supervisor grants for writing
-their errors.
+`rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` runs a rank. torchrun, or else the supervisor,
+starts the wrapper. RANK is the rank's number; when absent or `-`, the variable `RANK` holds the
+number. The wrapper runs COMMAND as its child in FOLDER (`-` for its present folder), appends stdout
+and stderr to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and `ranks/<r>.end`. torchrun reaps
+its ranks itself and does not report their exits, so only a parent in between sees every exit code,
+signal and time. The wrapper ignores SIGTERM, with which torchrun ends the other ranks after a
+failure. So these ranks have the time that the supervisor grants for writing errors.
 """
 
-# Imports only the standard library: one wrapper process runs for each rank, without site-packages
-# (`python -I -S`), and stays in memory as long as the rank.
+# Imports only the standard library, because each rank has a wrapper process, which stays in memory
+# as long as the rank. It runs without site-packages (`python -I -S`).
 
 import ctypes
 import json
@@ -32,7 +31,7 @@ CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 LAUNCHER_PID = "TRAINYARD_LAUNCHER_PID"
 CGROUP = "TRAINYARD_CGROUP"
 ENVIRONMENT = "TRAINYARD_ENVIRONMENT_FD"
-CANNOT_START, NOT_FOUND = 126, 127  # a shell's exit statuses if a program cannot start
+CANNOT_START, NOT_FOUND = 126, 127  # a shell's exit statuses for a program that cannot start
 
 
 def main(words: list[str]) -> int:
@@ -52,10 +51,10 @@ def main(words: list[str]) -> int:
 
 
 def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> int:
-    """Become `command`, in the attempt's cgroup if there is one; return only on failure.
+    """Become `command`, in the attempt's cgroup if any; return only on failure.
 
-    The order matters: only the worker's user may join the cgroup, and a change of user resets the
-    parent-death signal. A check afterwards detects a parent that ended before the signal was set.
+    Only the worker's user may join the cgroup, so that comes first. A change of user resets the
+    parent-death signal, so that comes later. A check then detects an earlier end of the parent.
     """
     if cgroup := os.environ.pop(CGROUP, None):
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")
@@ -69,21 +68,21 @@ def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> in
 
 
 def read_environment(descriptor: int) -> dict[str, str]:
-    """Return the variables in an open file, `NAME=value` with a NUL each; close the file."""
+    """Return the variables in an open file, each `NAME=value` and a NUL; close the file."""
     with os.fdopen(descriptor, "rb") as file:
         pairs = file.read().split(b"\0")[:-1]
     return dict(os.fsdecode(pair).split("=", 1) for pair in pairs)
 
 
 def become(uid: int, *groups: int) -> None:
-    """Become a user for good, without capabilities and without the means to regain any."""
+    """Become a user for good, without capabilities or means to regain any."""
     os.setgroups(groups)
     os.setresgid(uid, uid, uid)  # the attempt's own group
     os.setresuid(uid, uid, uid)
     libc = ctypes.CDLL(None, use_errno=True)
-    # A worker other than root holds its capabilities as ambient ones. A change between users other
-    # than root keeps ambient capabilities; once they are cleared, the next exec has no capability.
-    # A forked rank has no next exec, so drop all of them immediately.
+    # A worker other than root holds ambient capabilities, which survive a change between users
+    # other than root. Once they are cleared, the next exec has no capability. A forked rank has no
+    # next exec, so drop all of them here.
     header, sets = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, sets):
         raise OSError(ctypes.get_errno(), "capset")
@@ -97,12 +96,12 @@ def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | No
     """Run a rank to its end; return its exit code, or 128 plus its signal number.
 
     `begin` turns a new process into the rank; if `begin` returns, its result is the exit code.
-    After an order to stop, this function returns 0; the record has the true exit.
+    After an order to stop, this function returns 0; the record has the true exit code.
     """
     launcher = int(os.environ.pop(LAUNCHER_PID))
-    if launcher != os.getpid():  # without torchrun, this is the process that `tie` became
+    if launcher != os.getpid():  # without torchrun, `tie` became this process
         die_with(launcher)
-    # Set before the fork, because torchrun may send SIGTERM at any time after the fork.
+    # Set before the fork, because torchrun may send SIGTERM any time after the fork.
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -113,7 +112,7 @@ def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | No
     if pid == 0:
         become_rank(wrapper, log, may_start=may_start, begin=begin, folder=folder)
     write_record(run / "ranks" / f"{rank}.start", {"pid": pid, "start_time": start_time(pid)})
-    os.write(start, b"1")  # after the record is written, so that no rank runs without a record
+    os.write(start, b"1")  # after the write, so that no rank runs without a record
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     ended: dict[str, object] = {
@@ -123,12 +122,12 @@ def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | No
     }
     write_record(run / "ranks" / f"{rank}.end", ended)
     if (run / "stop").exists():
-        return 0  # else torchrun ends the other ranks after 30 s, maybe during a save
+        return 0  # else torchrun ends the other ranks after 30 s, maybe in a save
     return code if code >= 0 else 128 - code
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, such as `SIGKILL`, or `SIGRTMIN+3` if it is real-time."""
+    """Return the name of a signal, such as `SIGKILL` or, if real-time, `SIGRTMIN+3`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -138,7 +137,7 @@ def signal_name(number: int) -> str:
 def become_rank(
     wrapper: int, log: int, *, may_start: int, begin: Callable[[], int], folder: str | None
 ) -> None:
-    """Become the rank, once the wrapper has recorded the pid of this process."""
+    """Become the rank once the wrapper has recorded this process' pid."""
     try:
         os.setsid()  # torchrun sends signals to the wrapper's process group
         die_with(wrapper)
@@ -157,11 +156,11 @@ def become_rank(
 def execute(
     command: list[str], ignored: list[str] | None = None, environment: dict[str, str] | None = None
 ) -> int:
-    """Become `command`, with default handling of all signals but some; on failure, print why.
+    """Become `command`, with default handling of most signals; on failure, print why.
 
-    Otherwise the command would inherit ignored or blocked signals: from a worker that a shell
-    started in the background (SIGINT, SIGQUIT), from `nohup` (SIGHUP), and from this interpreter
-    (SIGPIPE, SIGXFSZ).
+    Otherwise the command would inherit ignored or blocked signals: SIGINT and SIGQUIT from a worker
+    that a shell started in the background, SIGHUP from `nohup`, and SIGPIPE and SIGXFSZ from this
+    interpreter.
     """
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -176,8 +175,8 @@ def execute(
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel end this process when its parent ends, or now if the parent has ended."""
-    # Set the signal before the comparison: one of them then detects a parent that ends in between.
+    """Let the kernel end this process when its parent ends; end it now if the parent has ended."""
+    # Set the signal first: the signal or the comparison then detects a parent that ends in between.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(CANNOT_START)
@@ -190,8 +189,8 @@ def start_time(pid: int) -> int:
 
 
 def write_record(path: Path, record: dict[str, object]) -> None:
-    """Write a file atomically, so that no reader sees an incomplete file."""
-    # Not `trainyard.run.atomic`: without site-packages the library cannot be found, and its import
+    """Write a file atomically, so that no process reads an incomplete file."""
+    # Not `trainyard.run.atomic`: the library is not found without site-packages, and its import
     # would slow the wrapper's start from 32 to 51 ms. No other process writes the file.
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(json.dumps(record), encoding="ascii")

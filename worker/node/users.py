@@ -1,4 +1,4 @@
-"""Unix users of ranks: one user id per attempt, so that code of a job cannot read node files."""
+"""Unix users of ranks: one user id per attempt, so that a job's code cannot read node files."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RankUser(RecordModel):
     """The user that runs the processes of one attempt."""
 
     uid: int
-    """User id, and equal group id of the attempt's own group."""
+    """User id, and the equal id of the attempt's own group."""
     groups: tuple[int, ...]
-    """Groups common to all attempts of the node; the first group owns storage and caches."""
+    """Groups of all attempts of the node; the first group owns storage and caches."""
 
     @property
     def word(self) -> str:
@@ -43,10 +43,10 @@ class RankUser(RecordModel):
     def of_run(cls, run_directory: Path) -> RankUser | None:
         """Return the user of a run directory's attempt; None if the attempt has no user of its own.
 
-        A system id is not accepted, because every process of the user is ended after the attempt.
+        A system id is refused, because all processes of the user end with the attempt.
 
-        The group of the folder names the user, because a record in the folder may be damaged. Only
-        `give` makes a run directory sticky, and no rank can change a folder that the worker owns.
+        The folder's group is the source of the user, because a record in the folder may be damaged.
+        Only `give` makes a run directory sticky, and no rank can change a folder of the worker.
         """
         try:
             status = run_directory.stat()
@@ -61,10 +61,9 @@ class RankUser(RecordModel):
         path.chmod(mode)
 
     def join_group(self) -> None:
-        """Let this process read the user's files, which a worker other than root could not read.
+        """Let this process read the user's files, even if it does not run as root.
 
-        If the kernel refuses, the refusal is only logged: the end of the attempt can still be
-        reported.
+        A refusal by the kernel is only logged, because the attempt's end can still be reported.
         """
         try:
             os.setgroups(sorted({*os.getgroups(), self.uid}))
@@ -75,9 +74,9 @@ class RankUser(RecordModel):
             )
 
     def close(self, folder: Path) -> None:
-        """Close an ended attempt's folder to its user, because a later attempt may get the same id.
+        """Close an ended attempt's folder to its user; a later attempt may get the same id.
 
-        The group of a run directory still names the user (`of_run`).
+        The folder's group still identifies the user (`of_run`).
         """
         folder.chmod(0o1700)
 
@@ -87,9 +86,9 @@ class RunAs:
     """The setting `TRAINYARD_RUN_AS=user:first-count`."""
 
     user: str
-    """Account whose groups the ranks get; its first group owns storage and caches."""
+    """Account whose groups the ranks get; the first group owns storage and caches."""
     first: int
-    """First user id; operations use this id, and attempts use the following ids."""
+    """First user id, which operations use; attempts use the following ids."""
     count: int
     """Number of user ids."""
 
@@ -113,7 +112,7 @@ class RunAs:
         """Groups of the account, starting with its own group.
 
         Raises:
-            ValueError: the account does not exist, or another account has an id of the range.
+            ValueError: the account is missing, or another account has an id of the range.
         """
         try:
             account = pwd.getpwnam(self.user)
@@ -134,7 +133,7 @@ class RunAs:
         return range(self.first, self.first + self.count)
 
     def for_operations(self) -> RankUser:
-        """Return the user for operations; a node runs one operation at a time."""
+        """Return the user of operations; a node runs one operation at a time."""
         return RankUser(uid=self.first, groups=self.groups)
 
     def free(self, taken: Iterable[int]) -> RankUser:
@@ -155,12 +154,11 @@ class RunAs:
         """Check that ranks can run as these users, and give their group access to shared folders.
 
         Args:
-            slots: number of slots of the node, which is also the maximum number of concurrent
-                attempts.
+            slots: number of slots, and thus the maximum number of concurrent attempts.
             data_dir: data folder of the node; ranks may traverse it but not list it.
             shared: folders of caches; folders of other owners are not changed.
-            roots: storage roots, treated like `shared`, except that no user can rename or remove an
-                entry of another user or of the worker there, such as an environment.
+            roots: storage roots, treated like `shared`. In addition, no user can rename or remove
+                there an entry of another user or of the worker, such as an environment.
 
         Raises:
             ValueError: an id, a capability or the account is missing, or the ids are not mapped.
@@ -199,17 +197,17 @@ def isolation_of(run_as: RunAs | None) -> Isolation:
 
 
 def in_user_namespace() -> bool:
-    """Return whether this process runs in a user namespace, not with the machine's own ids."""
+    """Return whether this process runs in a user namespace other than the machine's own."""
     return _mappings("uid") != [(0, 2**32 - 1)]
 
 
 def is_mapped(number: int, kind: Literal["uid", "gid"]) -> bool:
-    """Return whether this process' user namespace maps an id; no process can use an unmapped id."""
+    """Return whether this process' user namespace maps an id; an unmapped id is unusable."""
     return any(first <= number < first + count for first, count in _mappings(kind))
 
 
 def _mappings(kind: Literal["uid", "gid"]) -> list[tuple[int, int]]:
-    """Return first id and length of each mapped range; see user_namespaces(7)."""
+    """Return the first id and length of each mapped range (user_namespaces(7))."""
     lines = Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines()
     return [(int(inside), int(count)) for inside, _, count in map(str.split, lines)]
 
@@ -220,10 +218,9 @@ def capabilities() -> int:
 
 
 def user_environment(name: str, home: Path) -> Mapping[str, str]:
-    """Return variables by which libraries find the name and home of a user without an account.
+    """Return variables with the name and home of a user without an account, for libraries.
 
-    Caches below `/tmp` contain the name in their path, and a later attempt may get the same user
-    id. The name is new for each attempt, so that files of one attempt cannot become code of
-    another.
+    Paths of caches below `/tmp` contain the name, and a later attempt may get the same user id. So
+    each attempt has a new name, and its files cannot become code of another attempt.
     """
     return {"USER": name, "LOGNAME": name, "HOME": str(home)}

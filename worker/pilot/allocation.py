@@ -1,4 +1,4 @@
-"""The allocation of a pilot: the pilot's index, its instance, and the allocation's end."""
+"""The allocation of a pilot: index and instance of the pilot, and end of the allocation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainyard.protocol.node_sources.messages import (
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 60.0
-"""Interval, in seconds, between two checks of the allocation's end: people change time limits."""
+"""Interval, in seconds, between checks of the allocation's end, which people may change."""
 ASK_SECONDS = 20.0
 """Time limit of one check, in seconds."""
 
@@ -40,11 +40,11 @@ class PilotVariables(BaseSettings):
     source: SourceName
     """Name of the source."""
     request: RequestId
-    """Id of the request, which also names the engine's job."""
+    """Id of the request, which is part of the name of the engine's job."""
     purpose: Purpose = "nodes"
     """Whether the pilot serves a node, or only checks the allocation and exits."""
     ends_at: Annotated[float, Field(ge=0)] | None = None
-    """End of the allocation, in Unix time, if it is known in advance and never changes."""
+    """End of the allocation in Unix time, if it is known in advance and fixed."""
 
 
 class Allocation(Protocol):
@@ -56,7 +56,7 @@ class Allocation(Protocol):
 
     @property
     def instance(self) -> str:
-        """The engine's name for this run of the pilot."""
+        """The engine's name for this instance of the pilot."""
 
     def end(self) -> float | None:
         """Return the end of the allocation, in Unix time; None without a time limit.
@@ -68,7 +68,7 @@ class Allocation(Protocol):
 
 @dataclass(frozen=True)
 class GivenAllocation:
-    """A machine reached by ssh, or a pod; its facts are passed at the start of the pilot."""
+    """A machine reached by ssh, or a pod; its facts come with the start of the pilot."""
 
     index: int
     instance: str
@@ -81,7 +81,7 @@ class GivenAllocation:
 
 @dataclass(frozen=True)
 class SlurmAllocation:
-    """A task of a Slurm job, which has one task on each node."""
+    """A task of a Slurm job with one task per node."""
 
     index: int
     instance: str
@@ -141,7 +141,7 @@ class OwnPilot:
 
     @property
     def identity(self) -> PilotIdentity:
-        """Identity of the pilot; its join secret is bound to this identity."""
+        """Identity of the pilot, to which its join secret is bound."""
         return PilotIdentity(
             request_id=self.settings.request,
             index=self.allocation.index,
@@ -177,7 +177,7 @@ def find_pilot() -> OwnPilot | None:
 
 
 class EndWatch(threading.Thread):
-    """Checks the allocation's end every minute, in a thread, so that heartbeats never block."""
+    """Checks the allocation's end every minute in a thread, so that heartbeats never block."""
 
     def __init__(self, allocation: Allocation, *, seconds: float = END_SECONDS) -> None:
         super().__init__(name="end", daemon=True)
@@ -189,7 +189,7 @@ class EndWatch(threading.Thread):
         """End of the allocation, in Unix time, from the last successful check; None if unknown."""
 
     def poll(self) -> None:
-        """Check now; if the engine does not respond, the last known end stays."""
+        """Check now; without a response of the engine, the last known end stays."""
         try:
             self.ends_at = self._allocation.end()
             self._answered = True

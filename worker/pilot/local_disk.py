@@ -1,4 +1,4 @@
-"""Finds a local file system for a pilot's data, which needs locks and exclusive creation."""
+"""Finds a local file system for a pilot's data, because these need locks and exclusive creation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ SHARED = frozenset(
         *("smbfs", "coda", "virtiofs", "vboxsf", "autofs"),
     }
 )
-"""Types of file systems that machines share, or that stand for one: autofs mounts a shared one."""
+"""Types of shared file systems; `autofs` mounts a shared one."""
 LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuseblk"})
-"""FUSE types that are local: the root of a rootless container, and a local disk in a foreign
-format.
-"""
+"""Local FUSE types: the root of a rootless container, and a local disk in a foreign format."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,9 @@ class Mount:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the file system is shared with other machines, or may be, as any FUSE type."""
+        """Whether other machines share, or may share, the file system; FUSE types usually may be
+        shared.
+        """
         is_fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
         return self.kind in SHARED or (is_fuse and self.kind not in LOCAL_FUSE)
 
@@ -50,7 +50,7 @@ def mount_of(path: Path, *, mounts: str | None = None) -> Mount:
     text = mounts
     if text is None:
         with suppress(OSError):
-            place.stat()  # an automounter mounts at the first access: read the list after it
+            place.stat()  # an automounter mounts at the first access: then read the list
         text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     best = Mount("/", "unknown")
     for line in text.splitlines():
@@ -72,8 +72,8 @@ def make_local_folder(base: Path, name: str, *, setting: str, mounts: str | None
         mounts: as for `mount_of`.
 
     Raises:
-        ValueError: `base` lies on a shared file system, the folder cannot be created, or an entry
-            with that name belongs to another user.
+        ValueError: `base` lies on a shared file system, the folder cannot be created, or another
+            user owns an entry with that name.
     """
     mount = mount_of(base, mounts=mounts)
     if mount.is_shared:
@@ -85,9 +85,8 @@ def make_local_folder(base: Path, name: str, *, setting: str, mounts: str | None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
-        # The engine's listings show the name of the folder. In a public /tmp, another user may
-        # create that name first, and a pilot that runs as root would then use that user's folder or
-        # link.
+        # The engine's listings show the folder's name. In a public /tmp, another user may create
+        # that name first; a pilot that runs as root would then use that user's folder or link.
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise ValueError(
                 f"{setting}={base}: {folder} is a link or belongs to user {found.st_uid}; a folder "

@@ -1,4 +1,4 @@
-"""Checks whether a source's allocation has all that a pilot needs; reports within a minute."""
+"""Checks whether a source's allocation fits a pilot; reports within a minute."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PACKAGES = ("trainyard", "worker", "trainer", "torch")
 OLDEST_PYTHON = (3, 11)
 MAX_SKEW_SECONDS = 5.0
 LEAST_DISK_BYTES = 1024**3
-"""Minimum free disk space, in bytes, for run directories and token caches."""
+"""Minimum free disk space for run directories and token caches, in bytes."""
 TRIAL_BYTES = 64 * 1024**2
-"""Number of bytes written to a storage root to measure the speed of a save."""
+"""Number of bytes written to a storage root to measure the speed of saves."""
 REPORT_SECONDS = 90.0
 """Time limit for sending the findings, in seconds; the server lists its engines every minute."""
 NOT_NAMED = "/problems/pilot-not-named"
@@ -77,7 +77,7 @@ def probe(pilot: OwnPilot, settings: Settings, *, base: Path) -> int:
 
 
 def _send(api: WorkerApi, report: CheckReport) -> None:
-    """Send the findings; the server accepts them only once the engine has listed this pilot."""
+    """Send the findings; the server accepts them once the engine has listed this pilot."""
 
     def may_pass(error: Exception) -> bool:
         is_unnamed = isinstance(error, ApiError) and error.problem.type == NOT_NAMED
@@ -91,7 +91,7 @@ def _send(api: WorkerApi, report: CheckReport) -> None:
 
 
 def _result(name: str, check: Callable[[], str]) -> CheckResult:
-    """Return the result of one check, or its error, as a finding."""
+    """Return the result or the error of one check as a finding."""
     try:
         return CheckResult(name=name, passed=True, detail=check()[:2000])
     except Exception as error:  # noqa: BLE001 - any error is the finding
@@ -168,7 +168,7 @@ def _ports(settings: Settings) -> str:
     except OSError as error:
         raise ValueError(f"TRAINYARD_ADDRESS={settings.address} has no address: {error}") from None
     addresses = {str(each[4][0]) for each in found}
-    with socket.create_server(("", 0), family=found[0][0]) as listener:  # IPv6 has separate ports
+    with socket.create_server(("", 0), family=found[0][0]) as listener:  # IPv6 has its own ports
         port = listener.getsockname()[1]
         with socket.create_connection((settings.address, port), timeout=10):
             pass
@@ -176,7 +176,7 @@ def _ports(settings: Settings) -> str:
 
 
 def _save(settings: Settings, pilot: OwnPilot) -> str:
-    """Return the size of a save that fits between a preemption notice and the end."""
+    """Return a text with the largest save that fits between a preemption notice and the end."""
     places = [p for p in settings.root_paths().values() if not is_object_store(p)]
     if not places:
         return "the roots are object stores, whose speed a job finds by its first save"

@@ -1,4 +1,4 @@
-"""Starts a pilot: names the node, chooses its data folder, and runs the worker under `init`."""
+"""Starts a pilot: names the node, chooses the data folder, and runs the worker under `init`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_pilot() -> int:
     """Serve a node until its allocation ends or becomes unusable; return the exit status.
 
     Raises:
-        ValueError: the process is in no allocation of a source, or the disk is unusable.
+        ValueError: the process has no allocation of a source, or the disk is unusable.
         ServerAway, ApiError: the server did not accept the findings of a check.
     """
     pilot = find_pilot()
@@ -42,10 +42,11 @@ def run_pilot() -> int:
     )
     logger.info("pilot %s (%s), data in %s", pilot.name, pilot.allocation.instance, folder)
     status = Init(most_refusals=5).run()
-    # The data of a pod vanish with the pod; over ssh, the data are removed once the pilot has
-    # provably ended. If an attempt has unreported data, they stay for a successor on this machine.
+    # Only a Slurm pilot removes its data. A pod's data vanish with the pod; over ssh, the data are
+    # removed once the pilot has provably ended. Unreported data stay for a successor on this
+    # machine.
     if pilot.settings.kind == "slurm" and not NodeStore(folder).live():
         shutil.rmtree(folder, ignore_errors=True)
-    # A pod that succeeds completes its index for good, so an evicted pod that succeeds would get no
+    # A pod that succeeds completes its index for good. So an evicted pod must fail to get a
     # successor.
     return status or (LEFT if pilot.settings.kind == "kubernetes" else 0)

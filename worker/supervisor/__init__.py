@@ -1,1 +1,1 @@
-"""The detached process of one attempt: owns its ranks, and reports until the end is stored."""
+"""The detached process of an attempt, which owns its ranks, and reports until the end is stored."""

@@ -1,7 +1,7 @@
 """Converts scalars in a program's event files to records in the form of metrics.
 
-The files are in `tensorboard/` of the run directory or in its subfolders, which the ranks own. So
-links are not followed, only regular files of the ranks' user are read, and every size is limited.
+The files are in the run directory's `tensorboard/` or in subfolders. The ranks own these, so links
+are not followed, only regular files of the ranks' user are read, and all sizes are limited.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
-"""Maximum number of bytes of event files converted per report; this takes 0.2 s and yields 4,000
+"""Maximum number of bytes of event files converted per report; they take 0.2 s and yield 4,000
 scalars.
 """
 MAX_BYTES = 1024**3
-"""Maximum size of the converted records, in bytes."""
+"""Maximum size of all converted records, in bytes."""
 MAX_ENTRIES, MAX_FILES, DEEPEST = 5_000, 1_000, 6
-"""Maximum number of entries scanned, maximum number of files followed, and maximum depth of
-subfolders.
-"""
+"""Maximum number of entries scanned and of files followed, and maximum depth of subfolders."""
 MAX_RESTARTS = 1_000
 MAX_SERIES = 2_000
-"""Maximum number of series whose last step is stored for a restart; a server keeps no more series
+"""Maximum number of series whose last step is stored for a restart; the server keeps no more series
 per attempt.
 """
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,9 +48,9 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class EventTail:
     """Follows the event files of a program; only one thread may use it.
 
-    Each call continues at the offsets of the last call, which are stored in a file for a later
-    process. A crash after writing records and before writing offsets duplicates records; this does
-    no harm, because the server stores each step of a series once.
+    Each call continues at the offsets of the last call, which a file stores for a later process. A
+    crash between the writes of records and offsets duplicates records, but the server stores each
+    step of a series once.
     """
 
     def __init__(self, run: WorkerRun) -> None:
@@ -61,7 +59,7 @@ class EventTail:
         self._records = run.event_records
         self._state = run.event_offsets
         self._offsets, self._steps = _read_state(run.event_offsets)
-        # Created before any rank starts; otherwise a rank could put another file there.
+        # Create the file before any rank starts; otherwise a rank could put another file there.
         with contextlib.suppress(OSError):  # the file exists, or `convert` fails as well
             os.close(os.open(self._records, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         self._last: str | None = None
@@ -72,8 +70,8 @@ class EventTail:
     def convert(self) -> bool:
         """Append records for new bytes, up to `TURN_BYTES`; return whether there were any.
 
-        An error, such as a full disk or an unreadable file, is logged once; the next call tries
-        again.
+        An error, such as a full disk or an unreadable file, is logged once. The next call repeats
+        the work.
         """
         try:
             return self._convert()
@@ -109,7 +107,7 @@ class EventTail:
         return True
 
     def _grown(self) -> Iterator[tuple[str, BinaryIO]]:
-        """Yield each event file with new bytes, open, with its path below the folder."""
+        """Yield each event file with new bytes, open, and its path below the folder."""
         try:
             folder = os.open(self._folder, FOLDER)
         except OSError:  # the file is missing, or not a regular file
@@ -133,10 +131,10 @@ class EventTail:
             os.close(folder)
 
     def _in_turn(self, files: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Return files grouped by folder, starting after the folder that was read last.
+        """Return files by folder, starting after the folder that was read last.
 
-        So a fast-growing folder does not delay the other folders. Files of one folder stay in
-        sequence, because a restart affects everything written before it.
+        So a fast-growing folder does not delay the others. A folder's files stay in sequence,
+        because a restart affects everything written before the restart.
         """
         folders = list(dict.fromkeys(_folder_of(name) for name, _ in files))
         first = folders.index(self._last) + 1 if self._last in folders else 0
@@ -146,7 +144,7 @@ class EventTail:
     def _with_restarts(
         self, name: str, scalars: Iterable[Scalar | Restart], steps: dict[str, dict[str, int]]
     ) -> Iterator[MetricRecord]:
-        """Yield records for a file's scalars, and for the points that a restarted session drops.
+        """Yield records of a file's scalars, and of restarts that drop earlier points.
 
         Args:
             name: name of the file.
@@ -165,7 +163,7 @@ class EventTail:
                 yield record
 
     def _taken_back(self, steps: dict[str, int], step: int) -> Iterator[SeriesRestart]:
-        """Yield the series whose points are dropped from a step on."""
+        """Yield restart records with the series whose points from a step on are dropped."""
         names = [name for name, last in steps.items() if last >= step]
         self._restarts += bool(names)
         if self._restarts > MAX_RESTARTS:
@@ -177,7 +175,7 @@ class EventTail:
             yield SeriesRestart(step=max(step, 0), time=now(), values={}, names=some)
 
     def _records_of(self, name: str, scalars: Iterable[Scalar]) -> Iterator[MetricRecord]:
-        """Yield a record for each run of scalars with one step; names start with the folder."""
+        """Yield a record for each run of scalars of one step; names start with the folder."""
         prefix, _, _ = name.rpartition("/")
         step, time, values = -1, 0.0, dict[str, float]()
         for scalar in scalars:
@@ -224,7 +222,7 @@ class EventTail:
 
 
 def event_tail_of(share: Share) -> EventTail | None:
-    """Return the reader of a program's event files on the node of global rank 0; otherwise None.
+    """Return the reader of a program's event files, on global rank 0's node; otherwise None.
 
     The built-in trainer needs none, because it writes the same values to its metrics.
     """
@@ -240,7 +238,7 @@ def _event_files(folder: int) -> Iterator[tuple[str, int]]:
         prefix = waiting.pop()
         try:
             opened = _folder_below(folder, prefix)
-        except OSError:  # the folder was removed meanwhile, or replaced by a link
+        except OSError:  # the folder is gone, or a link replaced it
             continue
         try:
             with os.scandir(opened) as entries:
@@ -261,7 +259,7 @@ def _event_files(folder: int) -> Iterator[tuple[str, int]]:
 
 
 def _open_below(folder: int, name: str, *, owner: int) -> BinaryIO:
-    """Open a file below a folder; no part of its path may be a link.
+    """Open a file below a folder; the path must contain no link.
 
     Raises:
         OSError: the path is not a regular file of the ranks' user.
@@ -275,7 +273,7 @@ def _open_below(folder: int, name: str, *, owner: int) -> BinaryIO:
 
 
 def _folder_below(folder: int, path: str) -> int:
-    """Open a folder below another one, part by part; refuse a link in the path.
+    """Open a folder below another, part by part; refuse links in the path.
 
     Raises:
         OSError: a part of the path is no folder.

@@ -24,22 +24,20 @@ Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
 
 START_SECONDS = 300.0
-"""Maximum run time, in seconds, of a program that counts as unloadable: slow storage delays
+"""Maximum run time, in seconds, of a program that may count as unloadable; slow storage delays
 imports.
 """
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::.*)?$", re.MULTILINE)
 REASONS_OF_PROGRAMS = frozenset(
     {FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE, FailureReason.CHECKPOINT_ERROR}
 )
-"""Failure reasons that `trainyard.run` sets in the ranks of a program."""
+"""Failure reasons that `trainyard.run` sets in a program's ranks."""
 LOAD_ERRORS = frozenset(
     {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"}
 )
-"""Errors that Python raises for an invalid file or module; a retry with the same files would fail
-too.
-"""
+"""Errors of Python for an invalid file or module; a retry with the same files would fail too."""
 MISSING_LIBRARY = "cannot open shared object file"
-"""Text of an ImportError that may not occur on another node, such as a missing driver library."""
+"""Text of an ImportError that another node may not raise, such as for a missing driver library."""
 PASSED_ON = frozenset(
     {
         *(Signals.SIGHUP, Signals.SIGINT, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGKILL),
@@ -47,9 +45,11 @@ PASSED_ON = frozenset(
         *(Signals.SIGSEGV, Signals.SIGPIPE, Signals.SIGXCPU, Signals.SIGXFSZ),
     }
 )
-"""Signals for which exit code 128 plus the number counts as a child that the signal ended."""
+"""Signals for which exit code 128 plus the signal number counts as the end of a child by the
+signal.
+"""
 SAVED_BY_PROGRAM = "what the program did since its last checkpoint is lost"
-"""A program leaves no outcome, so only the catalog shows what it saved before it left."""
+"""A program leaves no outcome, so only the catalog shows what it saved before its end."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Findings:
     outrun: bool = False
     """Whether the server refused a report because another attempt is current."""
     fault: Failure | None = None
-    """Failure that the supervisor found itself: a failed check, a hang, or ranks that never
+    """Failure that the supervisor itself found: a failed check, a hang, or ranks that never
     started.
     """
     ranks: tuple[RankExit, ...] = ()
@@ -73,28 +73,28 @@ class Findings:
     started: bool = False
     """Whether any rank started."""
     memory_ran_out: bool = False
-    """Whether the kernel killed processes for lack of memory around the first rank's exit."""
+    """Whether the kernel killed processes around the first rank's exit because memory ran out."""
     outcome: Outcome | None = None
     """Outcome that the trainer wrote."""
     error: Failure | None = None
-    """Error of the first rank of the node that failed."""
+    """Error of the rank that failed first on the node."""
     positions: tuple[RankPosition, ...] = ()
-    """Positions of the ranks during a silence before the end; empty without one."""
+    """Positions of the ranks in a silence before the end; empty without a silence."""
     false_alarms: int = 0
-    """Number of silences after which the ranks made progress again."""
+    """Number of silences that ended with progress of the ranks."""
     unreported_commit: bool = False
-    """Whether global rank 0 ended, or may have ended, between a commit and its event."""
+    """Whether global rank 0 ended, or may have ended, between a commit and the commit's event."""
     flight_record: str | None = None
     """Path of the file that NCCL's watchdog wrote after a collective timed out."""
     program_ranks: int | None = None
-    """Number of ranks of a program, which is judged by exit codes alone; None for the trainer."""
+    """Number of ranks of a program, which only exit codes judge; None for the trainer."""
     stopped_in_time: bool = False
-    """Whether a program got the order to stop before a rank failed and before all had ended."""
+    """Whether a program got the order to stop before a rank failed and before all ranks ended."""
     output: str | None = None
     """Last output lines of the program's rank that failed first."""
     seconds_unheard: float | None = None
-    """Run time, in seconds, of a program's ranks without a heartbeat or a metric; None after the
-    first one, or if unknown.
+    """Run time, in seconds, of a program's ranks without a heartbeat or metric; None after the
+    first of these, or if unknown.
     """
 
 
@@ -103,8 +103,8 @@ def last_words(
 ) -> tuple[Outcome | None, Failure | None]:
     """Return the outcome and the error that the ranks wrote, each None if missing.
 
-    Code of a job can write the error, so the error decides neither about the node nor about the
-    budget of retries. A program's error becomes a `program_error`, unless it has a reason that
+    A job's code can write the error, so the error affects neither the node nor the budget of
+    retries. A program's error becomes a `program_error`, unless it has a reason that
     `trainyard.run` sets.
 
     Args:
@@ -137,10 +137,11 @@ def without_claims(error: Failure, *, of_program: bool) -> Failure:
 def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
     """Classify the end of the share, and write the result to `exit.json`.
 
-    If an earlier supervisor of the share has written a record, that record is kept.
+    An earlier supervisor's record of the share is kept.
 
     Returns:
-        The exit record, even if the file could not be written: the report does not need the file.
+        The exit record, even if the file could not be written, because the report does not need the
+        file.
     """
     written = read_record(run.exit, ExitRecord)
     if written is not None:
@@ -157,7 +158,7 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
 def judge(findings: Findings, *, time: float) -> ExitRecord:
     """Return the exit record for the findings.
 
-    The trainer's outcome has priority over orders: after its save the trainer has succeeded or
+    The trainer's outcome has priority over orders. After its last save the trainer has succeeded or
     stopped, whatever its processes did later.
     """
     of_program = findings.program_ranks is not None
@@ -183,15 +184,14 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
         return _stopped(found)
     ordered = found.preempted or found.desired is DesiredState.STOP
     if ordered and not found.started and found.fault is None:
-        return _stopped(found)  # there is no training to save
+        return _stopped(found)  # no training exists that could be saved
     return "failed", found.fault or _failure_of_ranks(found)
 
 
 def _judge_program(found: Findings) -> tuple[Verdict, Failure | None]:
     """Judge a program by orders and exit codes, because it need not write an outcome.
 
-    After an order to stop, the verdict is `stopped` however the ranks ended; most ranks end by the
-    signal.
+    After an order to stop, the verdict is `stopped`, because most ranks end by the signal.
     """
     if found.outrun or found.desired is DesiredState.CANCEL:
         return "cancelled", None
@@ -243,8 +243,8 @@ def _failure_of_ranks(found: Findings) -> Failure:
     signal = signal_of(first, of_program=found.program_ranks is not None)
     if found.preempted and signal == "SIGTERM":
         return _preempted(found)
-    # If a rank was killed, the kill is the cause, not the errors that other ranks wrote about it.
-    # If ranks raised errors, the first rank to fail wrote the error.
+    # A killed rank is the cause of errors that other ranks wrote. Otherwise the rank that failed
+    # first wrote the error.
     if signal is None and first.exit_code is not None and found.error is not None:
         exit_code = first.exit_code if found.error.rank == first.rank else None
         return replace(found.error, node=found.node, exit_code=exit_code)
@@ -252,14 +252,14 @@ def _failure_of_ranks(found: Findings) -> Failure:
 
 
 def first_failure(ranks: Iterable[RankExit]) -> RankExit | None:
-    """Return the first exit that is no success; `ranks` must be ordered by time."""
+    """Return the first exit without success; `ranks` must be ordered by time."""
     return next((end for end in ranks if end.exit_code != 0), None)
 
 
 def signal_of(end: RankExit, *, of_program: bool) -> str | None:
-    """Return the signal that ended a rank, or its child if a program passes the exit code on.
+    """Return the signal that ended a rank, or the child whose exit code a program passes on.
 
-    Shells and containers return 128 plus the signal number if a signal ended their command.
+    Shells and containers return 128 plus the signal number after a signal.
     """
     passed_on = (end.exit_code or 0) - 128
     if of_program and passed_on in PASSED_ON:
@@ -310,7 +310,7 @@ def _usual_reason(found: Findings) -> FailureReason:
 
 
 def _load_error(found: Findings) -> str | None:
-    """Return the error by which Python failed to load a program, if it ended the start."""
+    """Return the error with which Python failed to load a program, if it ended the start."""
     seconds = found.seconds_unheard
     if found.program_ranks is None or seconds is None or seconds > START_SECONDS:
         return None

@@ -1,6 +1,6 @@
-"""Detects hanging ranks: each phase limits the time between two heartbeats.
+"""Detects hanging ranks; each phase limits the time between heartbeats.
 
-Before the limit, the watch collects the positions of the ranks, while all of them live.
+Before the limit, while all ranks live, the watch collects their positions.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ PHASE_SECONDS = {
     Phase.LOADING: 1800.0,
     Phase.COMPILING: 3600.0,
     Phase.TRAINING: 0.0,  # only the job's own limit
-    Phase.VALIDATING: 3600.0,  # a heartbeat for each batch, but the first batch may be compiled
+    Phase.VALIDATING: 3600.0,  # a heartbeat per batch, but the first batch may compile
     Phase.SAVING: 3600.0,
     Phase.ENDING: 3600.0,
 }
 SUSPECTED_SHARE = 0.75
-"""Fraction of the limit after which positions are requested. Collectives time out after 0.9 of the
-limit, and ranks that have failed by then do not respond.
+"""Fraction of the limit after which positions are requested. Collectives time out at 0.9 of the
+limit, and ranks that have then failed do not respond.
 """
 STACKS_SECONDS = 1.0
 """Time, in seconds, for ranks to write stacks and positions."""
 POSITIONS_BYTES = 1024 * 1024
-"""Maximum size of a node's positions in its exit record, in bytes, because the size of a report is
+"""Maximum size of a node's positions in its exit record, in bytes, because a report's size is
 limited.
 """
 
@@ -44,8 +44,8 @@ limited.
 class HangWatch:
     """Measures, on a monotonic clock, the time since `heartbeat.json` last changed.
 
-    With `needs_heartbeat`, the measurement starts at the first heartbeat, because a program need
-    not write any.
+    With `needs_heartbeat`, the measurement starts at the first heartbeat, because a program may
+    write none.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class HangWatch:
         self.heartbeat: Heartbeat | None = None
         """The last observed heartbeat."""
         self.suspected = False
-        """Whether the present silence has exceeded `SUSPECTED_SHARE` of its limit."""
+        """Whether the present silence exceeds `SUSPECTED_SHARE` of its limit."""
         self.false_alarms = 0
-        """Number of suspected silences that a heartbeat then ended."""
+        """Number of suspected silences that ended with a heartbeat."""
 
     def restart(self) -> None:
-        """Restart the measurement, because the ranks start now."""
+        """Restart the measurement at the start of the ranks."""
         self._changed_at = self._clock()
 
     def silence(self) -> str | None:
@@ -104,10 +104,10 @@ class PositionWatch:
         self._requested_at: float | None = None  # Unix time
         self._signalled: list[int] = []
         self.positions: tuple[RankPosition, ...] = ()
-        """Positions during the present silence, once they are read."""
+        """Positions during the present silence, once read."""
 
     def follow(self, seen: Observation, *, suspected: bool) -> None:
-        """Request positions in a suspected silence, read them later, drop them at its end."""
+        """Request positions in a suspected silence, read them later, drop them after it."""
         if not suspected:
             self._requested_at, self.positions = None, ()
         elif self._requested_at is None:
@@ -133,7 +133,7 @@ class PositionWatch:
         return tuple(_bounded(self._position(seen, rank) for rank in sorted(seen.pidfds)))
 
     def _position(self, seen: Observation, rank: int) -> RankPosition:
-        """Return the position that a rank wrote, or else the state of its process."""
+        """Return the position that a rank wrote or, without one, the state of its process."""
         found = read_record(self._run.position(rank), RankPosition, owner=self._run.writer)
         assert self._requested_at is not None
         if found is not None and found.rank == rank and found.time >= self._requested_at:
@@ -143,7 +143,7 @@ class PositionWatch:
 
 
 def _bounded(positions: Iterator[RankPosition]) -> Iterator[RankPosition]:
-    """Omit members of process groups once the positions reach their size limit."""
+    """Omit the ranks of process groups once the positions reach their size limit."""
     size = 0
     for position in positions:
         size += len(to_json(position))
@@ -168,5 +168,5 @@ def request_stacks(seen: Observation) -> list[int]:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether a process handles the signal; otherwise the signal would end the process."""
+    """Return whether a process handles the signal, which would otherwise end the process."""
     return bool(int(status_field(pid, "SigCgt") or "0", 16) >> (STACKS_SIGNAL - 1) & 1)

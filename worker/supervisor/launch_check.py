@@ -1,4 +1,4 @@
-"""Checks of a launch: its devices are present and free, and the launcher accepts its input."""
+"""Checks of a launch: devices are present and free, and the launcher accepts its input."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from worker.supervisor.orders import Orders
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 30.0
-"""Time limit, in seconds, for the driver to respond; the driver is not cold, because the worker
-keeps it open.
+"""Time limit, in seconds, for a driver's response; the driver is warm, because the worker keeps it
+open.
 """
 CHECK_SECONDS = 600.0
 REMEDY = (
@@ -35,9 +35,9 @@ REMEDY = (
 
 
 def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
-    """Return why devices of a share cannot run its ranks, by UUID; empty if all can.
+    """Return why devices cannot run a share's ranks, by UUID; empty if all can.
 
-    The check is needed because the server places by the last heartbeat, which is some seconds old.
+    The check is needed because the server places by the last heartbeat, some seconds old.
     """
     given = [uuid for uuid in launch.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
     if not given:
@@ -46,7 +46,7 @@ def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
     try:
         samples = without_own(sample_once(seconds=ANSWER_SECONDS), supervisors)
     except Exception:
-        # Values that no sample can hold are also a fault of the driver, not of the ranks.
+        # Values that do not fit into a sample are also a fault of the driver, not of the ranks.
         logger.exception("%s", DRIVER_SILENT)
         return dict.fromkeys(given, DRIVER_SILENT)
     found = {sample.uuid: sample.why_unusable for sample in samples}
@@ -61,7 +61,7 @@ def without_devices(node: str, unusable: Mapping[str, str]) -> Failure:
 
 
 class InputCheck:
-    """The process that checks spec and input of one launch, or loads an image."""
+    """The process that checks a launch's spec and input, or loads an image."""
 
     def __init__(self, share: Share, pid: int) -> None:
         """Watch a child of this process that runs the check."""
@@ -77,7 +77,7 @@ class InputCheck:
         return self._status is not None or self._is_late
 
     def refusal(self, orders: Orders) -> Failure | None:
-        """Return why the ranks cannot run; None if the check was ended because the node leaves."""
+        """Return why the ranks cannot run; None if the check ended because the node leaves."""
         if self._status == -SIGTERM and orders.leaves_soon():
             return None
         return self._failure()
@@ -85,8 +85,7 @@ class InputCheck:
     def _failure(self) -> Failure | None:
         """Return why the ranks cannot run; None if the check found no failure.
 
-        A check that a signal ended, for example for lack of memory, has found no failure in the
-        input.
+        A signal, for example for lack of memory, does not prove a failure in the input.
         """
         reason, what = FailureReason.DATA_ERROR, "check of spec and input"
         if self._share.runs_program:
@@ -111,7 +110,7 @@ class InputCheck:
         )
 
     def close(self) -> None:
-        """Close the pidfd; the process tree reaps and ends the process."""
+        """Close the pidfd; the process tree ends and reaps the process."""
         os.close(self.pidfd)
 
     @property

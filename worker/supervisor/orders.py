@@ -1,4 +1,4 @@
-"""Orders to an attempt, received from the server and by signals; the main thread acts on them."""
+"""Orders to an attempt, from the server and by signals; the main thread carries them out."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 SIGNAL_SECONDS = 3.0
-"""Maximum time, in seconds, until a SIGTERM to every process of a node reaches the last one."""
+"""Maximum time, in seconds, between the first and the last SIGTERM to a node's processes."""
 GRACE_SECONDS = 3.0
-"""Time, in seconds, for the other ranks to write their errors after the first abnormal exit."""
+"""Time, in seconds, after the first abnormal exit for other ranks to write their errors."""
 LEAVING_SECONDS = 10.0
 """Time, in seconds, for the launcher to exit after its ranks have ended."""
 LAST_REPORT_SECONDS = 2.0
-"""Time, in seconds, reserved before the end of the machine to report the exit."""
+"""Time, in seconds, before the end of the machine that is reserved for reporting the exit."""
 
 
 class Orders:
-    """The newest orders of one attempt; `wake_fd` becomes readable when they change."""
+    """Newest orders of one attempt; `wake_fd` becomes readable when they change."""
 
     def __init__(
         self, run: WorkerRun, *, leads: bool, deadline: Callable[[], float | None] = lambda: None
@@ -42,11 +42,9 @@ class Orders:
         self._deadline = deadline
         self._leads = leads
         self.shells: tuple[ShellOrder, ...] = ()
-        """People's commands in the last reply; the supervisor ignores commands that it has already
-        started.
-        """
+        """People's commands in the last reply; the supervisor ignores those already started."""
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Eventfd that is readable once an order has changed."""
+        """Eventfd, readable once an order has changed."""
         self.desired = DesiredState.RUN
         """Last desired state that the server ordered."""
         self.preempted = False
@@ -57,9 +55,9 @@ class Orders:
         self._leaves_by: float | None = None  # monotonic time
 
     def uploads_until(self, grace_seconds: float) -> float | None:
-        """Return the Unix time until which the end may wait for uploads; None without a limit.
+        """Return the Unix time until which the end may wait for uploads; None for no limit.
 
-        A cancel and a preemption notice set a limit, because other work needs the slots, or the
+        A cancel sets a limit because other work needs the slots, a preemption notice because the
         machine ends.
 
         Args:
@@ -73,7 +71,7 @@ class Orders:
 
     @property
     def leave_now(self) -> bool:
-        """Whether the ranks must end without a save."""
+        """Whether the ranks must end at once, without a save."""
         return self.outrun or self.desired is DesiredState.CANCEL
 
     @property
@@ -82,11 +80,10 @@ class Orders:
         return self.leave_now or self.preempted or self.desired is DesiredState.STOP
 
     def leaves_soon(self) -> bool:
-        """Return whether the ranks must end, after a wait for a signal that may be under way.
+        """Wait for a signal that may be under way; return whether the ranks must end.
 
-        Slurm sends SIGTERM to every process of a step. If SIGTERM ended a process, that is no
-        failure if this process receives the signal shortly afterwards. All calls together wait only
-        once.
+        Slurm sends SIGTERM to every process of a step. So a process that SIGTERM ended did not fail
+        if this process also gets the signal shortly afterwards. Only the first call waits.
         """
         if self._leaves_by is None:
             self._leaves_by = time.monotonic() + SIGNAL_SECONDS
@@ -95,13 +92,12 @@ class Orders:
         return self.leave
 
     def obey(self, reply: ReportReply) -> None:
-        """Apply the orders in a reply; a repeated order changes nothing, because orders are levels.
+        """Apply the orders in a reply; orders are levels, so a repeated order changes nothing.
 
         Raises:
-            OSError: an order could not be written to the run directory; the next reply repeats the
-                order.
+            OSError: an order could not be written to the run directory; the next reply repeats it.
         """
-        # A cancel is final, because the ranks are already being ended.
+        # A cancel is final, because the ranks already end.
         if self.desired is not DesiredState.CANCEL and reply.desired is not self.desired:
             self.desired = reply.desired
             if reply.desired is DesiredState.CANCEL:
@@ -117,7 +113,7 @@ class Orders:
                 post_request(self._run, pending.id, pending.request)
 
     def preempt(self) -> None:
-        """Order the trainer to save and leave, as this node ends; called by a signal handler."""
+        """Order the trainer to save and leave, because this node ends; for a signal handler."""
         self.preempted = True
         self._hurry()
         try:
@@ -141,11 +137,11 @@ class Orders:
 
 
 class StopOfProgram:
-    """Carries out an order to stop for a program, which may not read the run directory.
+    """Carries out an order to stop a program, which need not read the run directory.
 
-    Each rank of the program gets SIGTERM, but torchrun does not, because torchrun would end all
-    ranks immediately. A program with `stop` in its heartbeat reads the file `stop` in the run
-    directory, and gets no signal.
+    Each rank of the program gets SIGTERM; torchrun does not, because it would end all ranks at
+    once. A program with `stop` in its heartbeat gets no signal, because it reads the file `stop` in
+    the run directory.
     """
 
     def __init__(
@@ -163,8 +159,7 @@ class StopOfProgram:
         """Signal the ranks once; return whether their time to end has passed.
 
         Returns:
-            None if the ranks end without an order: they failed or ended before it, or they read the
-                file `stop`.
+            None if the ranks failed or ended before the order, or read the file `stop`.
         """
         now = self._clock()
         if self._ends_at is None:
@@ -185,14 +180,14 @@ class StopOfProgram:
         return beat is not None and "stop" in beat.answers
 
     def _seconds(self) -> float:
-        """Return the time until all ranks must have ended, at most until the end of the node."""
+        """Return the time for all ranks to end, at most until the end of the node."""
         deadline = stop_deadline(self._run)
         left = math.inf if deadline is None else max(0.0, deadline - time.time())
         return min(self._grace_seconds, left)
 
 
 class Leaving:
-    """Grants time to other ranks after a failure, and to the launcher after its ranks' end."""
+    """Grants time to other ranks after a failure, and to the launcher after the ranks' end."""
 
     def __init__(self) -> None:
         self._failed_at: float | None = None

@@ -1,4 +1,4 @@
-"""Reports the end of an attempt whose supervisor died, and the data that it had not sent."""
+"""Reports the end and the unsent data of an attempt whose supervisor died."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def report_orphan(
 ) -> bool:
     """End the processes that the dead supervisor left, and report its attempt to the end.
 
-    The server thus receives checkpoints that were committed but not reported, and the exit of the
-    attempt. Returns whether the attempt no longer needs a process on this node.
+    The server thus receives unreported commits and the exit of the attempt. Returns whether the
+    attempt no longer needs a process on this node.
 
     Raises:
         ValueError: a record in the run directory is missing or damaged.
@@ -68,7 +68,7 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, *, predecessor: Identity, output: str) -> Findings:
-    """Return the findings on the attempt; if its supervisor died, also the reason."""
+    """Return findings on the attempt, with the reason if its supervisor died."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:
@@ -82,8 +82,8 @@ def _findings(share: Share, seen: Observation, *, predecessor: Identity, output:
     return Findings(
         node=node,
         program_ranks=seen.ranks if share.runs_program else None,
-        # During a shutdown the ranks end one after another, so their errors only report each
-        # other's end.
+        # In a shutdown the ranks end one after another, so their errors only report each other's
+        # end.
         fault=fault if restarted or error is None else None,
         ranks=seen.exits,
         started=seen.started,
@@ -95,7 +95,7 @@ def _findings(share: Share, seen: Observation, *, predecessor: Identity, output:
 
 
 def _what_was_restarted(predecessor: Identity) -> str | None:
-    """Return what was restarted and thus ended all processes together; None if nothing was."""
+    """Return what restarted and so ended all processes at once; None if nothing restarted."""
     own = own_identity()
     if predecessor.boot_id != own.boot_id:
         return "machine"

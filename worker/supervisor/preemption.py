@@ -1,4 +1,4 @@
-"""Reads notices that announce the end of this machine, and signals its supervisors to leave."""
+"""Reads notices that announce the end of this machine, and signals the supervisors to leave."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from worker.node.node_store import NodeStore, identity_of
 from worker.node.process_identity import open_process
 
 LONGEST = 200
-"""Maximum length of a notice in reports, in characters."""
+"""Maximum number of a notice's characters in reports."""
 END = "end"
 """Second line of a notice that lets processes run until the end of the allocation."""
 
@@ -22,7 +22,7 @@ END = "end"
 def read_notice(files: Sequence[Path]) -> str | None:
     """Return the first line of the first file that exists; None if no file exists.
 
-    The content is only for people, so an empty file is a notice too.
+    Only people read the content, so an empty file is a notice too.
     """
     for path in files:
         try:
@@ -69,7 +69,7 @@ def read_deadline(
 
 
 def signal_supervisors(node: NodeStore) -> int:
-    """Send SIGTERM to every supervisor, which then saves and leaves; return their number.
+    """Send SIGTERM to all supervisors, which then save and leave; return their number.
 
     Call this until it returns 0, because a launch in progress may start another supervisor.
     """

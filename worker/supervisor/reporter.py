@@ -1,4 +1,4 @@
-"""Reports an attempt until the server has its exit, through outages of any length."""
+"""Reports an attempt through outages of any length, until the server has its exit."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ logger = logging.getLogger(__name__)
 
 NOT_CURRENT, UNKNOWN = 409, 401
 UNKNOWN_SECONDS = 600.0
-"""Time, in seconds, for which a server must deny that the attempt exists before the denial counts:
-while the server is down, another program may respond on its port.
+"""Time, in seconds, after which a server's statement that the attempt does not exist counts. While
+the server is down, another program may respond on its port.
 """
 MAX_ANSWERS = 1000
 """Maximum number of request answers per report; the next report has the rest."""
 FACTS_SECONDS = 10.0
-"""Minimum time, in seconds, between two reports of a run's facts; the last facts are sent at its
-end.
-"""
+"""Minimum time, in seconds, between reports of a run's facts; its end sends the last facts."""
 DRAIN_SECONDS = 600.0
-"""Maximum time, in seconds, for which unsent files delay the exit while the server accepts them. It
-equals the time for which the server accepts output of an ended attempt. Without it, a rank could
-delay the exit with a sparse log of any size.
+"""Maximum time, in seconds, for which unsent files delay the exit while the server accepts them.
+The server accepts output of an ended attempt for the same time. Without this limit, a rank could
+delay the exit by a sparse log of any size.
 """
 
 
@@ -84,11 +82,13 @@ class Reporter:
         """Whether the server has the exit record."""
 
     def withhold(self, unusable: Mapping[str, str]) -> None:
-        """Add unusable devices to all further reports: for each UUID, the reason."""
+        """Add unusable devices to all further reports: the reason by UUID."""
         self._unusable = unusable
 
     def finish(self, findings: Findings) -> ExitRecord:
-        """Record the exit once no process of the attempt runs; report the rest, then the exit."""
+        """Record the exit after all processes of the attempt have ended; report the rest, then the
+        exit.
+        """
         if self._launch.user is not None:
             try:
                 self._launch.user.close(self._run.root)
@@ -118,13 +118,13 @@ class Reporter:
                     self._nudge.clear()
 
     def _note_outage(self, api: WorkerApi, error: ServerAway, waits: Iterator[float]) -> float:
-        """Return the pause; read the server's URL again, because it may have changed."""
+        """Return the pause; read the server's URL again, which may have changed."""
         logger.info("spooling: %s", error)
         api.url = NodeStore(Path(self._launch.data_dir)).server_url or api.url
         return next(waits)
 
     def _report(self, api: WorkerApi) -> bool:
-        """Send one report; return whether another must follow immediately."""
+        """Send one report; return whether another must follow at once."""
         report = self._make()
         try:
             reply = api.report(self._launch.attempt_id, report)
@@ -162,8 +162,8 @@ class Reporter:
         """Omit the part of a report that the server may have refused.
 
         The refusal concerns the content, so the next report omits it and renews the lease. The
-        following reports send shorter chunks, down to the invalid line. If that does not help
-        either, the exit is still sent.
+        following reports send shorter chunks, down to the invalid line. If the server refuses even
+        that line, the exit is still sent.
         """
         logger.error("the server refused a report: %s", refusal)
         if report.provenance is not None:
@@ -174,12 +174,12 @@ class Reporter:
         self._refused = not self._refused
 
     def _make(self) -> Report:
-        over = self._exit  # read first, so that a drain seen afterwards is complete
+        over = self._exit  # read first, so that a later drain is complete
         self._spool.make_room()  # needed even if no report arrives or has chunks
         provenance = self._provenance()
         facts = None if provenance is not None else self._facts(is_last=over is not None)
-        # Sent without chunks: with them the report may be too large, and a refusal would not show
-        # which part is invalid.
+        # Sent without chunks, with which the report may be too large. A refusal then also
+        # identifies the invalid part.
         alone = provenance is not None or facts is not None
         chunks = () if self._refused or alone else self._spool.chunks()
         drained = not chunks and self._spool.drained
@@ -200,7 +200,7 @@ class Reporter:
 
     @property
     def _is_late(self) -> bool:
-        """Whether the exit must no longer wait for the rest of the files."""
+        """Whether the exit must no longer wait for unsent files."""
         since = self._draining_since
         return since is not None and time.monotonic() - since > DRAIN_SECONDS
 

@@ -1,4 +1,4 @@
-"""People's commands in a running attempt; the supervisor starts, watches and ends them."""
+"""People's commands in a running attempt: started, watched and ended by the supervisor."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOT_ALLOWED = (
 HANGUP_SECONDS = 2.0
 """Time, in seconds, between SIGHUP and SIGKILL."""
 LAST_SECONDS = 10.0
-"""Maximum time, in seconds, for sending the exits of commands after the end of the attempt."""
+"""Maximum time, in seconds, to send the exits of commands after the end of the attempt."""
 SHELLS = ("/bin/bash", "/bin/sh")
-"""Default commands; the first one that exists runs if a person names no command."""
+"""Default commands; if a person names none, the first existing one runs."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Running:
 class ShellRuns:
     """All commands of a share; only the supervisor's main thread calls its methods.
 
-    The processes have the marks and the user of the attempt, so that they end with the attempt.
+    The processes have the marks and the user of the attempt, so they end with it.
     """
 
     def __init__(self, share: Share, *, before_start: Callable[[], None]) -> None:
@@ -62,7 +62,7 @@ class ShellRuns:
         return [each.pidfd for each in self._running if not each.exited]
 
     def poll(self, orders: Sequence[ShellOrder]) -> None:
-        """Start new commands in the orders; check which processes have ended or must end."""
+        """Start new commands; check which processes have ended or must end."""
         for order in orders:
             if order.id not in self._seen:
                 self._seen.add(order.id)
@@ -76,7 +76,7 @@ class ShellRuns:
             self._running.remove(each)
 
     def close(self) -> None:
-        """Send the exits of all commands; the processes have ended with the attempt."""
+        """Send the exits of all commands; their processes have ended with the attempt."""
         for each in self._running:
             if not each.exited:
                 status = self._share.processes.status(each.pid)
@@ -146,7 +146,7 @@ class ShellRuns:
             self._end(each)
 
     def _end(self, each: _Running) -> None:
-        """Send SIGHUP, later SIGKILL; the process is not reaped yet, so its pid is not reused."""
+        """Send SIGHUP, later SIGKILL; the pid cannot be reused before the process is reaped."""
         now = time.monotonic()
         if each.hung_up_at is None:
             each.hung_up_at = now

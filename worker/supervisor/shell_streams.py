@@ -1,4 +1,4 @@
-"""Connects the streams of one command's process to the server, in two threads."""
+"""Connects the streams of a command's process to the server, in two threads."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from worker.node.node_store import NodeStore
 logger = logging.getLogger(__name__)
 
 CONTACT_SECONDS = 5.0
-"""Maximum pause between two output messages, in seconds; each reply states whether to end the
-command.
+"""Maximum pause between output messages, in seconds; each reply states whether the command must
+end.
 """
 AWAY_SECONDS = 60.0
-"""Time, in seconds, without the server after which the command is ended, because its output cannot
-be delivered.
+"""Time, in seconds, without the server after which the command ends, because its output cannot be
+delivered.
 """
 GATHER_SECONDS = 0.01
-"""Time, in seconds, for which output is collected into one message."""
+"""Time, in seconds, over which output is collected into a message."""
 FULL_SECONDS = 0.1
 """Pause, in seconds, while the server's buffer for output is full."""
 LAST_SECONDS = 0.5
-"""Time, in seconds, to read output that children left after the end of the process."""
+"""Time, in seconds, to read output of the process' children after the end of the process."""
 POLL_SECONDS = 10.0
-"""Maximum duration of a poll for input, in seconds; it is below the time limit of a call."""
+"""Maximum duration of a poll for input, in seconds; below the time limit of a call."""
 PIECE_BYTES = 64 * 1024
 END_OF_INPUT = b"\x04"
 """Terminal character that ends the input."""
@@ -54,7 +54,7 @@ Reply = TypeVar("Reply")
 
 
 class ShellStreams:
-    """The threads of one command; the main thread reports the process' end by `ended`."""
+    """Threads of one command; the main thread reports the process' end by `ended`."""
 
     def __init__(
         self, share: Share, shell_id: str, *, output: int, given: int, terminal: Terminal | None
@@ -65,7 +65,7 @@ class ShellStreams:
             share: the share in which the command runs.
             shell_id: id of the command.
             output: descriptor from which the command's output is read.
-            given: another descriptor, to which the command's input is written.
+            given: descriptor to which the command's input is written.
             terminal: terminal of the command; None without one.
         """
         self._share = share
@@ -86,7 +86,7 @@ class ShellStreams:
 
     @property
     def unwanted(self) -> bool:
-        """Whether the command must end, by order or because the server is unreachable."""
+        """Whether the command must end, by an order or because the server is unreachable."""
         return self._unwanted.is_set()
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class ShellStreams:
     def _send_output(self, api: WorkerApi) -> int:
         """Send output until the process and its output have ended; return the end offset.
 
-        Output of a command that must end is read too, so that the command does not block meanwhile.
+        Output of a command that must end is read too, so that the command does not block.
         """
         held, stored, contact_at, is_open = b"", 0, 0.0, True
         while is_open or held or not self._exited.is_set():
@@ -162,13 +162,13 @@ class ShellStreams:
         try:
             return os.read(self._output, PIECE_BYTES) or None
         except OSError as error:
-            if error.errno == errno.EIO:  # no process has the terminal open any more
+            if error.errno == errno.EIO:  # no process has the terminal open now
                 return None
             raise
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the process ended so long ago that no more output can arrive."""
+        """Whether the process ended so long ago that no output can follow."""
         return self._exited.is_set() and time.monotonic() - self._exited_at > LAST_SECONDS
 
     def _tell(
@@ -226,7 +226,7 @@ class ShellStreams:
         return WorkerApi(node.server_url or "", self._token, ca_file=node.server_ca)
 
     def _call(self, api: WorkerApi, call: Callable[[], Reply]) -> Reply | None:
-        """Return the server's reply; None if it refuses, or is unreachable for too long."""
+        """Return the server's reply; None after a refusal, or after a long outage."""
         deadline, pauses = time.monotonic() + AWAY_SECONDS, BACKOFF.pauses()
         while True:
             try:

@@ -1,10 +1,10 @@
-"""The files of a run directory as a spool: the acknowledged bytes, and the bytes to send next.
+"""A run directory's files as a spool: bytes that the server has, and bytes to send next.
 
-A log keeps its offsets for ever, but not its disk space. When a log has grown by `LOG_KEPT_BYTES`
-and the server has the beginning of the log, that beginning becomes a hole in the file. Bytes that
-the server lacks keep their space up to `LOG_HELD_BYTES`. Older bytes are dropped; an event records
-the loss, and the bytes read as zeros. While the disk is nearly full, artifacts are removed first,
-then the logs except for `LOG_SPARE_BYTES`; metrics and events are never removed.
+A log keeps its offsets for ever, but not its disk space. When a log has grown by `LOG_KEPT_BYTES`,
+the beginning that the server has becomes a hole in the file. Bytes that the server lacks keep their
+space up to `LOG_HELD_BYTES`. Older bytes are dropped and read as zeros, and an event records the
+loss. On a nearly full disk, artifacts are removed first, then the logs except for
+`LOG_SPARE_BYTES`. Metrics and events are never removed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
 REPORT_BYTES = 2 * 1024 * 1024
-"""Maximum number of raw bytes in one report; in base64 and with all other content, the report stays
-below the server's limit.
+"""Maximum number of raw bytes in one report, so that the whole report, with base64, stays below the
+server's limit.
 """
 REPORT_CHUNKS = 256
 LOG_KEPT_BYTES = 64 * 1024 * 1024
@@ -50,10 +50,10 @@ class SpoolFile:
         self._owner = owner
         self._refused = False
         self.whole_lines = whole_lines
-        """Whether the file consists of lines that must not be cut."""
+        """Whether the file consists of lines, which must not be cut."""
         self._freed = 0
         self.is_at_end = True
-        """Whether the last chunk reached the end that the file had at that time."""
+        """Whether the last chunk reached the file's end at that time."""
         self.acknowledged = 0
         """Offset of the first byte that the server lacks."""
 
@@ -69,8 +69,8 @@ class SpoolFile:
         """Return at most `limit` bytes after the acknowledged ones; None if there are none.
 
         Chunks of metrics and events end after a line; a line longer than the limit is sent whole. A
-        line too long for any chunk was not written by a trainer; the file is not reported from that
-        line on.
+        line too long for any chunk does not come from a trainer, so the report of the file ends
+        there.
         """
         start = self.acknowledged
         self.is_at_end = True
@@ -108,7 +108,7 @@ class SpoolFile:
 
     @property
     def drained(self) -> bool:
-        """Whether the server has all that can be sent; an unfinished line is never sent."""
+        """Whether the server has all that can be sent, which excludes an unfinished line."""
         return self.acknowledged >= self.size or self.next_chunk(CHUNK_BYTES) is None
 
     def free(self, *, kept: int, held: int) -> bool:
@@ -131,12 +131,12 @@ class SpoolFile:
 
 @dataclass
 class _Barrier:
-    """The metrics bytes that the server must have before it gets some events."""
+    """Metrics bytes that the server must have before it gets certain events."""
 
     events_end: int
-    """Offset after these events."""
+    """Offset of the end of these events."""
     sizes: Mapping[SpoolFile, int]
-    """Sizes of the metrics files when the events were read."""
+    """Sizes of the metrics files at the time when the events were read."""
     read: dict[SpoolFile, int | None] = field(default_factory=dict)
     """End of each file's chunk in this report; None if the file has no further line."""
 
@@ -144,7 +144,7 @@ class _Barrier:
         self.read[file] = None if chunk is None or file.is_at_end else chunk.end
 
     def is_passed(self) -> bool:
-        """Whether the server has these bytes, or gets them with the present report."""
+        """Whether the server has these bytes, or gets them in this report."""
         return all(
             file.acknowledged >= size
             or (file in self.read and ((end := self.read[file]) is None or end >= size))
@@ -174,13 +174,13 @@ class Spool:
             SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True),
             SpoolFile("events", run.events, owner=run.writer, whole_lines=True),
         ]
-        # One file per process; they take turns, and none delays events.
+        # One file per process; the files take turns, and none delays events.
         self._rank_metrics = deque(
             SpoolFile(f"metrics:{r}", run.metrics_of(r), owner=run.writer, whole_lines=True)
             for r in processes
             if r > 0
         )
-        supervisor = os.geteuid()  # it creates and owns the ranks' logs
+        supervisor = os.geteuid()  # the supervisor creates and owns the ranks' logs
         of_files = SpoolFile(EVENT_FILES, run.event_records, owner=supervisor, whole_lines=True)
         self._made_files = [] if event_tail is None else [of_files]
         if artifacts is not None:
@@ -205,10 +205,10 @@ class Spool:
     def chunks(self) -> tuple[Chunk, ...]:
         """Return the next bytes of every file, up to the limit of one report.
 
-        Metrics and events come first and logs last. Files of ranks take turns, so that a rank that
-        logs or prints without end delays no other rank. An event follows the metrics that all ranks
-        of this node had written when the event was read. So when the server receives a commit, it
-        has the points up to the commit's step.
+        Metrics and events come first and logs last. Files of ranks take turns, so that a rank with
+        endless output delays no other rank. An event follows the metrics that all ranks of this
+        node had written when the event was read. So the server has the points up to a commit's step
+        before it receives the commit.
         """
         if self._event_tail is not None:
             self._event_tail.convert()
@@ -229,8 +229,8 @@ class Spool:
                 break
             is_record = file.whole_lines
             limit = min(left, self._record_limit if is_record else CHUNK_BYTES)
-            # With narrowed chunks the order is given up, because a line that the server refuses
-            # must be sent alone, however many lines the other files have.
+            # With narrowed chunks, events no longer wait: a line that the server refuses must be
+            # sent alone, even if other files have many lines.
             if file is events and self._record_limit == CHUNK_BYTES:
                 passed = barrier is not None and barrier.is_passed()
                 end = barrier.events_end if barrier is not None and passed else 0
@@ -256,7 +256,7 @@ class Spool:
         end = events.size
         if end <= events.acknowledged:
             self._barrier = None
-        else:  # measure after reading the events, which were written after their metrics
+        else:  # measure after reading events, which ranks write after their metrics
             sizes = {file: file.size for file in (metrics, *self._rank_metrics)}
             self._barrier = _Barrier(end, sizes)
         return self._barrier
@@ -277,9 +277,9 @@ class Spool:
             self._artifacts.note_lost_output(reason)
 
     def narrow(self) -> bool:
-        """Send shorter chunks of metrics and events, in the end single lines.
+        """Send shorter chunks of metrics and events, down to single lines.
 
-        The server refuses a report with an invalid line, but skips that line if it is sent alone.
+        The server refuses a report with an invalid line, but skips an invalid line sent alone.
         Returns whether the next report is shorter than the last one.
         """
         if self._record_limit == 1 or self._largest_record == 0:
@@ -304,7 +304,7 @@ class Spool:
 
     @property
     def drained(self) -> bool:
-        """Whether the server has all data, with artifacts; also converts more event files."""
+        """Whether the server has all data and artifacts; also converts more of the event files."""
         if self._event_tail is not None and self._event_tail.convert():
             return False
         if self._artifacts is not None and not self._artifacts.done:

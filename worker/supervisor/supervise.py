@@ -50,7 +50,7 @@ LONG_POLL_SECONDS, SHORT_POLL_SECONDS = 0.25, 0.02
 
 
 class Supervisor:
-    """The supervisor of one node's share of an attempt, and the parent of its processes.
+    """The supervisor of one share of an attempt, and the parent of its processes.
 
     Use it in its own process, from the main thread, because it becomes a subreaper, reaps every
     child and ends every descendant.
@@ -126,7 +126,7 @@ class Supervisor:
         except Exception as error:
             logger.exception("supervising failed")
             fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
-            # The preparation also reads files of the job, so an error does not count against the
+            # The preparation also reads the job's files, so an error does not count against the
             # node.
             fault = replace(fault, node_at_fault=not self._share.runs_program)
         finally:
@@ -147,7 +147,7 @@ class Supervisor:
         return self._reporter.delivered or self._orders.outrun
 
     def _sign_of_program(self) -> Heartbeat | None:
-        """Return a heartbeat while ranks run, because a program need not write any."""
+        """Return a heartbeat while all ranks run, because a program may write none."""
         seen = self._seen
         if self._stop is None or not seen.pidfds or len(seen.pids) < seen.ranks:
             return None
@@ -183,7 +183,7 @@ class Supervisor:
         )
 
     def _seconds_unheard(self) -> float | None:
-        """Return the ranks' run time; None once a rank has written a heartbeat or a metric."""
+        """Return the run time of the ranks; None after a heartbeat or metric of any rank."""
         of_ranks = self._run.rank_metrics.glob("*.jsonl")
         records = (self._run.heartbeat, self._run.metrics, *of_ranks)
         if self._began_at is None or any(path.exists() for path in records):
@@ -191,7 +191,7 @@ class Supervisor:
         return time.monotonic() - self._began_at
 
     def _make_logs(self) -> None:
-        """Create the logs if ranks run as another user, who then cannot replace the files."""
+        """Create the logs if ranks run as another user, so that they cannot replace the files."""
         if (user := self._launch.user) is None:
             return
         end_user(user)  # an earlier attempt with this user id may have left a process
@@ -205,7 +205,7 @@ class Supervisor:
         return None if excess is None else self._fault(FailureReason.DISK_LIMIT, excess)
 
     def _make_room(self) -> None:
-        """End the folder watch; on a nearly full disk, remove the excess of the run directory."""
+        """End the folder watch; on a nearly full disk, remove the run directory's excess."""
         if self._disk is not None:
             self._disk.stop()
             self._disk.make_room(self._spool.paths, self._run.records(self._share.ranks))
@@ -213,19 +213,19 @@ class Supervisor:
     # ---- the checks -----------------------------------------------------------------------------
 
     def _prepare(self) -> Sequence[str] | Failure:
-        """Check the launch; return the command that checks the input, or the failure."""
-        # Checked here and not in a launcher, so that no launcher can omit it.
+        """Check the launch; return the command that checks the input, or a failure."""
+        # Checked here, so that no launcher can omit the check.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
         if unusable := unusable_devices(self._launch):
             self._reporter.withhold(unusable)
             return without_devices(self._launch.node, unusable)
         checked = self._launcher.prepare()
-        # The signal that ends this node may also have ended a child process of the check.
+        # The signal that ends this node may have ended a child process of the check too.
         return () if isinstance(checked, Failure) and self._orders.leave else checked
 
     def _launch_ranks(self, command: Sequence[str]) -> Failure | None:
-        """Run check and ranks, in sequence or concurrently; return the supervisor's own finding."""
+        """Run check and ranks, in sequence or at once; return the supervisor's own finding."""
         alongside = self._launcher.checks_alongside
         if command and not alongside and (wrong := self._check_before(command)):
             return wrong
@@ -297,7 +297,7 @@ class Supervisor:
         return None if ordered else self._seen.failure
 
     def _hang(self, silence: str, seen: Observation) -> Failure:
-        """Let the ranks write their positions before they are ended; return the failure."""
+        """Let the ranks write their positions before their end; return the failure."""
         if not (signalled := self._positions.complete(seen)):
             return self._fault(FailureReason.HANG, silence)
         message = f"{silence}; the logs of ranks {signalled} end with what their threads were doing"
@@ -305,7 +305,7 @@ class Supervisor:
         return replace(fault, path=str(self._run.logs))
 
     def _locate_waiting_ranks(self, seen: Observation) -> None:
-        """If a rank failed while it waited for other ranks, let the others write their stacks."""
+        """If a rank failed while it waited for others, let the others write their stacks."""
         _, error = last_words(self._run, of_program=self._share.runs_program)
         if error is not None and error.reason == FailureReason.HANG:
             request_stacks(seen)
@@ -317,8 +317,7 @@ class Supervisor:
 def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
     """Supervise the attempt of a run directory, or report its end.
 
-    An attempt has one supervisor, so if an earlier one left its identity, this process only
-    reports.
+    An attempt has one supervisor, so this process only reports if an earlier one left its identity.
 
     Args:
         folder: run directory.
@@ -333,8 +332,8 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
                 user.join_group()
             over = _supervise_or_report(run, launcher)
         except NotEndedError:
-            # The attempt is neither reported as gone nor forgotten, because the process still holds
-            # the slots.
+            # The process still holds the slots, so the attempt is neither reported as gone nor
+            # forgotten.
             logger.exception("the attempt is not over")
             over = False
         except Exception:
@@ -342,7 +341,7 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
             logger.exception("the attempt cannot be reported")
             over = True
         if over:
-            with suppress(OSError):  # its run directory may be removed after `run_days`
+            with suppress(OSError):  # `run_days` may have removed the run directory
                 replace_file(run.over, "", durable=False)  # a rank may have put a link there
             with suppress(OSError):  # without a recorded exit the attempt is still open
                 if (user := RankUser.of_run(run.root)) is not None:
@@ -354,8 +353,8 @@ def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
     """Return whether the attempt no longer needs a process on this node."""
     launch = read_record(run.launch, LaunchRecord)
     if launch is None:
-        # No process can report the attempt: the worker ends processes with its marks and reports it
-        # as gone.
+        # No process can report the attempt. The worker ends processes with its marks and reports
+        # the attempt as gone.
         logger.error("%s is missing or no launch record", run.launch)
         if (user := RankUser.of_run(run.root)) is not None:
             end_user(user)

@@ -1,1 +1,1 @@
-"""Work of a worker between jobs: storage roots, run directories of ended jobs, idle process."""
+"""Work between jobs: storage roots, run directories of ended jobs, and the idle process."""

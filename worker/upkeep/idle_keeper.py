@@ -1,4 +1,4 @@
-"""Keeps one idle process on the node, which forks the supervisors of launches."""
+"""Keeps one idle process on the node that forks the supervisors of launches."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from worker.warm.hand_over import CHANGED, READY
 logger = logging.getLogger(__name__)
 
 AGAIN = Backoff(first=5.0, longest=600.0)
-"""Pauses before a restart after the idle process ended unexpectedly."""
+"""Pauses before a restart of an idle process that ended unexpectedly."""
 
 
 class IdleKeeper(threading.Thread):
-    """The thread that starts an idle process, and starts a new one when it ends.
+    """The thread that starts an idle process, and replaces it when it ends.
 
-    The imports run at normal priority, because an unprivileged process could not raise its priority
-    again for training.
+    The imports run at normal priority, because an unprivileged process could not raise a lower
+    priority again for training.
     """
 
     def __init__(self, node: LocalNode) -> None:
@@ -39,8 +39,8 @@ class IdleKeeper(threading.Thread):
         self._status: socket.socket | None = None
         self._ready_at = math.inf
         self._pair: tuple[socket.socket, ...] = ()
-        # Celery may fork a long-lived pool process at any time. If that process had a copy of the
-        # idle process' end of the pipe, the end of the idle process would go unnoticed.
+        # Celery may fork a long-lived pool process at any time. With a copy of the idle process'
+        # end of the pipe in that process, the end of the idle process would go unnoticed.
         self._no_fork = threading.Lock()
         os.register_at_fork(
             before=self._no_fork.acquire,
@@ -89,7 +89,7 @@ class IdleKeeper(threading.Thread):
         self.ready.clear()
         if word == CHANGED or time.monotonic() > self._ready_at + AGAIN.longest:
             self._failures.succeeded()
-        if word != CHANGED:  # even if it was ready: memory may not suffice for a new one
+        if word != CHANGED:  # ready or not: memory may not suffice for a new one
             self._failed()
 
     def _failed(self) -> None:
@@ -98,7 +98,7 @@ class IdleKeeper(threading.Thread):
         logger.warning("no idle process for %.0f s; the reason is in %s", pause, log)
 
     def _start(self) -> None:
-        """Start an idle process; after a failure, a later call tries again."""
+        """Start an idle process; if that fails, a later call tries again."""
         identity, store = own_identity(), self._node.store
         try:
             with self._no_fork:

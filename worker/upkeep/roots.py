@@ -1,4 +1,4 @@
-"""Storage roots: each contains a UUID, which proves that nodes see the same root."""
+"""Storage roots: each root contains a UUID, which proves that nodes see the same root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
 from worker.launchers.rank_environment import TRAINER, output_of
 
 IDENTIFY_SECONDS = 600.0
-"""Time limit, in seconds, for an object store to respond; the trainer gives up sooner."""
+"""Time limit, in seconds, for an object store's response; the trainer gives up earlier."""
 
 
 def identify_roots(roots: Mapping[str, str]) -> dict[str, str]:
@@ -25,7 +25,7 @@ def identify_roots(roots: Mapping[str, str]) -> dict[str, str]:
 
 def _identify(name: str, place: str) -> str:
     if is_object_store(place):
-        try:  # the trainer accesses object stores; it runs here in the environment of ranks
+        try:  # the trainer, in the environment of ranks, accesses object stores
             found = output_of([*TRAINER, "identify", place], seconds=IDENTIFY_SECONDS)
         except ValueError as error:
             raise ValueError(f"root {name}={place}: {error}") from None
@@ -35,7 +35,8 @@ def _identify(name: str, place: str) -> str:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            # If several nodes do this concurrently, one of them creates the file, and all read it.
+            # If several nodes do this at the same time, one of them creates the file, and all read
+            # it.
             create_file(file, f"{uuid.uuid4()}\n")
         text = file.read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Removes run directories of attempts that have ended on this node and belong to ended jobs.
+"""Removes run directories of ended jobs whose attempts have ended on this node.
 
-It also removes folders of operations; folders of failed tries stay for the same number of days.
+Also removes folders of operations; those of failed tries stay for the same number of days.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ DAY_SECONDS = 86_400.0
 class RunCleaner(threading.Thread):
     """The thread that removes run directories, a limited number per round.
 
-    A directory stays while the lock of its attempt exists, because a supervisor or a reporter still
-    has data to deliver. It also stays until its job has ended, and for `days` after the end of its
-    attempt. A resume does not need the directory, because checkpoints are in a storage root.
+    A directory stays while its attempt's lock exists, because a supervisor or a reporter still has
+    data to deliver. It also stays until its job has ended, and for `days` days after the end of its
+    attempt. A resume does not need it, because checkpoints are in a storage root.
 
     Args:
         store: files of the node.
@@ -83,7 +83,7 @@ class RunCleaner(threading.Thread):
             OSError: a folder cannot be listed or renamed.
         """
         for path in _entries(self._store.runs):
-            # Left by a round that was interrupted or that failed.
+            # Left by a round that was interrupted or failed.
             if path.name.startswith(REMOVED) and not remove_tree(path):
                 logger.warning("%s is not removed; tried again in %g s", path, PAUSE_SECONDS)
         self._remove_operations()
@@ -100,8 +100,7 @@ class RunCleaner(threading.Thread):
     def _remove_operations(self) -> None:
         """Remove folders of operations to which nothing was written for `days`.
 
-        A running command writes its progress, and a supervisor without a server gives up much
-        sooner.
+        A running command writes its progress, and a supervisor without a server gives up earlier.
         """
         for operation in _entries(self._store.data_dir / "operations"):
             for path in _entries(operation):
@@ -113,13 +112,13 @@ class RunCleaner(threading.Thread):
 
     def _runs(self) -> Iterator[WorkerRun]:
         for job in _entries(self._store.runs):
-            if is_id(job.name):  # other names: the server counts them as unknown, or refuses
+            if is_id(job.name):  # the server counts other names as unknown, or refuses them
                 for path in _entries(job):
                     if path.name.isdecimal():
                         yield WorkerRun(path)
 
     def _is_old(self, run: WorkerRun) -> bool:
-        """Return whether the attempt ended more than `days` ago, according to its files."""
+        """Return whether the attempt ended more than `days` days ago, by its files."""
         ends = [_changed_at(Path(path)) for path in (run.root, run.launch, run.exit, run.over)]
         return time.time() - max(ends) >= self._seconds
 
@@ -136,7 +135,7 @@ class RunCleaner(threading.Thread):
     def _remove(self, run: WorkerRun) -> bool:
         """Remove a run directory, unless its attempt is being launched or has not ended."""
         away = self._store.runs / f"{REMOVED}{secrets.token_hex(8)}"
-        with self._store.users():  # excludes a launch between run directory and lock
+        with self._store.users():  # excludes a launch between its run directory and its lock
             held = [each.root for each in map(self._store.run_of, self._store.live()) if each]
             if run.root in held:
                 return False
@@ -145,7 +144,7 @@ class RunCleaner(threading.Thread):
             except OSError as error:
                 logger.warning("%s is not removed: %s", run.root, error)
                 return False
-            with suppress(OSError):  # the folder holds other run directories
+            with suppress(OSError):  # other run directories are in the folder
                 run.root.parent.rmdir()
         if gone := remove_tree(away):
             logger.info("%s is removed", run.root)
@@ -167,7 +166,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _changed_at(path: Path) -> float:
-    """Return a file's modification time; 0 if another user, who may set any time, owns it."""
+    """Return a file's modification time; 0 for another user's file, which may have any time."""
     try:
         found = path.lstat()
     except OSError:

@@ -1,1 +1,1 @@
-"""The idle process, which waits for the node's next launch, and the hand-over of the launch."""
+"""The idle process, which waits for the node's next launch, and the launch's hand-over."""

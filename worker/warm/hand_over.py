@@ -1,12 +1,11 @@
 """Hands a claimed launch to a supervisor that the node's idle process forks.
 
 The launching process connects to the idle process' socket. The idle process forks a supervisor,
-which offers itself or refuses. The launching process then sends the run directory, the variables
-for a supervisor and the descriptor of the attempt's lock, and the supervisor accepts. The
-supervisor touches nothing of the attempt before it receives them, and holds the lock from then on.
-If either side ends in between, the lock is free or held by the other side. A supervisor that never
-wrote its identity has launched nothing. If no supervisor accepts, the launching process starts one
-itself.
+which offers itself or refuses. The launching process then sends the run directory, the supervisor's
+variables and the descriptor of the attempt's lock, and the supervisor accepts. Before this message
+the supervisor touches nothing of the attempt; afterwards it holds the lock. If one side ends in
+between, the lock is free or held by the other side. A supervisor that never wrote its identity has
+launched nothing. If no supervisor accepts, the launching process starts one itself.
 """
 
 from __future__ import annotations
@@ -32,16 +31,14 @@ logger = logging.getLogger(__name__)
 SOCKET = "idle.sock"
 """Name of the socket in the data folder."""
 READY, CHANGED = b"r", b"c"
-"""Messages of an idle process to its worker: ready for launches; ends as the code changed."""
+"""Messages of an idle process to its worker: it is ready, or it ends because the code changed."""
 MESSAGE_BYTES = 1024 * 1024
 OFFER_SECONDS = 2.0
-"""Time limit for an offer, in seconds; comparing digests of the code and two forks take about 50
-ms.
-"""
+"""Time limit for an offer, in seconds; code digests and two forks take about 50 ms."""
 ACCEPT_SECONDS = 5.0
 END_SECONDS = 10.0
-"""Time limit, in seconds, for a killed supervisor to end; the kernel may still be writing its data
-to a disk.
+"""Time limit for a killed supervisor to end, in seconds; the kernel may still write its data to a
+disk.
 """
 
 
@@ -54,11 +51,11 @@ class GivenLaunch:
     lock: int
     """Descriptor of the attempt's lock."""
     environment: dict[str, str]
-    """Environment variables for a supervisor, from the worker."""
+    """Variables for a supervisor, from the worker."""
 
 
 def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None:
-    """Hand a launch to a supervisor; return why none accepted it, or None if one did.
+    """Hand a launch to a supervisor; return None, or why no supervisor accepted.
 
     The caller keeps the lock; a supervisor that accepted the launch holds the lock too.
 
@@ -85,7 +82,7 @@ def hand_over(store: NodeStore, run: WorkerRun, lock: AttemptLock) -> str | None
 
 
 def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> GivenLaunch | None:
-    """Offer this process as the supervisor of a launch; return the launch's data, or None."""
+    """Offer this process as supervisor of a launch; return the launch's data, or None."""
     try:
         _send(connection, identity)
         given = _receive_with_lock(connection)
@@ -94,8 +91,8 @@ def offered(connection: socket.socket, *, identity: Mapping[str, int]) -> GivenL
     except (OSError, ValueError) as error:
         logger.warning("a launch left: %r", error)
         return None
-    # The launch counts as accepted in any case: a launching process that has ended meanwhile starts
-    # no other supervisor, and one that does not receive this message ends this supervisor.
+    # The launch counts as accepted even if this message fails. A launching process that has ended
+    # starts no other supervisor, and one that misses this message ends this supervisor.
     with contextlib.suppress(OSError):
         _send(connection, {"taken": True})
     return given
@@ -109,7 +106,7 @@ def refuse(connection: socket.socket, why: str) -> None:
 
 @contextlib.contextmanager
 def in_folder(store: NodeStore) -> Iterator[str]:
-    """Yield a path to the socket that is short enough for an address in any folder."""
+    """Yield a path to the socket that, in any folder, is short enough for an address."""
     folder = os.open(store.data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{SOCKET}"
@@ -162,7 +159,7 @@ def _receive_with_lock(connection: socket.socket) -> GivenLaunch | None:
 
 
 def _end(offer: Mapping[str, Any]) -> None:
-    """End a supervisor that might still accept the launch; return when it has ended.
+    """End a supervisor that may still accept the launch; return once it has ended.
 
     Raises:
         TimeoutError: the supervisor does not end within the time limit.

@@ -1,7 +1,7 @@
-"""The node's idle process, which has imported torch, the trainer and a supervisor's modules.
+"""The node's idle process, with torch, the trainer and a supervisor's modules imported.
 
-For each launch it forks a supervisor, which forks its own forkserver before it takes the launch;
-from then on the supervisor is like any other. So launches can follow each other immediately, and no
+For each launch it forks a supervisor. The supervisor forks its own forkserver, then takes the
+launch, and from then on is like any other. So launches can follow each other immediately, and no
 process of one attempt is the parent of another attempt's processes. The idle process ends with its
 worker.
 """
@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 BACKLOG = 16
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid; unix(7)
 IMPORT_SECONDS = 300.0
-"""Time limit for the imports, in seconds; usually they take 3 s, from a network disk longer. At the
-limit, the printed stacks show where the imports hang.
+"""Time limit for the imports, in seconds. They usually take 3 s, and longer from a network disk. At
+the limit, printed stacks show where the imports hang.
 """
 CACHES = "TORCHINDUCTOR_CACHE_DIR"
-"""Variable for a folder that torch creates when it is imported; by default it is below `/tmp`,
-where any user can put another entry in its place. Each rank has its own value.
+"""Variable with a folder that torch creates when it is imported. By default the folder is below
+`/tmp`, where any user can put another entry in its place. Each rank has its own value.
 """
 
 
@@ -64,8 +64,8 @@ class IdleSettings:
     worker_start: int
     """Start time of the worker, in clock ticks after boot."""
     status: int
-    """Descriptor for messages to the worker: `READY` when the process waits, `CHANGED` when it ends
-    because the code has changed. It is closed when the process ends.
+    """Descriptor for messages to the worker: `READY` when this process waits, `CHANGED` when it
+    ends because the code has changed. It is closed at the end of this process.
     """
     module: str = PRELOADED
     """Module that the ranks run."""
@@ -74,7 +74,7 @@ class IdleSettings:
 def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
     """Wait for launches and fork their supervisors; end this process and each supervisor.
 
-    The exit status is 3 if the imports left state that a rank must not inherit; the log has the
+    The exit status is 3 if the imports left state that ranks must not inherit; the log has the
     reason.
     """
     code = 1
@@ -83,15 +83,15 @@ def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
     except Exception:
         logger.exception("the idle process failed")
     finally:
-        # Without finalizers, because these would write to every page that other processes share,
-        # and without waiting for threads that an import left.
+        # No finalizers run, because they would write to every page shared with other processes.
+        # Threads that an import left are not awaited.
         os._exit(code)
 
 
 def _run(store: NodeStore, settings: IdleSettings) -> int:
-    """Run the idle process; return the exit code, in this process and in each supervisor."""
+    """Run the idle process; return the exit code, here and in each supervisor."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, no child could be awaited
-    raise_file_limit()  # ranks inherit it, as from a supervisor that starts torchrun
+    raise_file_limit()  # ranks inherit it, as from a supervisor with torchrun
     worker = open_started_at(settings.worker_pid, settings.worker_start)
     if worker is None:
         return 0
@@ -104,7 +104,7 @@ def _run(store: NodeStore, settings: IdleSettings) -> int:
         logger.error("no idle process: %s", error)
         return 3
     if has_ended(worker):
-        return 0  # another worker may serve the node, and its idle process may already listen
+        return 0  # another worker may serve the node, with its own idle process
     connection = _in_supervisor(store, worker, digest=digest, status=settings.status)
     if connection is None:
         return 0
@@ -129,10 +129,10 @@ def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -
     Raises:
         UnfitError: the imports left state that a rank must not inherit.
     """
-    # numpy's BLAS, which the trainer does not use, would start threads when it is imported.
+    # numpy's BLAS, which the trainer does not use, would start threads on import.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ[CACHES] = str(caches)  # the folder exists, so torch creates nothing
-    # Limits an import that hangs. A timer of `faulthandler` would be a thread, and could end too
+    os.environ[CACHES] = str(caches)  # the folder exists, so torch creates none
+    # The alarm ends a hanging import. A timer of `faulthandler` would be a thread and could end too
     # late.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, chain=True)
@@ -147,7 +147,7 @@ def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -
 
 
 def _further_descriptors(kept: Set[int]) -> str | None:
-    """Return an error naming descriptors that imports left open: a rank could use them."""
+    """Return an error with descriptors that imports left open, because a rank could use them."""
     known = {*STANDARD, *kept}
     left = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) not in known]
     named = [str(path.readlink()) for path in left if path.is_symlink()]  # not the listing's own
@@ -158,7 +158,7 @@ def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) 
     """Supervise the launch on a connection to its end; return the exit code."""
     become_subreaper()
     try:
-        server = Forkserver.start(module, seen)  # before the launch: it holds none of its data
+        server = Forkserver.start(module, seen)  # before the launch, so it holds no launch data
     except OSError as error:
         refuse(connection, f"no forkserver can be forked: {error.strerror}")
         return 3
@@ -172,7 +172,7 @@ def _supervise(connection: socket.socket, module: Any, seen: Mapping[str, str]) 
     try:
         os.chdir(given.folder)
         _redirect_output(given.folder)
-    except OSError:  # for example a full disk: the launch is taken, so only this process can report
+    except OSError:  # for example a full disk: only this process can report the launch
         logger.exception("the log of the supervisor cannot be written")
     run_detached(given.folder, given.lock, _launcher_with(server))
     return 0
@@ -191,7 +191,7 @@ def _launcher_with(server: Forkserver) -> LauncherFactory:
 def _in_supervisor(
     store: NodeStore, worker: int, *, digest: str, status: int
 ) -> socket.socket | None:
-    """Serve launches; return the connection in each supervisor, None when this process ends."""
+    """Serve launches; return each supervisor's connection, or None at the end of this process."""
     with _listening(store) as listener:
         logger.info("ready for launches")
         os.write(status, READY)
@@ -217,7 +217,7 @@ def _in_supervisor(
 
 
 def _fork_detached() -> bool:
-    """Fork a process that is not a child of this one; return True in the new process.
+    """Fork a process that is no child of this one; return True in the new process.
 
     The new process is a child of the machine's first process, which reaps it.
 
@@ -231,18 +231,19 @@ def _fork_detached() -> bool:
                 os._exit(0)
         except OSError as error:
             os._exit(error.errno or 1)
-        os.setsid()  # a signal to the worker's process group must not reach training
+        os.setsid()  # training must not get signals to the worker's process group
         return True
     _, status = os.waitpid(child, 0)
-    # A killed intermediate process may already have forked: then the new process responds to the
-    # launch, or none does. A second refusal could be mistaken for the new process' acceptance.
+    # A killed intermediate process may already have forked. The new process then responds to the
+    # launch, or no process does. A second refusal could be mistaken for the new process'
+    # acceptance.
     if (code := os.waitstatus_to_exitcode(status)) > 0:
         raise OSError(code, os.strerror(code))
     return False
 
 
 def _await(descriptor: int, *enders: int) -> bool:
-    """Wait until `descriptor` is readable; return False if one of `enders` is readable first."""
+    """Wait until `descriptor` or one of `enders` is readable; return False for the latter."""
     poll = select.poll()
     for each in (descriptor, *enders):
         poll.register(each, select.POLLIN)
@@ -254,8 +255,8 @@ def _await(descriptor: int, *enders: int) -> bool:
 def _listening(store: NodeStore) -> Iterator[socket.socket]:
     """Listen on the node's socket; replace the socket of an earlier idle process.
 
-    The socket file is not removed at the end, because the next idle process may already have
-    replaced it. The kernel refuses a launch that connects to the socket of a dead process.
+    The socket file stays at the end, because the next idle process may have replaced it. The kernel
+    refuses connections to the socket of a dead process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         with in_folder(store) as path:
@@ -270,7 +271,7 @@ def _listening(store: NodeStore) -> Iterator[socket.socket]:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Return whether the peer runs as this process' user, as the worker does."""
+    """Return whether the peer runs as this process' user, like the worker."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return bool(CREDENTIALS.unpack(found)[1] == os.geteuid())
 

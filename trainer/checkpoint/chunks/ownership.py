@@ -288,8 +288,7 @@ class Ownership:
 
     @cached_property
     def _block_size(self) -> int:
-        """Ranks per block: the smallest number, from `SMALLEST_BLOCK`, with equally many writers.
-        """
+        """Smallest number of ranks, from `SMALLEST_BLOCK`, with equally many writers per block."""
         common = gcd(self.world_size, len(self.writers))
         for blocks in range(min(common, self.world_size // SMALLEST_BLOCK), 1, -1):
             if common % blocks == 0:

@@ -41,8 +41,7 @@ class SavePlan:
 
 
 class SavePlanner:
-    """Plans saves of one set of tensors; the first save makes the plan, and later saves reuse it.
-    """
+    """Plans saves of one set of tensors; the first save makes the plan, later saves reuse it."""
 
     def __init__(self, writers: Sequence[int], layout: Layout, group: dist.ProcessGroup) -> None:
         """Describe the planner; nothing is planned yet.

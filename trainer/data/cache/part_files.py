@@ -94,8 +94,7 @@ class PartFiles:
         replace_file(self._record, record.model_dump_json(), durable=False)
 
     def remove_content(self) -> None:
-        """Remove starts, then tokens, because `is_joined` tests for the tokens; the record stays.
-        """
+        """Remove starts, then tokens, because `is_joined` tests for tokens; the record stays."""
         self.starts.unlink(missing_ok=True)
         self.tokens.unlink(missing_ok=True)
 

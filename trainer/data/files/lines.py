@@ -199,8 +199,7 @@ class _Line:
         return record
 
     def _one_a_line(self, text: str) -> str:
-        """Return a remedy if the file is one document over several lines; otherwise an empty text.
-        """
+        """Return a remedy if the file is one document over several lines; otherwise empty text."""
         if not self.at_start or (text != "{" and not text.startswith("[")):
             return ""
         each = "." if text == "{" else ".[]"
@@ -247,8 +246,7 @@ def _line_start(file: io.FileIO, place: int) -> int:
 
 
 def _cut(data: bytes) -> int:
-    """Return the place to cut: after the last line break or, without one, between two characters.
-    """
+    """Return the place to cut: after the last line break, or else between two characters."""
     cut = data.rfind(b"\n") + 1
     if cut:
         return cut

@@ -1,4 +1,4 @@
-"""A digest of the code that a forkserver has imported, to detect changes on disk."""
+"""Digest of the code that a forkserver has imported; detects changes on disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The supervisor's side of a forkserver: starts it, lets it fork once, and adopts its children.
+"""The supervisor's side of a forkserver: starts it, lets it fork once, adopts its children.
 
-No child does anything before the gate opens, so an earlier error does not fail the launch.
+The children wait for the gate to open, so an earlier error does not fail the launch.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from worker.launchers.warm.forkserver import MESSAGE_BYTES, ForkedLaunch, run_fo
 from worker.node.process_tree import MARKER, NODE_MARKER
 
 PRELOADED = "trainer.__main__"
-"""Module that is imported in advance; the processes of a launch run its entry function."""
+"""Module to import in advance; a launch's processes run its entry function."""
 FORK_SECONDS = 20.0
-"""Time limit, in seconds, for a response, and then for the forkserver's exit; usually 0.1 s in
-total.
+"""Time limit, in seconds, for a response, and again for the forkserver's exit. Both usually take
+0.1 s in total.
 """
 UNMARKED = "0" * 26
-"""Mark of a process without an attempt yet; it is as long as an id."""
+"""Mark of a process that has no attempt yet; as long as an id."""
 
 
 def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
     """Return the variables of a process that forks forkservers.
 
-    They equal the variables of a rank; their marks reserve the memory for the ranks' own marks.
+    They equal a rank's variables; their marks reserve memory for the rank's own marks.
 
     Args:
         node: name of the node.
@@ -47,23 +47,23 @@ def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
 
 
 class ForkserverError(Exception):
-    """The forkserver cannot fork, so the launch is cold instead."""
+    """The forkserver cannot fork, so the launch is cold."""
 
 
 class Forkserver:
-    """A forkserver that this process started; it ends with this process."""
+    """A forkserver of this process; it ends when this process ends."""
 
     def __init__(self, pid: int, control: socket.socket, environment: Mapping[str, str]) -> None:
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
-        """Pidfd, which becomes readable when the forkserver has ended."""
+        """Pidfd, readable once the forkserver has ended."""
         self._control = control
         self.environment = environment
-        """Variables that were set during the forkserver's imports; they equal those of a rank."""
+        """Variables during the forkserver's imports; they equal those of a rank."""
 
     @classmethod
     def start(cls, module: Any, environment: Mapping[str, str]) -> Forkserver:
-        """Fork a forkserver; this process must have one thread and hold no launch data.
+        """Fork a forkserver; this process must have one thread and no launch data.
 
         Args:
             module: module whose entry function the children run; already imported.
@@ -81,13 +81,13 @@ class Forkserver:
         return cls(pid, own, environment)
 
     def fork(self, request: ForkedLaunch) -> list[int]:
-        """Have the forkserver fork; its children start as children of this process.
+        """Let the forkserver fork; its children become children of this process.
 
         Returns:
             Pids of the children, in the order of the request; the forkserver has ended.
 
         Raises:
-            ForkserverError: the forkserver forked no process, or none of its children starts.
+            ForkserverError: no process was forked, or none of the children starts.
         """
         gate, opener = os.pipe()
         try:
@@ -107,7 +107,7 @@ class Forkserver:
 
     def end(self) -> None:
         """End the forkserver; the process tree reaps it."""
-        with suppress(ProcessLookupError):  # the forkserver has ended and was reaped
+        with suppress(ProcessLookupError):  # it has ended and was reaped
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self._control.close()
 

@@ -1,10 +1,10 @@
 """The process that has imported torch, forks the ranks of one launch, then ends.
 
-A supervisor forks this process before it takes a launch. This process waits for one request. Each
-process that it forks closes all inherited descriptors and becomes the ranks' user. The forked
-process waits at a gate until the forkserver has ended, so that the supervisor has become its
-parent. Then it calls the module's `enter()` with the request's arguments in `sys.argv`; a rank does
-so behind the code of the rank wrapper.
+A supervisor forks this process before it takes a launch. This process then waits for one request.
+Each process that it forks closes all inherited descriptors and becomes the ranks' user. The forked
+process waits at a gate until the forkserver has ended and the supervisor is its parent. Then it
+calls the module's `enter()` with the request's arguments in `sys.argv`; for a rank, the code of the
+rank wrapper does this.
 
 This process holds no secret: it starts before the launch is known, and without the worker's own
 variables.
@@ -30,17 +30,15 @@ from worker.node.rank_wrapper import CANNOT_START, LAUNCHER_PID, become, die_wit
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 MESSAGE_BYTES = 1024 * 1024
-"""Maximum size of a message, in bytes; it holds the variables of one launch, a few KiB for each
-rank.
-"""
+"""Maximum size of a message in bytes; it holds a launch's variables, a few KiB per rank."""
 STANDARD = range(3)
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that a Python interpreter ignores from its start."""
+"""Signals that a new Python interpreter ignores."""
 LISTENER, ADDRESS, PORT = "TRAINYARD_STORE_FD", "MASTER_ADDR", "MASTER_PORT"
 """Variables for the ranks' rendezvous; the trainer reads them."""
 LOOPBACK = "127.0.0.1"
 GPU_FILES = ("/dev/nvidia", "libcuda.so")
-"""Names in the memory map of a process that has initialised a GPU library."""
+"""Names that appear in a process' memory map after a GPU library is initialised."""
 ORPHAN_SECONDS = 10.0
 
 
@@ -51,11 +49,11 @@ class ForkedProcess:
     words: list[str]
     """Arguments of the command line."""
     log: str
-    """File that receives stdout and stderr of the process; for a rank, those of its wrapper."""
+    """File for stdout and stderr of the process or, for a rank, of its wrapper."""
     rank: int | None = None
     """Global rank; None for a process without a wrapper."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables of this process in addition to the common ones."""
+    """Variables of this process besides the common ones."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,12 @@ class ForkedLaunch:
     run: str
     """Run directory."""
     supervisor: int
-    """Pid of the process that becomes their parent; they end when it ends."""
+    """Pid of the processes' new parent; they end when it ends."""
     processes: list[ForkedProcess]
     environment: dict[str, str]
-    """All variables common to the processes; they inherit no variable of the forkserver."""
+    """All variables common to the processes, which inherit none from the forkserver."""
     marks: dict[str, str]
-    """Variables to show in `/proc/<pid>/environ`; each value is as long as the one it replaces."""
+    """Variables to show in `/proc/<pid>/environ`; each value is as long as the replaced one."""
     user: str | None = None
     """User of the processes as `uid:gid:gid...`; the forkserver's own user when absent."""
     cgroup: str | None = None
@@ -89,7 +87,7 @@ class ForkedLaunch:
 
 
 def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> NoReturn:
-    """Run a supervisor's forkserver in a child process; it ends when the supervisor ends.
+    """Run a supervisor's forkserver in a child process, which ends with the supervisor.
 
     Args:
         control: socket for requests and responses.
@@ -110,8 +108,8 @@ def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> N
 
 
 def _be_as_new() -> None:
-    """Undo settings that this process inherited or that its interpreter made."""
-    # Signals that an interpreter ignores from its start stay ignored.
+    """Undo settings of this process that it inherited or that its interpreter made."""
+    # Signals ignored by a new interpreter stay ignored.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *IGNORED}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -120,7 +118,7 @@ def _be_as_new() -> None:
 
 
 def _fork_once(control: socket.socket, module: Any) -> None:
-    """Wait for a request, and fork its processes."""
+    """Wait for a request and fork its processes."""
     message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
     if not message:
         return  # the supervisor has ended, or needs no fork
@@ -155,10 +153,9 @@ def why_unfit() -> str | None:
 def fork_all(request: ForkedLaunch, module: Any, *, gate: int) -> list[int]:
     """Fork the processes of a request; return their pids, in the order of the request."""
     meeting: dict[str, str] = {}
-    forkserver = os.getpid()  # read now: a late child may already have the supervisor as its parent
+    forkserver = os.getpid()  # read now: a child may start late, below the supervisor
     with socket.socket() as listener:
-        # Bind the port here, so that no other process can take it before rank 0 serves the store on
-        # it.
+        # Bind the port here, so that no other process can take it before rank 0 serves the store.
         listener.bind((LOOPBACK, 0))
         listener.listen(socket.SOMAXCONN)
         meeting = {
@@ -196,8 +193,8 @@ def _become(
 ) -> NoReturn:
     """Turn this process into a process of the request.
 
-    The order equals that of `rank_wrapper.tie`: join the cgroup as the worker's user, then become
-    the ranks' user for good, and only then set the variables that the job chose.
+    The order is that of `rank_wrapper.tie`: join the cgroup as the worker's user, become the ranks'
+    user for good, and only then set the job's variables.
     """
     try:
         _close_all_but({*STANDARD, *own})
@@ -211,11 +208,10 @@ def _become(
             Path(request.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
         if request.user is not None:
             become(*map(int, request.user.split(":")))
-            # A process belongs to its user after an exec, but not after a change of user alone;
-            # then even its own /proc/self is closed to it. This process holds nothing secret of the
-            # worker.
+            # After a mere change of user, unlike after an exec, a process does not belong to its
+            # user: even its own /proc/self is closed. This process holds no secret of the worker.
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-        os.chdir(request.run)  # the run directory did not exist when this process started
+        os.chdir(request.run)  # the run directory is newer than this process
         for name, value in request.marks.items():
             _show(name, value)
         os.environ.clear()
@@ -224,7 +220,7 @@ def _become(
             os.environ.update(meeting)
         os.environ[LAUNCHER_PID] = str(request.supervisor)
         if os.read(gate, 1) == b"":
-            os._exit(CANNOT_START)  # the supervisor has ended, or launches in another way
+            os._exit(CANNOT_START)  # the supervisor has ended, or launches differently
         os.close(gate)
         _await_parent(request.supervisor, instead_of=forkserver)
         own -= {gate}
@@ -245,7 +241,7 @@ def _become(
 
 
 def _await_parent(supervisor: int, *, instead_of: int) -> None:
-    """Wait until the supervisor is the parent; exit if a third process is the parent.
+    """Wait until the supervisor is the parent; exit if another process becomes the parent.
 
     The wait is short, because the supervisor opens the gate only after this forkserver has ended.
     """
@@ -257,7 +253,7 @@ def _await_parent(supervisor: int, *, instead_of: int) -> None:
 
 
 def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
-    """Run a rank's program in this process, as a new interpreter would."""
+    """Run a rank's program in this process as in a new interpreter."""
     try:
         _close_all_but({*STANDARD, *own})
         for number in (signal.SIGTERM, signal.SIGHUP):  # the rank wrapper ignores these signals
@@ -276,7 +272,7 @@ def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
 
 def _close_all_but(kept: set[int]) -> None:
     """Close every descriptor except `kept`."""
-    # List the open descriptors instead of counting up: the limit of open files may be 10^9, and a
+    # List the open descriptors instead of counting: the limit of open files may be 10^9, and a
     # descriptor may lie above the limit.
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if descriptor not in kept:
@@ -285,11 +281,10 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def _show(name: str, value: str) -> None:
-    """Overwrite the value of a variable that `/proc/<pid>/environ` shows.
+    """Overwrite the value of a variable in `/proc/<pid>/environ`.
 
-    The kernel shows the memory that held the variables when the program started. With the new
-    value, a search for an attempt's processes by their marks also finds forked processes and their
-    children.
+    The kernel shows the memory that held the variables at the program's start. With the new value,
+    a search by an attempt's marks also finds forked processes and their children.
     """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p

@@ -1,4 +1,4 @@
-"""Launches the built-in trainer's ranks on one node by forks, or by torchrun if it cannot."""
+"""Launches the built-in trainer's ranks on a node by forks or, if that fails, by torchrun."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ AFTER_IMPORT = re.compile(
     r"|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|TORCH_ELASTIC_WORKER_IDENTICAL|HOME|USER|LOGNAME"
 )
 """Variables that no import reads: NCCL and gloo read theirs when a group is created, CUDA at its
-first use, and compilers when they compile. If any other variable differs, the launch is cold.
+first use, compilers when they compile. A difference in any other variable makes the launch cold.
 """
 
 
 class WarmLauncher:
-    """Forks the ranks of one node behind the rank wrapper, or starts torchrun if it cannot."""
+    """Forks the ranks of one node behind the rank wrapper, or starts torchrun instead."""
 
     checks_alongside = True
 
@@ -53,7 +53,7 @@ class WarmLauncher:
         self._wrappers: list[int] | None = None
 
     def prepare(self) -> list[str] | Failure:
-        """Return the trainer's check of its input, or a failure if the port is taken."""
+        """Return the command of the trainer's input check, or a failure if the port is taken."""
         return self._cold.prepare()
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:
@@ -73,7 +73,7 @@ class WarmLauncher:
         """Return the state of the ranks, from the exits and the files of their wrappers."""
         if self._wrappers is None:
             return self._cold.observe()
-        # Read the exits first: no rank starts after its wrapper has ended.
+        # Read the exits first: after its wrapper's end, no rank starts.
         ends = [self._share.processes.status(pid) for pid in self._wrappers]
         seen = self._watch.poll()
         early = {
@@ -101,13 +101,13 @@ class WarmLauncher:
 
     def _fork(self, check: Sequence[str]) -> int | None:
         share, launch, run = self._share, self._share.launch, self._share.run
-        skipped = len(TRAINER)  # the arguments by which a new interpreter finds the module
+        skipped = len(TRAINER)  # words with which a new interpreter finds the module
         words = [*self._trainer[skipped:], str(run.root)]
         processes = [
             ForkedProcess(words, str(run.launcher_log), rank, _of_rank(local, rank, share))
             for local, rank in enumerate(share.ranks)
         ]
-        if check:  # the check first, because it takes less time
+        if check:  # first, because the check takes less time
             log = str(run.log(share.ranks[0]))
             processes.insert(0, ForkedProcess([*check[skipped:]], log))
         marks = {MARKER: launch.attempt_id, NODE_MARKER: launch.node}
@@ -127,7 +127,7 @@ class WarmLauncher:
 
 
 def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
-    """Return why a share's ranks cannot be forked from a process with these variables, or None."""
+    """Return why ranks cannot be forked from a process with these variables, or None."""
     if share.nodes > 1:
         return "ranks on several nodes meet by torchrun"
     if share.spec.model.factory is not None:
@@ -145,7 +145,7 @@ def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
 
 
 def _of_rank(local: int, rank: int, share: Share) -> dict[str, str]:
-    """Return the variables that torchrun would set for a rank, except those of the rendezvous."""
+    """Return the variables that torchrun would set for a rank, without the rendezvous."""
     ranks = str(len(share.ranks))
     return {
         "RANK": str(rank),
@@ -154,7 +154,7 @@ def _of_rank(local: int, rank: int, share: Share) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": ranks,
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
-        # As torchrun sets it: an error in a collective ends the rank.
+        # As with torchrun, an error in a collective ends the rank.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": share.environment.get(
             "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"
         ),

@@ -1,1 +1,1 @@
-"""The node's hardware and its state: GPUs, cores, memory and disks."""
+"""The node's hardware and its state: GPUs, cores, memory, disks."""

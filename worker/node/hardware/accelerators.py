@@ -1,4 +1,4 @@
-"""The interface to the node's accelerators, implemented for each vendor's library."""
+"""Interface to the node's accelerators; each vendor's library has an implementation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from worker.node.hardware.nvml import Nvml
 
 DEVICE_FILES = Path("/dev")
 OPEN_SECONDS = 60.0
-"""Time limit for a driver to list its devices, in seconds; a cold driver takes some seconds for
-each.
+"""Time limit, in seconds, for a driver to list its devices; a cold driver takes some seconds per
+device.
 """
 
 Found = TypeVar("Found")
 
 
 class Accelerators(Protocol):
-    """The devices of one vendor; any call may block for ever if the driver hangs."""
+    """Devices of one vendor; any call may block for ever if the driver hangs."""
 
     @property
     def driver(self) -> str:
@@ -36,9 +36,9 @@ class Accelerators(Protocol):
         ...
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return the state of each device; a silent device has a problem and no values.
+        """Return the state of each device; a silent device has no values, but a problem.
 
-        `foreign` lists all processes that hold much memory of the device, including the node's own.
+        `foreign` also lists the node's own processes that hold much memory of the device.
         """
         ...
 
@@ -46,7 +46,7 @@ class Accelerators(Protocol):
 def open_accelerators(
     *, device_files: Path | None = None, seconds: float = OPEN_SECONDS
 ) -> Accelerators | None:
-    """Return the GPUs of this machine; None if there are none, or if the worker may use none.
+    """Return this machine's GPUs; None if the worker has or may use none.
 
     Args:
         device_files: folder that holds `nvidia0` and so on.
@@ -83,12 +83,12 @@ def sample_once(*, seconds: float) -> tuple[AcceleratorSample, ...]:
 
 
 def visible_devices(devices: Sequence[Accelerator], visible: str | None) -> tuple[Accelerator, ...]:
-    """Return the devices that the worker's `CUDA_VISIBLE_DEVICES` leaves; NVML ignores it.
+    """Return the devices in the worker's `CUDA_VISIBLE_DEVICES`, which NVML ignores.
 
     Args:
         devices: all devices of the driver, in its order.
-        visible: value of the variable, with indices of GPUs or prefixes of UUIDs. A divided GPU
-            stands for its instances. A device that is named twice is one slot.
+        visible: value of the variable: indices of GPUs or prefixes of UUIDs. A divided GPU stands
+            for its instances. A device named twice is one slot.
 
     Raises:
         ValueError: devices exist, but the variable names none of them.
@@ -113,7 +113,7 @@ def _is_named(device: Accelerator, word: str) -> bool:
 
 
 def _within(seconds: float, call: Callable[[], Found]) -> Found:
-    """Return the result of a call in a thread, which is abandoned after the time limit.
+    """Return the result of a call in a thread; abandon the thread after the time limit.
 
     Raises:
         OSError: the call exceeds the time limit.
@@ -139,7 +139,7 @@ def _within(seconds: float, call: Callable[[], Found]) -> Found:
 
 
 def _unlisted(there: Sequence[str], why: object) -> str:
-    """Return the error for hidden GPUs: the node would train on its CPUs unnoticed."""
+    """Return the error for hidden GPUs, without which the node would train on CPUs unnoticed."""
     return (
         f"this machine has GPUs (/dev/{there[0]}), but NVML fails: {why}; mend the driver, or set "
         "TRAINYARD_DEVICE=cpu to offer CPU slots"

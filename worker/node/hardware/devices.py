@@ -1,4 +1,4 @@
-"""The slots of the node: its accelerators, or its cores without any; without torch."""
+"""Slots of the node: its accelerators or, without any, its cores. Without torch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Devices:
 
     hardware: Hardware
     visible: tuple[str, ...]
-    """For each slot of a GPU node, the name by which CUDA sees the GPU; empty on a CPU node."""
+    """CUDA's name for the GPU of each slot of a GPU node; empty on a CPU node."""
 
     @property
     def threads_per_slot(self) -> int:
-        """CPU threads that a rank may use without taking those of another slot."""
+        """CPU threads of a rank that leave the threads of other slots free."""
         return max(1, self.hardware.cores // self.hardware.slots)
 
 

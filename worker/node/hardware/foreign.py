@@ -1,4 +1,4 @@
-"""Finds processes on the devices that were not started by a supervisor of this node."""
+"""Finds processes on the devices that no supervisor of this node started."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Supervisors = Callable[[], Collection[int]]
 def without_own(
     samples: tuple[AcceleratorSample, ...], supervisors: Supervisors
 ) -> tuple[AcceleratorSample, ...]:
-    """Remove processes below a supervisor; add user and command to the remaining processes.
+    """Remove descendants of supervisors; add user and command to the other processes.
 
-    Inside a PID namespace, no user and command are added: the driver's pids belong to another
-    namespace, so `/proc` may show unrelated processes under these numbers.
+    Inside a PID namespace, user and command stay absent. The driver's pids belong to another
+    namespace, so `/proc` may show other processes under these numbers.
     """
     if not any(sample.foreign for sample in samples):
         return samples
@@ -34,8 +34,8 @@ def without_own(
 
 
 def _is_below(pid: int, own: Collection[int]) -> bool:
-    """Return whether a process descends from one of the pids `own`, as ranks from a supervisor."""
-    seen: set[int] = set()  # a pid may be reused during the walk, which must still end
+    """Return whether a process descends from one of the pids in `own`, as ranks do."""
+    seen: set[int] = set()  # the walk must end even if a pid is reused meanwhile
     while pid > 1 and pid not in seen:
         if pid in own:
             return True

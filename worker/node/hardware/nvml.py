@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through the management library (NVML); field names are those of its reference."""
+"""NVIDIA GPUs through the management library NVML; fields have its reference's names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 ABSENT = frozenset(
     {
-        nvml.NVML_ERROR_INVALID_ARGUMENT,  # a MIG instance lacks values of the board
+        nvml.NVML_ERROR_INVALID_ARGUMENT,  # a MIG instance lacks some values of the board
         nvml.NVML_ERROR_NOT_SUPPORTED,
         nvml.NVML_ERROR_NO_PERMISSION,
         nvml.NVML_ERROR_NOT_FOUND,
@@ -36,17 +36,15 @@ ABSENT = frozenset(
         nvml.NVML_ERROR_NO_DATA,
     }
 )
-"""Errors for a value that the device does not have; all other errors are problems of the device."""
+"""Errors for a value that a device lacks; all other errors are problems of the device."""
 MEMORY_HELD_BYTES = 100 << 20
-"""Memory, in bytes, from which on a process is listed. A CUDA context takes several times as much;
-the MPS server, and a display without windows, take less.
+"""Memory, in bytes, at which a process is listed. A CUDA context takes several times as much; the
+MPS server, and a display without windows, take less.
 """
 WAIT_MILLISECONDS = 1000
-"""Maximum wait for an event in one call, in milliseconds; then the thread checks whether it must
-stop.
-"""
+"""Maximum wait for an event per call, in milliseconds; after each call, the thread may stop."""
 XID_SECONDS = 86_400.0
-"""Maximum age, in seconds, of an Xid error that samples include."""
+"""Maximum age of an Xid error in samples, in seconds."""
 XID = nvml.nvmlEventTypeXidCriticalError
 THROTTLE_REASONS: Mapping[int, str] = {
     nvml.nvmlClocksEventReasonApplicationsClocksSetting: "application clocks",
@@ -58,7 +56,7 @@ THROTTLE_REASONS: Mapping[int, str] = {
     nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
     nvml.nvmlClocksEventReasonDisplayClockSetting: "display clocks",
 }
-"""The reason `idle` is left out: an idle GPU lowers its clocks too."""
+"""Throttle reasons except `idle`, because an idle GPU lowers its clocks too."""
 NVLINK_ERRORS = (
     nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
     nvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
@@ -69,16 +67,16 @@ NVLINK_ERRORS = (
 
 @dataclass(frozen=True)
 class _Device:
-    """A handle of NVML, with identifiers of its GPU or instance."""
+    """A handle of NVML, with the identifiers of its GPU or instance."""
 
     handle: Any
     accelerator: Accelerator
     divided: bool
-    """Whether the GPU is divided, so that only its instances are offered as slots."""
+    """Whether the GPU is divided; then only its instances are offered as slots."""
 
 
 class Nvml:
-    """The GPUs that the driver lists at construction; `sample` and `devices` share the list.
+    """GPUs that the driver lists at construction; `sample` and `devices` use this list.
 
     A GPU that fails during construction is not a slot, and has a problem in every sample.
     """
@@ -98,7 +96,7 @@ class Nvml:
             self._devices, self._failed = _list_devices()
         except nvml.NVMLError as error:
             raise OSError(str(error)) from error
-        # By UUID of the GPU: error code, and time on the monotonic clock.
+        # Error code and time on the monotonic clock, by UUID of the GPU.
         self._xids: dict[str, deque[tuple[int, float]]] = defaultdict(
             lambda: deque(maxlen=XIDS_KEPT)
         )
@@ -113,7 +111,7 @@ class Nvml:
             OSError: the machine has no driver, or the driver fails for every GPU.
         """
         samples = cls(xids=False).sample()
-        with contextlib.suppress(nvml.NVMLError):  # harmless: the samples are complete
+        with contextlib.suppress(nvml.NVMLError):  # harmless, because the samples are complete
             nvml.nvmlShutdown()
         return samples
 
@@ -122,7 +120,7 @@ class Nvml:
         return tuple(device.accelerator for device in self._devices if not device.divided)
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return the state of each device, including divided GPUs: these have a temperature too."""
+        """Return the state of each device, including the temperature of divided GPUs."""
         return (*(self._sample(device) for device in self._devices), *self._failed)
 
     def _sample(self, device: _Device) -> AcceleratorSample:
@@ -142,7 +140,7 @@ class Nvml:
         return tuple(XidError(code=c, age_seconds=age) for c, age in ages if age <= XID_SECONDS)
 
     def _wait_for_xids(self) -> None:
-        """Collect Xid errors until the process ends; a driver without events reports no errors."""
+        """Collect Xid errors until the process ends; a driver without events reports none."""
         logged = ""
         try:
             events = nvml.nvmlEventSetCreate()
@@ -162,7 +160,7 @@ class Nvml:
                 uuid = nvml.nvmlDeviceGetUUID(event.device)
             except nvml.NVMLError_Timeout:
                 continue
-            except nvml.NVMLError as error:  # one lost GPU fails the wait for all GPUs
+            except nvml.NVMLError as error:  # one lost GPU ends the wait for all GPUs
                 if str(error) != logged:
                     logger.warning("Xid errors may be missed: %s", error)
                 logged = str(error)
@@ -175,8 +173,8 @@ class Nvml:
 def _list_devices() -> tuple[tuple[_Device, ...], tuple[AcceleratorSample, ...]]:
     """Return the devices that work, and for each failing GPU a sample with its problem.
 
-    The driver also lists GPUs that this process may not open, such as GPUs of other containers;
-    they are left out.
+    The driver also lists GPUs that this process may not open, such as those of other containers.
+    The result omits them.
 
     Raises:
         NVMLError: every GPU fails.
@@ -215,7 +213,7 @@ def _open_gpu(index: int) -> Iterator[_Device]:
 
 def _describe(handle: Any, index: int) -> Accelerator:
     pci = _value(nvml.nvmlDeviceGetPciInfo, handle)
-    memory = _value(nvml.nvmlDeviceGetMemoryInfo, handle)  # None if it uses the host's memory
+    memory = _value(nvml.nvmlDeviceGetMemoryInfo, handle)  # None if the GPU uses the host's memory
     return Accelerator(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -226,7 +224,7 @@ def _describe(handle: Any, index: int) -> Accelerator:
 
 
 def _value(read: Callable[[Any], Any], handle: Any) -> Any:
-    """Return the result of a call; None for a value that the device does not have.
+    """Return the result of a call; None for a value that the device lacks.
 
     Raises:
         NVMLError: the device fails, for example because it is lost.
@@ -259,10 +257,9 @@ def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
 
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
-    """Return processes that hold much memory, by pid; if memory is unknown, only CUDA processes.
+    """Return processes with much memory, by pid; CUDA processes if memory is unknown.
 
-    The functions are called by version, because the unversioned ones fail differently on older
-    drivers.
+    Versioned functions are called; unversioned ones fail differently on older drivers.
     """
     memory: dict[int, int | None] = {}
     for process in _value(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ():
@@ -298,4 +295,4 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
     "row_remap_pending": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[2]),
     "row_remap_failed": lambda handle: bool(nvml.nvmlDeviceGetRemappedRows(handle)[3]),
 }
-"""Functions that read each value of a sample from a handle."""
+"""Functions that read the values of a sample from a handle."""

@@ -1,4 +1,4 @@
-"""Samples of the node for heartbeats; threads take them, because a driver may hang."""
+"""Samples of the node for heartbeats, taken by threads, because a driver may hang."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Found = TypeVar("Found")
 class Probe(threading.Thread, Generic[Found]):
     """A thread that calls one function repeatedly, and keeps its last result.
 
-    The function may hang in a driver or on a network file system; then only this thread hangs.
+    If the function hangs in a driver or on a network file system, only this thread hangs.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Probe(threading.Thread, Generic[Found]):
             time.sleep(self._seconds)
 
     def poll(self) -> tuple[Found | None, str | None]:
-        """Return the last sample, or the reason why there is none; never wait.
+        """Return the last sample, or the reason for its absence; never wait.
 
         During a hung call no sample is returned, because the last sample is outdated.
         """
@@ -105,8 +105,8 @@ class Sampler:
             folders: folders for which the free disk space is sampled, by name.
             seconds: pause between two samples, in seconds.
             overdue_seconds: time after which a call counts as hung, in seconds.
-            supervisors: returns the pids of this node's supervisors; processes below them do not
-                count as foreign.
+            supervisors: returns the pids of this node's supervisors; their descendants are not
+                foreign.
         """
         limits = {"seconds": seconds, "overdue_seconds": overdue_seconds}
         self._disks = {
@@ -126,10 +126,10 @@ class Sampler:
         self._failing = False
 
     def sample(self) -> NodeSample | None:
-        """Return the newest sample of each part, and names of the failed parts; never wait.
+        """Return the newest sample of each part, and the names of failed parts; never wait.
 
-        Return None if the sample itself cannot be built: a heartbeat without a sample still keeps
-        the node online.
+        Return None if the sample cannot be built; a heartbeat without a sample still keeps the node
+        online.
         """
         try:
             sample = self._sample()
@@ -164,7 +164,7 @@ class Sampler:
 
 
 def folders_of(data_dir: Path, roots: Mapping[str, str]) -> dict[str, Path]:
-    """Return the folders to sample for free space: the data folder, and roots that are folders."""
+    """Return the folders sampled for free space: the data folder, and roots that are folders."""
     named = {name: Path(place) for name, place in roots.items() if not is_object_store(place)}
     return {DATA_DIR: data_dir, **named}
 
@@ -180,7 +180,7 @@ def sample_disk(name: str, folder: Path) -> DiskSample:
 
 
 def _shown(text: str) -> str:
-    """Return a text with only characters that the server accepts; library errors may hold any."""
+    """Return a text, such as a library's error, with only characters that the server accepts."""
     return "".join(each if each.isprintable() else " " for each in text)[:500]
 
 
