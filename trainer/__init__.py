@@ -1,1 +1,1 @@
-"""The built-in trainer, run by torchrun; it uses only files, other ranks and its bucket."""
+"""The built-in trainer, run by torchrun; it uses files, other ranks and a bucket, but no server."""

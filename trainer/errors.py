@@ -4,10 +4,10 @@ RunError
 ├── LaunchError        the run directory, the spec or the launch does not fit
 ├── DataError          the input is missing, empty or changed
 ├── CheckpointError    a checkpoint could not be written, or must not be loaded
-│   └── MismatchError      it is whole, but not one of this model and optimizer
+│   └── MismatchError      it is whole, but of another model or optimizer
 ├── GuardError         training went wrong without crashing
 │   ├── NonFiniteError     loss or gradient norm became NaN or infinite
-│   └── LossSpikeError     the loss is far above its recent course
+│   └── LossSpikeError     the loss is far above its recent values
 ├── SilentRankError    ranks did not answer at the start
 ├── OutOfMemoryError   memory of the device or of the host ran out
 └── OutrunError        a newer attempt of the job has raised the fence

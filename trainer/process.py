@@ -55,8 +55,9 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
     torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. It also sends
     SIGTERM after a failure; without a supervisor, SIGTERM ends this process if a failure is
-    recorded. Ranks with a supervisor ignore SIGTERM, which Slurm sends to every process of a step:
-    the supervisor gets it too, and creates `stop`. SIGTERM ends a process forked from this process.
+    recorded. Slurm sends SIGTERM to every process of a step. Ranks with a supervisor ignore the
+    signal, because the supervisor also gets it and creates `stop`. SIGTERM ends a process forked
+    from this process.
     """
     supervised, own_pid = directory.secret.exists(), os.getpid()
 
@@ -73,7 +74,7 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
 @contextmanager
 def importing_without_collector() -> Iterator[None]:
-    """Disable the collector during imports; exclude the imported objects afterwards.
+    """Disable the collector during imports; afterwards it skips the imported objects.
 
     Repeated collections take a fifth of the import time of torch.
     """

@@ -1,4 +1,4 @@
-"""The first process of a worker's container: reaps, restarts the worker, and drains at the end.
+"""The first process of a worker's container: reaps processes, restarts the worker, and drains.
 
 The worker is a child of this process and may be restarted. When a worker exits, its supervisors
 become children of this process, so a crash of Celery does not end training. SIGTERM, which stops a
@@ -70,8 +70,8 @@ class Init:
         self._node.leaving.unlink(missing_ok=True)  # from an earlier start of the container
         with contextlib.suppress(OSError):
             self._node.set_deadline(None)
-        # Signals are blocked and received by sigtimedwait. A handler between check and wait would
-        # delay the response by a second.
+        # Signals are blocked and received by sigtimedwait. With a handler, a signal between check
+        # and wait would be noticed a second later.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while not (self._draining and signal_supervisors(self._node) == 0 and self._child is None):
             self._keep()

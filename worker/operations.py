@@ -1,8 +1,11 @@
 """Carries out operations: claims each one and detaches a supervisor that runs its command.
 
-``` <data_dir>/operations/<id>/<fence>/ task.json and files of the command (protocol.operations)
-launch.json the OperationLaunch operation.log output of the supervisor and of the command ``` A
-folder is removed once the server knows of a success; after a failure it stays readable.
+```
+<data_dir>/operations/<id>/<fence>/    task.json and files of the command (protocol.operations)
+  launch.json      the OperationLaunch
+  operation.log    output of the supervisor and of the command
+```
+A folder is removed once the server knows that the operation succeeded. After a failure it stays.
 """
 
 from __future__ import annotations
@@ -307,7 +310,7 @@ class OperationSupervisor:
             time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        """Watch resources of a job's code, which could stop a watch in its own process."""
+        """Watch the resources of the command, because a job's code could stop a watch inside it."""
         folders = [self._folder]
         if self._build is not None:
             self._until = time.monotonic() + BUILD_SECONDS
@@ -333,7 +336,7 @@ class OperationSupervisor:
 
 @contextmanager
 def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
-    """Hold the operations' user while the block runs, after its processes have ended.
+    """Reserve the operations' user for the block, and first end its other processes.
 
     An operation whose claim has ended may still run, for example just after its cancellation. Its
     code could write to the user's new files, and its supervisor finally ends all processes of the

@@ -74,8 +74,8 @@ class Settings(BaseSettings):
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File with the password of this URL, which must then contain none; no other user may read the
-    file.
+    """File with the password of `broker_url`, which must then contain none; no other user may read
+    it.
     """
     inbox: Literal["broker", "server"] = "broker"
     """Source of messages: `broker`, or `server` for a node that can reach only the server. With

@@ -123,7 +123,7 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
         if manifest.disagreement is not None:
             raise damaged(f"{path}: {manifest.disagreement}")
         return manifest
-    # Names must not contain folders, because later checks and reads join them to this folder.
+    # Names must not contain folders, because later checks and reads join the names to this folder.
     for file in manifest.files:
         if PurePosixPath(file.path).name != file.path:
             raise damaged(f"{path} names a file elsewhere: {file.path!r}")

@@ -69,7 +69,7 @@ def reached(point: Point, path: StoragePath) -> None:
 def create_folder(folder: StoragePath) -> None:
     """Create the folder of a new checkpoint exclusively; replace a leftover without a marker.
 
-    An object store has no folders: there the leftover is removed, and each file is created
+    An object store has no folders. There the leftover is removed, and each file is created
     exclusively.
 
     Raises:

@@ -85,8 +85,8 @@ def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64], *, idle: int)
 class BatchReader:
     """One rank's micro-batches of consecutive global batches, without end.
 
-    A thread reads `prefetch` global batches ahead; with 0, each batch is read on demand. The `next`
-    for a batch raises the error of its read. The reader is a context manager.
+    A thread reads `prefetch` global batches ahead; with 0, each batch is read on demand. If a read
+    fails, the `next` for that batch raises the error. The reader is a context manager.
     """
 
     def __init__(

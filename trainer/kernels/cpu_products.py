@@ -83,8 +83,8 @@ def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options:
     """Run an attention kernel, forward or backward; its first input has the queries' shape."""
     selected = torch.get_float32_matmul_precision()
     is_long = first_BHSW.shape[-2] * first_BHSW.shape[-1] >= ONEDNN_FROM
-    # Another thread may have selected MKL here. Restored after that thread's end, MKL would stay
-    # selected for all later products.
+    # Another thread may have selected MKL here, and restores oneDNN at its end. If this thread then
+    # restored MKL, all later products would use MKL.
     if is_long or selected == MKL:
         return kernel.call_boxed(keys, first_BHSW, *others, **options)
     torch.set_float32_matmul_precision(MKL)

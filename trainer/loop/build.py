@@ -108,7 +108,7 @@ def loads_all_weights(run: TrainerRun) -> bool:
     """Return whether an attempt loads every weight before its first step.
 
     A checkpoint is read only if its names and shapes equal those of the model. Published weights
-    are looked up by the model's names. So neither of them omits a weight.
+    are looked up by the model's names. So neither source omits a weight.
     """
     resume = run.attempt.resume
     if resume is None:

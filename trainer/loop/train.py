@@ -273,7 +273,7 @@ class Loop(SaveObserver):
     ) -> None:
         """Validate at the present step if a stop omitted its validation.
 
-        A node with a deadline waits for the attempt's end; then no validation runs.
+        No validation runs if a node with a deadline waits for the attempt's end.
         """
         if validation is None or not validation.owes(self.step):
             return

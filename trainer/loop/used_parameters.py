@@ -42,7 +42,7 @@ class UsedParameters:
                 self._handles[name] = handle
 
     def end_round(self) -> None:
-        """Refuse a backward pass that missed a unit, because other ranks reduce its gradients.
+        """Refuse a backward pass that missed a unit whose gradients other ranks reduce.
 
         Raises:
             LaunchError: the backward pass missed a unit; the message names it.

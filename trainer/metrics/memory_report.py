@@ -109,7 +109,7 @@ def memory_use(model: nn.Module, optimizer: Optimizer, device: torch.device) -> 
 
 
 def _held(device: torch.device) -> tuple[int, int, int]:
-    """Return allocated, reserved and total bytes; on a CPU, the resident set size is allocated."""
+    """Return allocated, reserved and total bytes; on a CPU, allocated is the resident set size."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), total

@@ -101,7 +101,7 @@ class MetricsLogger:
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._rank_comparison = RankComparison(run.attempt.layout, ranks, writer)
-        self._comparison_due = False  # equal on all ranks: all times are in a line, or none
+        self._comparison_due = False  # equal on all ranks, because a line has all times or none
         self._compile_seconds = 0.0
         self._collector = collector
         self._gc_seconds = 0.0
@@ -256,7 +256,7 @@ class StepLog:
 
     @property
     def full(self) -> bool:
-        """Whether enough steps wait that they are written, with or without values."""
+        """Whether the number of waiting steps requires a write, even without values."""
         return len(self._steps) >= FLUSH_STEPS
 
     def add(self, step: int, hashes: list[int]) -> None:

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 WINDOW = 20
-"""Number of logged lines over which ranks are compared; the window."""
+"""Length of the window, in logged lines, over which ranks are compared."""
 FOUND_LINES = 15
 """Minimum number of slow lines in the window that makes a rank a straggler."""
 GONE_LINES = 10
@@ -27,8 +27,8 @@ LEFT_FACTOR = 1.1
 alternate.
 """
 LEAST_SECONDS = 0.01
-"""Minimum excess of a slow rank per step, in seconds. Rank 0 alone spends time on writing records,
-which must not count as slow.
+"""Minimum excess of a slow rank per step, in seconds, so that the time for writing records does not
+make rank 0 slow.
 """
 SPANS = 64
 """Maximum number of entries in a summary of any number of ranks."""
@@ -69,7 +69,7 @@ class Straggler:
     factor: float
     """Ratio of the rank's own time to its peers' median."""
     share: float
-    """Fraction of each step that the job loses to the rank, from 0 to 1."""
+    """Fraction of each step's time that the rank costs the job, from 0 to 1."""
 
 
 @dataclass(frozen=True)

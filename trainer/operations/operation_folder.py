@@ -103,7 +103,7 @@ def write_record(path: Path, record: BaseModel) -> None:
 
 
 def _is_checkpoint_path(task: OperationTask, path: str) -> bool:
-    """Return whether `checkpoint_path` gives a path of exactly this form for the job."""
+    """Return whether a path is exactly one that `checkpoint_path` returns for the job."""
     attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
     if not (attempt.isdecimal() and step.isdecimal() and JOB_ID.fullmatch(task.job_id)):
         return False

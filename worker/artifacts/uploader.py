@@ -247,7 +247,7 @@ class ArtifactUploader:
                 )
             )
         if record is not None and record.file is not None:
-            self._tail.remove(record.file)  # last: without its line the artifact may be sent again
+            self._tail.remove(record.file)  # last: without a line, the content is sent again
 
     def _send(self, api: WorkerApi, name: str) -> tuple[str | None, int, DropReason | None]:
         """Return digest and size of an uploaded content file, or why it was dropped."""

@@ -1,10 +1,12 @@
 """The environments of a storage root: finds, requests, publishes and removes them.
 
-``` <root>/environments/<digest>/ an environment; only the worker's user can change it
-<root>/environments/<digest>/environment.json its size; the folder's own time is its last use
-<root>/environments/requests/<digest>.json the BuildRequest, until it is built (0600)
-<root>/environments/.<digest>.<random>.partial/ an environment during its build or removal ``` Ranks
-may write into the root, so only entries that the worker owns count.
+```
+<root>/environments/<digest>/              an environment; only the worker's user can change it
+<root>/environments/<digest>/environment.json    its size; the folder's own time is its last use
+<root>/environments/requests/<digest>.json       the BuildRequest, until it is built (0600)
+<root>/environments/.<digest>.<random>.partial/  an environment during its build or removal
+```
+Ranks may write into the root, so only entries that the worker owns count.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ServerInbox:
         ended = os.eventfd(0, os.EFD_CLOEXEC)
         for number in (signal.SIGTERM, signal.SIGINT):
             # Not `Event.set`: the signal could interrupt the thread that holds the event's lock,
-            # which then deadlocks.
+            # and `set` would deadlock.
             signal.signal(number, lambda *_: os.eventfd_write(ended, 1))
         # A daemon thread: at its exit, the worker must not wait up to 25 s for a poll.
         threading.Thread(target=self.poll_until_stopped, name="polls", daemon=True).start()

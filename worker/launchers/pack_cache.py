@@ -23,7 +23,7 @@ FETCH_SECONDS = 60.0
 """Time, in seconds, for which a fetch is repeated while the server is unreachable."""
 FETCHING = ".fetch-"
 LEFT_SECONDS = 3600.0
-"""Time, in seconds, since its last write after which a partial file counts as left over."""
+"""Time without a write, in seconds, after which a partial file counts as left by a killed fetch."""
 
 
 class PutBackError(Exception):

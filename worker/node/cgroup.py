@@ -15,7 +15,7 @@ from pathlib import Path
 
 PROCESS = Path("/proc/self")
 UNLIMITED_BYTES = 1 << 62
-"""Memory limit in bytes that means none; version 1 has no other notation for no limit."""
+"""Memory limit, in bytes, that means no limit; version 1 has no other notation for this."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class MemoryWatch:
         """Whether the count rose just before or after the first abnormal exit."""
 
     def poll(self, *, failed: bool) -> None:
-        """Read the count; `failed` is whether a rank has already exited abnormally."""
+        """Read the count; `failed` states whether a rank has already exited abnormally."""
         count = self._count()
         if failed:
             self.ran_out |= count > self._before

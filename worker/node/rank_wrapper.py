@@ -53,8 +53,9 @@ def main(words: list[str]) -> int:
 def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> int:
     """Become `command`, in the attempt's cgroup if any; return only on failure.
 
-    Only the worker's user may join the cgroup, so that comes first. A change of user resets the
-    parent-death signal, so that comes later. A check then detects an earlier end of the parent.
+    Only the worker's user may join the cgroup, so the join comes first. A change of user resets the
+    parent-death signal, so the signal is set later. A check then detects an earlier end of the
+    parent.
     """
     if cgroup := os.environ.pop(CGROUP, None):
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")

@@ -45,8 +45,8 @@ class RankUser(RecordModel):
 
         A system id is refused, because all processes of the user end with the attempt.
 
-        The folder's group is the source of the user, because a record in the folder may be damaged.
-        Only `give` makes a run directory sticky, and no rank can change a folder of the worker.
+        The folder's group determines the user, because a record in the folder may be damaged. Only
+        `give` makes a run directory sticky, and no rank can change a folder of the worker.
         """
         try:
             status = run_directory.stat()

@@ -32,9 +32,7 @@ class Mount:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other machines share, or may share, the file system; FUSE types usually may be
-        shared.
-        """
+        """Whether other machines may share the file system; FUSE types may, except `LOCAL_FUSE`."""
         is_fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
         return self.kind in SHARED or (is_fuse and self.kind not in LOCAL_FUSE)
 

@@ -191,7 +191,7 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
 def _judge_program(found: Findings) -> tuple[Verdict, Failure | None]:
     """Judge a program by orders and exit codes, because it need not write an outcome.
 
-    After an order to stop, the verdict is `stopped`, because most ranks end by the signal.
+    After an order to stop, the verdict is `stopped` for any exit; most ranks end by the signal.
     """
     if found.outrun or found.desired is DesiredState.CANCEL:
         return "cancelled", None

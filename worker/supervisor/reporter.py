@@ -32,7 +32,7 @@ the server is down, another program may respond on its port.
 MAX_ANSWERS = 1000
 """Maximum number of request answers per report; the next report has the rest."""
 FACTS_SECONDS = 10.0
-"""Minimum time, in seconds, between reports of a run's facts; its end sends the last facts."""
+"""Minimum time, in seconds, between two reports of a run's facts; the last report does not wait."""
 DRAIN_SECONDS = 600.0
 """Maximum time, in seconds, for which unsent files delay the exit while the server accepts them.
 The server accepts output of an ended attempt for the same time. Without this limit, a rank could

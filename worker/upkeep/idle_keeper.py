@@ -39,8 +39,8 @@ class IdleKeeper(threading.Thread):
         self._status: socket.socket | None = None
         self._ready_at = math.inf
         self._pair: tuple[socket.socket, ...] = ()
-        # Celery may fork a long-lived pool process at any time. With a copy of the idle process'
-        # end of the pipe in that process, the end of the idle process would go unnoticed.
+        # Celery may fork a long-lived pool process at any time. If that process held a copy of the
+        # pipe's end, the exit of the idle process would go unnoticed.
         self._no_fork = threading.Lock()
         os.register_at_fork(
             before=self._no_fork.acquire,
@@ -89,7 +89,7 @@ class IdleKeeper(threading.Thread):
         self.ready.clear()
         if word == CHANGED or time.monotonic() > self._ready_at + AGAIN.longest:
             self._failures.succeeded()
-        if word != CHANGED:  # ready or not: memory may not suffice for a new one
+        if word != CHANGED:  # even if the process was ready: memory may be short
             self._failed()
 
     def _failed(self) -> None:

@@ -98,7 +98,7 @@ class RunCleaner(threading.Thread):
         return removed
 
     def _remove_operations(self) -> None:
-        """Remove folders of operations to which nothing was written for `days`.
+        """Remove folders of operations to which nothing was written for `days` days.
 
         A running command writes its progress, and a supervisor without a server gives up earlier.
         """

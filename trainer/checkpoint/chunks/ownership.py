@@ -37,8 +37,8 @@ WEIGHT = 1536
 """Bytes added to each chunk's size when chunks are balanced over the writers."""
 
 SMALLEST_BLOCK = 32
-"""Minimum number of ranks in a block; its writers share the chunks that none of them holds. In
-smaller blocks, uneven chunks would add up.
+"""Minimum number of ranks in a block. A block's writers divide the chunks that no writer holds;
+fewer ranks would divide them less evenly.
 """
 
 Overhead = Callable[[str, Sizes], int]
@@ -341,7 +341,7 @@ def _shared_out(
 def _routed(
     held: Mapping[int, Sequence[TensorChunk]], writers: Sequence[int]
 ) -> dict[int, WriteShare]:
-    """Return the write shares of the ranks in a block with some writing ranks."""
+    """Return the write shares of a block's ranks, some of which write."""
     loads = [(sum(map(_weight, held[writer])), writer) for writer in writers]
     heapq.heapify(loads)
     received: dict[int, list[tuple[TensorChunk, int]]] = {rank: [] for rank in held}

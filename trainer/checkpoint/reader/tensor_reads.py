@@ -24,7 +24,7 @@ from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
-"""Bytes per read with hashing; so few fit in the core's cache until they are hashed."""
+"""Bytes per read with hashing; they stay in the core's cache until they are hashed."""
 LARGE = 2**23
 """Bytes per read without hashing."""
 

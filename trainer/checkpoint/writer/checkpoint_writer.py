@@ -298,7 +298,7 @@ def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
     interval = math.ceil(left / fitting)
     if saves_to_come(interval, spec, step=state.step) <= fitting:
         return interval
-    # From the middle of an interval, one save more lies ahead than whole intervals fit.
+    # A start in the middle of an interval adds one save to the number of whole intervals that fit.
     return math.ceil(left / (fitting - 1)) if fitting > 1 else spec.training.steps
 
 

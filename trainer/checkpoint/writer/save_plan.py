@@ -121,7 +121,7 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
     Args:
         writers: the choice in the spec.
         layout: layout of the attempt.
-        shared: whether several machines share the storage; decides `auto`.
+        shared: whether several machines share the storage; used for `auto`.
     """
     world_size = layout.world_size
     if writers == "auto":

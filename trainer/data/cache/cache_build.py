@@ -199,7 +199,7 @@ class Joined:
                 os.fsync(file.fileno())
 
     def _holds(self, record: PartRecord) -> bool:
-        """Count a part that an earlier build joined; return False if joined data are damaged."""
+        """Verify and count a part that an earlier build joined; return False if it is damaged."""
         tokens_hash, content = xxhash.xxh3_128(), self.content.copy()
         for block in blocks(self.tokens_path, self._dtype, start=self.tokens, count=record.tokens):
             tokens_hash.update(block.data)

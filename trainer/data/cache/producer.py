@@ -87,7 +87,7 @@ class InputTokens:
 
         yield from self.source.parts(on_file=add)
         if identity.hexdigest() != self.identity:
-            # Under the old files' key, later jobs would get wrong tokens from the cache.
+            # Published under the old files' key, the cache would serve wrong tokens to later jobs.
             corpus = self.source.corpus
             raise DataError(
                 f"{corpus.field}: files below {shown(corpus.top)} came, went or were written to "
@@ -96,7 +96,7 @@ class InputTokens:
             )
 
     def pieces(self, part: Part) -> Iterator[TokenPiece]:
-        """Yield the tokens of a part; each piece is about 1 MiB of text."""
+        """Yield the tokens of a part; each piece covers about 1 MiB of text."""
         for texts in gathered(self.source.texts(part)):
             yield self._piece(texts)
 

@@ -21,7 +21,7 @@ JSON_LINES = tuple(
     f".{kind}{c}" for kind in ("jsonl", "ndjson", "json") for c in ("", ".gz", ".zst")
 )
 
-# Not in the data set of Python's standard library: packages and build configuration, which differ
+# Excluded if the data are Python's standard library: packages and build configuration, which differ
 # between machines, and tests, which many distributions lack.
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")

@@ -271,7 +271,6 @@ def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
 
 
 def _close_all_but(kept: set[int]) -> None:
-    """Close every descriptor except `kept`."""
     # List the open descriptors instead of counting: the limit of open files may be 10^9, and a
     # descriptor may lie above the limit.
     for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:

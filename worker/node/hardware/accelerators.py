@@ -46,7 +46,7 @@ class Accelerators(Protocol):
 def open_accelerators(
     *, device_files: Path | None = None, seconds: float = OPEN_SECONDS
 ) -> Accelerators | None:
-    """Return this machine's GPUs; None if the worker has or may use none.
+    """Return this machine's GPUs; None without GPUs, or if the worker may use none.
 
     Args:
         device_files: folder that holds `nvidia0` and so on.
@@ -139,7 +139,7 @@ def _within(seconds: float, call: Callable[[], Found]) -> Found:
 
 
 def _unlisted(there: Sequence[str], why: object) -> str:
-    """Return the error for hidden GPUs, without which the node would train on CPUs unnoticed."""
+    """Return the error for GPUs that the driver hides; the node would silently train on CPUs."""
     return (
         f"this machine has GPUs (/dev/{there[0]}), but NVML fails: {why}; mend the driver, or set "
         "TRAINYARD_DEVICE=cpu to offer CPU slots"

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through the management library NVML; fields have its reference's names."""
+"""NVIDIA GPUs through the management library (NVML); field names are those of its reference."""
 
 from __future__ import annotations
 
