@@ -153,7 +153,7 @@ class Reconciler:
             reachable_since = uptime.up_since if share.polls else accepts_since
             if reachable_since is not None:
                 began = (at for at in (share.created_at, reachable_since) if at <= latest)
-                if max(uptime.up_since, *began) <= claim_by:
+                if max([uptime.up_since, *began]) <= claim_by:
                     late.append(share)
         return late
 

@@ -81,6 +81,20 @@ def test_a_clock_that_is_set_back_holds_no_message_back(harness: Harness) -> Non
     assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR, "given up in time"
 
 
+def test_a_broker_that_came_up_before_the_clock_was_set_back_fails_no_round(
+    harness: Harness,
+) -> None:
+    harness.dispatcher.up_since = harness.context.now()
+    harness.add_node()
+    job_id = harness.submit(retry={"max_retries": 0})
+    harness.place()
+    harness.clock.advance(-3600)
+    harness.reconcile()
+    assert harness.job(job_id).state == JobState.STARTING
+    harness.reconcile(seconds=harness.context.settings.claim_seconds + 1)
+    assert harness.job(job_id).state == JobState.FAILED, "given up in time"
+
+
 def test_pauses_between_messages_end_at_a_minute(harness: Harness) -> None:
     """By then the earlier message has expired; a claim may take longer than usual."""
     settings = harness.context.settings.model_copy(update={"claim_seconds": 1000.0})
