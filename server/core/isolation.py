@@ -69,8 +69,10 @@ def ends_task(error: Exception) -> bool:
     """Return whether an error stops the work on all keys: the loss of the lead or the connection.
 
     A deadlock or a locked row concerns one key. An error without a statement means that no
-    connection could be opened.
+    connection could be opened. BEGIN fails after a wait for SQLite's lock, and each further key
+    would wait as long.
     """
     if isinstance(error, DBAPIError):
-        return error.connection_invalidated or error.statement is None
+        at_begin = error.statement is None or error.statement.startswith("BEGIN")
+        return at_begin or error.connection_invalidated
     return isinstance(error, LeadLostError)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from psycopg import OperationalError as DriverError
 from psycopg.errors import DeadlockDetected
 from sqlalchemy.exc import OperationalError
 
+from server.core.database import engine
 from server.core.database.engine import Database, LeadLostError
 from server.core.isolation import Isolation
 from tests.server.clock import FakeClock
@@ -29,7 +30,6 @@ def fail(error: Exception) -> None:
     [
         ValueError("of one job alone"),
         OperationalError("UPDATE jobs", {}, DeadlockDetected("deadlock detected")),
-        OperationalError("BEGIN IMMEDIATE", {}, sqlite3.OperationalError("database is locked")),
     ],
 )
 def test_an_error_of_one_key_leaves_it_out_for_a_while(
@@ -65,5 +65,20 @@ def test_a_database_that_cannot_be_reached_stops_the_work_on_all_keys(
 ) -> None:
     database = Database("postgresql+psycopg://trainyard@127.0.0.1:1/trainyard")
     with pytest.raises(OperationalError), isolation.turn("j1", "job j1"), database.read():
+        pass
+    assert not isolation.left_out()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["by this process", "by another process"])
+def test_a_database_that_another_writer_locks_stops_the_work_on_all_keys(
+    isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """Each further key would wait as long for the same lock."""
+    monkeypatch.setattr(engine, "BUSY_SECONDS", 0.05)
+    url = f"sqlite:///{tmp_path / 'trainyard.db'}"
+    database = Database(url)
+    other = database if own else Database(url)
+    turn = isolation.turn("j1", "job j1")
+    with other.write(), pytest.raises(OperationalError), turn, database.write():
         pass
     assert not isolation.left_out()
