@@ -299,7 +299,9 @@ def _with_own(connection: Connection, attempt_id: str, room: Room) -> Room:
     )
     own = {row.node: row.slots for row in connection.execute(shares)}
     offers = [
-        replace(offer, free=tuple(sorted({*offer.free, *own.get(offer.node, ())})))
+        replace(offer, free=tuple(sorted({*offer.free, *own[offer.node]})))
+        if offer.node in own
+        else offer
         for offer in room.offers
     ]
     return replace(room, offers=offers)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 
-from server.cluster.placement.demand import Demand
+from server.cluster.nodes.capacity import read_offers
+from server.cluster.placement.demand import Demand, Offer
+from server.cluster.placement.fit import fits
 from server.cluster.placement.quotas import Quota
 from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
@@ -164,6 +166,25 @@ def test_one_job_grows_onto_free_slots_and_the_next_waits_for_it(harness: Harnes
     assert states == {JobState.STOPPING, JobState.RUNNING}
     pass_time(harness, 10)
     assert harness.grow() == 0, "the first job has not taken the slots yet"
+
+
+def test_only_the_nodes_of_a_job_are_copied_for_its_growth(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copied node lacks its cached sort keys; copies of 1,000 nodes take 0.1 s per job."""
+    seen: list[Offer] = []
+
+    def fits_on(demand: Demand, offers: Sequence[Offer]) -> bool:
+        seen.extend(offers)
+        return fits(demand, offers)
+
+    shrunk(harness)
+    harness.add_node("c", slots=2)
+    monkeypatch.setattr(grow_jobs, "fits", fits_on)
+    assert grown(harness) == 1
+    with context.database.read() as connection:
+        read = {id(each) for each in read_offers(connection)}
+    assert {each.node for each in seen if id(each) not in read} == {"a", "b"}
 
 
 def test_an_error_of_one_job_keeps_no_other_from_growing(
