@@ -293,8 +293,9 @@ def _parent(
     row = Checkpoint.one(connection, Checkpoint.select().where(checkpoints.c.id == parent.id))
     if row.deleting_since is not None:
         raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is being deleted")
-    if not parent.usable and row.verification is not None:
-        found = f"{row.verification.fault}: {row.verification.message}"
+    if not parent.usable:
+        what = row.verification
+        found = "unknown" if what is None else f"{what.fault}: {what.message}"
         raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is damaged: {found}")
     return parent, row.manifest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from server.core.context import Context
 from server.core.database.tables import checkpoints, jobs
@@ -224,6 +224,17 @@ def test_a_resume_does_not_take_a_damaged_one(yard: Yard, context: Context) -> N
         resume(context, job_id, ResumeRequest(checkpoint_id=newer), actor=ADA)
     preview = resume(context, job_id, ResumeRequest(), actor=ADA)
     assert (preview.step, preview.branch) == (4, False)
+
+
+def test_a_resume_does_not_take_a_damaged_one_without_a_record(
+    yard: Yard, context: Context
+) -> None:
+    job_id, (_, newer) = stopped(yard, 4, 8)
+    damaged = update(checkpoints).where(checkpoints.c.id == newer)
+    with context.database.write() as connection:
+        connection.execute(damaged.values(verified=False, verification=None))
+    with pytest.raises(InvalidRequestError, match="is damaged: unknown"):
+        resume(context, job_id, ResumeRequest(checkpoint_id=newer), actor=ADA)
 
 
 def test_a_job_goes_with_its_checkpoints_and_its_operation_outlives_it(
