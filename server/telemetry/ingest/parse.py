@@ -53,6 +53,9 @@ EVENT_LINES, RESTART_LINES = 500, 5
 """Maximum number of lines of `events.jsonl`, and of restarts in event files, per report. The sender
 sends the rest in the next reports. An event adds a row and may change the catalog; a restart reads
 and writes the tails of up to 500 series."""
+MAX_SKIPPED = 100
+"""Maximum number of events for unreadable lines per attempt; a program can write any number of
+unreadable lines."""
 Comparison = StragglerFound | StragglerGone | RankTimes
 """Results of the trainer's comparison of its ranks."""
 TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed | Comparison
@@ -316,6 +319,7 @@ def _parse_lines(
 ) -> dict[int, Record]:
     """Return records by the offset of their first byte; add unreadable lines to `skipped`.
 
+    `skipped` gets at most `MAX_SKIPPED` lines, because a report may have millions of such lines.
     With `refuses`, one invalid line among others rejects the report. Lines of a program's processes
     are parsed without it: a million may be invalid, and each rejection costs two reports.
 
@@ -339,7 +343,8 @@ def _parse_lines(
                     f"{chunk.file} holds a line at byte {offset} that cannot be read "
                     f"({_reason(error)}); sent alone it is skipped",
                 ) from None
-            skipped.append(LineSkipped(file=chunk.file, offset=offset, error=_reason(error)))
+            if len(skipped) < MAX_SKIPPED:
+                skipped.append(LineSkipped(file=chunk.file, offset=offset, error=_reason(error)))
         offset += len(text) + 1
     return records
 

@@ -13,6 +13,7 @@ from server.core.subject import SERVER
 from server.jobs.attempts.reports import HeardShare, record_heartbeats
 from server.jobs.facts.store import report_facts
 from server.jobs.ranks.node_findings import forget_check, record_check, withhold_slots
+from server.telemetry.ingest.parse import MAX_SKIPPED
 from server.telemetry.ingest.progress import advance_progress, check_continuity
 from server.telemetry.ingest.report import IncomingReport
 from server.telemetry.ingest.run_events import apply_run_events, store_answers
@@ -22,9 +23,6 @@ from trainyard.protocol.rest.metrics_and_logs import FactsStored
 from trainyard.run.artifacts.artifact_records import DropReason
 from trainyard.run.failures import FailureReason
 
-MAX_SKIPPED = 100
-"""Maximum number of events for unreadable lines per attempt; a program can write any number of
-unreadable lines."""
 DROPPED_BECAUSE: Mapping[DropReason, str] = {
     "disk_full": "because the disk of the node is about to be full",
     "queue_full": "because the script's process logged them faster than it could write them",

@@ -16,6 +16,7 @@ from server.core.expected_time import LONGEST_EXPECTED
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints.queries import list_checkpoints, read_checkpoint
 from server.jobs.jobs.queries import job_view
+from server.telemetry.ingest import parse
 from server.telemetry.logs.pages import page
 from server.telemetry.metrics.csv import csv_rows
 from tests.server.harness import Harness, Launched
@@ -23,6 +24,7 @@ from tests.server.reports import chunk, json_lines, kept_events, loss, metric_li
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.states import DesiredState, JobState
+from trainyard.protocol.worker_messages import ARTIFACTS
 from trainyard.run.directory import Phase
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import parse_job_spec
@@ -275,6 +277,22 @@ def test_an_event_that_the_database_cannot_hold_is_skipped(
     reply = send(context, supervisor, chunk("events", line))
     assert reply.acknowledged == {"events": len(line)}
     assert len(kept_events(context, "line_skipped")) == 1
+
+
+def test_of_many_unreadable_lines_a_report_keeps_few(
+    context: Context, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report may have millions of them, with half a kilobyte for each error."""
+    reasons: list[ValueError] = []
+
+    def reason(error: ValueError) -> str:
+        reasons.append(error)
+        return "unreadable"
+
+    monkeypatch.setattr(parse, "_reason", reason)
+    _, supervisor = launched
+    send(context, supervisor, chunk(ARTIFACTS, b"\n" * 300))
+    assert len(kept_events(context, "line_skipped")) == len(reasons) == 100
 
 
 def test_a_value_that_the_database_refuses_is_the_reports_fault(
