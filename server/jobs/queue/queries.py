@@ -60,7 +60,7 @@ class WaitingJob(TypedRow):
     priority: int
     world_size: int
     layout: str
-    queued_at: datetime
+    queued_at: Annotated[datetime, jobs.c.queued_at]
     demand: str | None
     lasts_seconds: float | None
     reason: Annotated[str | None, shown_reason]

@@ -33,7 +33,7 @@ class GroupedJob(TypedRow):
     table: ClassVar[Table] = jobs
     id: str
     name: str
-    queued_at: datetime
+    queued_at: Annotated[datetime, jobs.c.queued_at]
     priority: int
     project: str
     min_world_size: int | None

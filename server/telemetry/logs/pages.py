@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import log_blocks, logs
@@ -103,7 +103,8 @@ def search(
         )
         blocks = query.order_by(columns.first_line).limit(SEARCHED_BLOCKS)
         rows = connection.execute(blocks).all()
-    found, next_line = _matches(rows, text.lower(), from_line=from_line, limit=limit)
+    stored = [(row.first_line, row.content) for row in rows]
+    found, next_line = _matches(stored, text.lower(), from_line=from_line, limit=limit)
     if next_line is None and len(rows) == SEARCHED_BLOCKS:
         next_line = rows[-1].first_line + rows[-1].lines
     return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
@@ -145,12 +146,12 @@ def _lines(
 
 
 def _matches(
-    rows: Sequence[Row[int, int, bytes]], text: str, *, from_line: int, limit: int
+    blocks: Sequence[tuple[int, bytes]], text: str, *, from_line: int, limit: int
 ) -> tuple[list[LogLine], int | None]:
     found: list[LogLine] = []
     room = MAX_PAGE_BYTES
-    for row in rows:
-        for number, line in enumerate(unpack_lines(row.content), start=row.first_line):
+    for first_line, content in blocks:
+        for number, line in enumerate(unpack_lines(content), start=first_line):
             if number < from_line or text not in line.lower():
                 continue
             room -= len(line)

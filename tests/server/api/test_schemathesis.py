@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +43,7 @@ KEYS: dict[str, str | int] = {
     "node-requests": ID,
     "queue": f"{100:03}{0:016x}{1_700_000_000_000_000}{ID}",  # priority, tag, time and id
     "checkpoints": f"{ID}.a1.step-5",
+    "artifacts": ID,
 }
 
 # No schema can express which texts are page tokens: these are.
@@ -66,6 +69,11 @@ REFUSING = {"GET /api/v1/goodput", "GET /api/v1/nodes/{name}/metrics"}
 passed, or which series exist."""
 EXAMPLES = 6
 """Of each case."""
+
+
+def test_each_list_has_a_page_token() -> None:
+    found = set(re.findall(r'"page-token-of-([a-z-]+)"', json.dumps(DOCUMENT)))
+    assert found == KEYS.keys()
 
 
 @dataclass(frozen=True)
