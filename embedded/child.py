@@ -63,11 +63,11 @@ class Child:
         self.record = identify(self._process.pid)
 
     def exit_code(self) -> int | None:
-        """Return the exit code if the process has ended, negative for a signal; otherwise None."""
+        """Return the exit code of an ended process, negative after a signal; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def tend(self) -> str | None:
-        """Restart the process if it has ended and its pause has passed; keep its log short.
+        """Restart an ended process after a pause; rotate its log if the log is too long.
 
         Returns:
             A message to the user if the process has ended or runs again; otherwise None.
@@ -89,7 +89,7 @@ class Child:
         return f"{self.name} ended with {_words(code)}; again in {pause:g} s ({self.log})"
 
     def reap(self) -> None:
-        """Reap the process after it was ended."""
+        """Reap the ended process."""
         if self._process is not None:
             self._process.wait()
         self._process, self.record = None, None
@@ -106,7 +106,7 @@ class Child:
 
 
 def rotate(log: Path) -> bool:
-    """Start a new log if this one is too large; return whether a new one was started.
+    """Start a new log if the present one is too large; return whether a new one was started.
 
     The content is copied and the file is emptied, because the process keeps the file open for
     appending. Output written between these two steps is lost. On a full disk the log is not

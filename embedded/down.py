@@ -17,13 +17,13 @@ from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 
 POLL_SECONDS = 0.5
 WHOLE_END_SECONDS = 6 * END_SECONDS
-"""Maximum time, in seconds, for `up` to end all its processes in sequence."""
+"""Maximum time, in seconds, that `up` takes to end all its processes one after another."""
 
 
 def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
     """End the processes on a data folder; return the exit status.
 
-    First each running job saves a checkpoint and leaves. With `keep_running` the jobs continue, as
+    First each running job saves a checkpoint and stops. With `keep_running` the jobs continue, as
     after Ctrl-C. Queued jobs wait for the next `up`.
     """
     record = read_record(folders.record)
@@ -86,7 +86,7 @@ def _without_up(
     keep_running: bool,
     timeout_seconds: float,
 ) -> int:
-    """End leftover processes; if jobs may still train, start a server that stops the jobs."""
+    """End processes that a killed `up` left; if jobs may still train, a new server stops them."""
     end_leftovers(folders)
     if keep_running or record.training == ():
         notify(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")

@@ -27,7 +27,7 @@ class ProcessRecord(RecordModel):
 
 
 class RunRecord(RecordModel):
-    """The processes that run on a data folder or, after their end, that ran last."""
+    """The processes that run on a data folder; if none runs, the processes of the last `up`."""
 
     url: str
     """URL of the API; supervisors that outlive the server reconnect to it."""

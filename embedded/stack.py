@@ -55,7 +55,10 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether `url` has a loopback host. By default, only browsers at such a URL may write."""
+        """Whether `url` has a loopback host.
+
+        By default, only browsers that opened such a URL may write.
+        """
         return is_loopback(EVERYWHERE.get(self.host, self.host))
 
 
@@ -156,7 +159,7 @@ class Stack:
                 notify(news)
 
     def end(self, *names: str) -> None:
-        """End the named processes, or all; the broker is last, as the other processes use it."""
+        """End the named processes, or all of them; the broker ends last, as the others use it."""
         chosen = names or tuple(self.children)
         for group in (set(chosen) - {BROKER}, set(chosen) & {BROKER}):
             children = [self.children.pop(name) for name in group if name in self.children]

@@ -158,7 +158,7 @@ def _welcome(folders: Folders, options: Options, *, yard: Client, notify: Notify
 
 
 def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
-    """List the jobs that continue training; return their ids, or None without a response."""
+    """List the jobs that continue training; return their ids, or None if the server is silent."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:
@@ -171,7 +171,7 @@ def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
 
 
 def described(job: JobSummary) -> str:
-    """Return name, id and progress of a job; a program may not give its number of steps."""
+    """Return name, id and progress of a job; the number of steps of a program may be unknown."""
     steps = "" if job.progress.steps is None else f" of {job.progress.steps:,}"
     return f"{job.name} ({job.id}, step {job.progress.step:,}{steps})"
 

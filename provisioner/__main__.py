@@ -109,7 +109,7 @@ def _bundle(to: Path, wheels: Path | None, requirements: list[str]) -> int:
 
 
 def _serve(config: Path) -> int:
-    """Serve until SIGTERM; on SIGHUP, exec this program again with the current file."""
+    """Serve until SIGTERM; on SIGHUP, exec this program again to read the changed file."""
     from provisioner.app import consume, create_app, join, open_source
 
     settings = Settings()
@@ -134,7 +134,7 @@ def _serve(config: Path) -> int:
 
 
 class _Reload:
-    """Handles SIGHUP: if the file is valid, the Celery worker ends once its calls have ended."""
+    """Handles SIGHUP: if the changed file is valid, Celery ends once all calls have ended."""
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config

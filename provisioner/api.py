@@ -45,7 +45,7 @@ class ProvisionerApi:
         """Prepare the connection, which uses the environment's proxy and opens at the first call.
 
         Raises:
-            ProxyError: the proxy that a variable names for the server cannot be used.
+            ProxyError: an environment variable names an unusable proxy for the server.
         """
         verify = None if ca_file is None else ssl.create_default_context(cafile=ca_file)
         self._client = http_client(url, timeout=TIMEOUT_SECONDS, verify=verify)
@@ -60,11 +60,11 @@ class ProvisionerApi:
         self._client.close()
 
     def register(self, registration: SourceRegistration) -> SourceRegistrationReply:
-        """Register a source, or changes to it."""
+        """Register a source, or changes to a registered source."""
         return self._post("register", registration, SourceRegistrationReply)
 
     def claim(self, request_id: str, claim: RequestClaim) -> RequestOrder:
-        """Claim a request; a repeated claim with the same hashes is granted."""
+        """Claim a request; a repeated claim with the same hashes of join secrets is granted."""
         return self._post(f"requests/{request_id}/claim", claim, RequestOrder)
 
     def report(self, report: SourceReport) -> SourceReportReply:

@@ -42,7 +42,7 @@ class Place:
     name: str
     """Name of the source."""
     python: str
-    """Python interpreter on the nodes that can import the worker and the trainer."""
+    """Python interpreter on the nodes; it must be able to import the worker and the trainer."""
     folder: Path
     """Folder for the engine's own files, on the provisioner's machine; its mode is 0700."""
 
@@ -111,7 +111,7 @@ class EngineListing:
 
 
 class NodeSource(Protocol):
-    """An engine that supplies nodes; a call that determines nothing raises `SourceError`."""
+    """An engine that supplies nodes; a call without a definite result raises `SourceError`."""
 
     def submit(self, submission: Submission) -> str:
         """Start the engine's job for a request unless it exists; return the engine's id of the job.
@@ -123,7 +123,7 @@ class NodeSource(Protocol):
         ...
 
     def list(self) -> EngineListing:
-        """Return every job of this source with a request's name, even of a withdrawn request."""
+        """Return all jobs of this source with a request's name, even for withdrawn requests."""
         ...
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:

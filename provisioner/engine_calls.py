@@ -27,12 +27,13 @@ from trainyard.protocol.worker_messages import PROTOCOL
 logger = logging.getLogger(__name__)
 
 SERVER_SECONDS = 30.0
-"""Time, in seconds, for which a call waits for the server. A listing reports unreported jobs within
-a minute.
+"""Maximum time, in seconds, for which a call waits for the server. If the job of a call stays
+unreported, the next listing, within a minute, reports the job.
 """
 REFUSED_CLAIM = frozenset({409, 422})
-"""HTTP statuses of a refused claim with a local cause, such as lost secrets. The request then shows
-the cause; a request that the server does not know (404) cannot."""
+"""HTTP statuses of a refused claim whose cause is reported for the request, such as lost secrets.
+With the status 404 the server does not know the request, so there is nothing to report.
+"""
 PART_BYTES = 512 * 1024
 """Maximum size of one part of a report, in bytes: half of the body that the server accepts by
 default.
@@ -101,8 +102,8 @@ class EngineCalls:
     def _is_withdrawn(self, request_id: str) -> bool:
         """Return whether the server has withdrawn a request; a message alone cancels no job.
 
-        The check is a claim without secrets. It changes nothing, and the server refuses it while
-        the request is wanted.
+        The check is a claim without secrets, which changes nothing. The server refuses this claim
+        for a request that is not withdrawn.
         """
         claim = RequestClaim(protocol=PROTOCOL, source=self._config.name, secret_hashes=())
         try:
@@ -119,8 +120,9 @@ class EngineCalls:
     def _list(self) -> None:
         """Report every job of the source; cancel the jobs that the reply names.
 
-        A job that was not submitted from this folder may belong to another server, even with a
-        request's name and this source. Only a separate message of the server cancels such a job.
+        A job that was not submitted from this folder may belong to another server, even if it has
+        the name of a request and of this source. Only a separate message of the server cancels such
+        a job.
         """
 
         def listed() -> Learned:
@@ -194,7 +196,7 @@ class EngineCalls:
         return Learned(self._status(request_id))
 
     def _status(self, request_id: str) -> Sequence[EngineJob]:
-        """Return the job for a request; without a job, return the proof that none exists, if any.
+        """Return the job for a request; without a job, return the proof of its absence, if known.
 
         If a request was claimed but not submitted here, the engine was never called, so no job
         exists. Any other request without a job stays unknown.

@@ -24,7 +24,7 @@ from trainyard.base.ids import is_id
 from trainyard.run.atomic import create_file, sync_folder
 
 KEPT_SECONDS = 86_400.0
-"""Time, in seconds, for which a folder is kept after a complete listing last had its job."""
+"""Time, in seconds, for which a folder is kept after the last complete listing with its job."""
 
 
 class Busy(Exception):  # noqa: N818 - a condition, not a mistake
@@ -88,7 +88,7 @@ class RequestFolders:
         sync_folder(folder)
 
     def has(self, request_id: str) -> bool:
-        """Return whether the engine may have been called for a request from this folder."""
+        """Return whether a call from this folder may have submitted the request to the engine."""
         return (self._folder / request_id / "submitted").exists()
 
     def was_never_submitted(self, request_id: str) -> bool:

@@ -47,7 +47,9 @@ class Settings(BaseSettings):
     join_token: str = ""
     """Join tokens, separated by commas; each source that has not joined yet needs one."""
     ca_file: Path | None = None
-    """File of CA certificates that verify the server's certificate; the system's when absent."""
+    """File of CA certificates that verify the server's certificate; when absent, the system's CA
+    certificates are used.
+    """
     state_dir: Path = Path("trainyard-provisioner")
     """Folder for the sources' tokens and the pilots' join secrets."""
 
@@ -61,7 +63,7 @@ class Settings(BaseSettings):
 
 
 class _Table(BaseModel):
-    """A table in the file; unknown keys and values of a wrong type are rejected."""
+    """A table in the file of sources; unknown keys and values of a wrong type are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -106,11 +108,13 @@ class SourceConfig(_Table):
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)] = 300.0
     """Time before the end of an allocation, in seconds, at which attempts save and leave."""
     check_addresses: bool = True
-    """Whether a pilot must join from an address that the engine lists for it; off behind NAT."""
+    """Whether a pilot must join from an address that the engine lists for it; turn this off if the
+    nodes are behind NAT.
+    """
     url: Url | None = None
     """URL at which pilots reach the server; when absent, the URL in the server's order."""
     python: Annotated[str, Field(min_length=1, max_length=500)] = "python3"
-    """Python interpreter on the nodes that can import the worker and the trainer."""
+    """Python interpreter on the nodes; it must be able to import the worker and the trainer."""
     worker: PilotSettings = PilotSettings()
     """Settings of the worker that are passed to pilots."""
     options: dict[str, JsonValue] = Field(default_factory=dict)

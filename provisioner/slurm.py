@@ -40,7 +40,7 @@ from trainyard.run.atomic import create_file
 OLDEST = (20, 11)
 """Oldest version of Slurm that has every option used here."""
 UNPROVEN = "NODE_FAIL"
-"""State of a job that ended while a silent node may still run its processes."""
+"""State of an ended job whose processes may still run on a silent node."""
 _STATES: Mapping[EngineState, str] = {
     "pending": "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT",
     "running": "RUNNING SUSPENDED STOPPED RESIZING SIGNALING",
@@ -56,7 +56,7 @@ FIELDS = (
     *(("JobID", 32), ("State", 20), ("Name", 48), ("RestartCnt", 12), ("Comment", 64)),
     *(("StartTime", 24), ("EndTime", 24), ("NodeList", 8000), ("Reason", 200)),
 )
-"""Columns of squeue with fixed widths, which every version supports, unlike JSON and separators."""
+"""Columns of squeue with fixed widths, because old versions support neither JSON nor separators."""
 REFUSALS = re.compile(
     "(?i)invalid|unrecognized|not available|not permitted|permission denied|violates|requires|"
     "ambiguous|more .* than permitted|unable to determine|required|disabled"
@@ -66,14 +66,14 @@ PASSING = re.compile(
 )
 """Errors of sbatch that the controller causes, not the request."""
 AT_ONCE = 500
-"""Maximum number of names per command, because the kernel accepts 128 KiB per argument."""
+"""Maximum number of job names per command; the kernel accepts at most 128 KiB per argument."""
 MAX_OUTPUT = 256 * 2**20
 """Maximum output of a command, in bytes; squeue writes 8.4 KB for each job of the user."""
 RESOLVED_SECONDS = 600.0
 """Seconds for which a name's addresses are kept; a node may return with other addresses."""
 LOG = "pilots.log"
 # Only the shell gets the notice, and writes a file: USR1 would end programs that do not handle it.
-# TERM reaches the pilots directly. Its trap keeps the shell, and so srun and the pilots, alive.
+# TERM reaches the pilots directly. Its trap keeps the shell alive, and so srun and the pilots.
 NOTICE = """rm -f "$TRAINYARD_PREEMPTION_NOTICE_FILE"
 trap 'echo the allocation ends soon > "$TRAINYARD_PREEMPTION_NOTICE_FILE"' USR1
 trap : TERM"""
@@ -155,7 +155,7 @@ class SlurmSource:
         return EngineListing(jobs)
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return the jobs for these requests; a forgotten job is included if sacct has its end."""
+        """Return the jobs for these requests; sacct adds ended jobs that squeue has forgotten."""
         jobs = self._jobs(self._rows(request_ids))
         known = {job.request_id for job in jobs}
         return [*jobs, *self._accounted([one for one in request_ids if one not in known])]
@@ -217,10 +217,11 @@ class SlurmSource:
         return Path(self._options.folder or own) / request_id
 
     def _rows(self, request_ids: Sequence[str]) -> Sequence[_Row]:
-        """Return one job per request if squeue still shows one; without ids, for all requests.
+        """Return the job of each request that squeue still shows; without ids, of all requests.
 
-        An sbatch whose response was lost may take effect only after the next sbatch. In that case
-        the younger job with the name is cancelled, and an unfinished job hides a finished one.
+        An sbatch whose response was lost may take effect only after the next sbatch. If two jobs
+        thus have the same name, the younger one is cancelled. If one of two jobs has finished, the
+        other one is returned.
         """
         columns = ",".join(f"{name}:{width}" for name, width in FIELDS)
         names = [f"--name={','.join(map(job_name, request_ids))}"] if request_ids else []
@@ -262,8 +263,8 @@ class SlurmSource:
     def _lives(self, row: _Row) -> Mapping[int, Sequence[str]]:
         """Return, for each run of a running job, the hosts in the order of their tasks.
 
-        Slurm removes failed nodes, and completed ones, from the node list of a job; the removal
-        proves nothing about their processes. So the first complete list of each run is kept.
+        Slurm removes failed and completed nodes from the node list of a job; the removal proves
+        nothing about the processes on them. So the first complete list of each run is kept.
         """
         if STATES.get(row.state) not in ("running", "completing"):
             return {}

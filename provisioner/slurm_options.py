@@ -16,7 +16,7 @@ RESERVED = (
 )
 """Options of sbatch that the pilots depend on, and options that have a setting of their own."""
 RESERVED_LETTER = re.compile(r"-[QvsIOhV]*[JNnaHWoectk]")
-"""Pattern of the same options as letters, alone or after letters that take no value."""
+"""Pattern of the reserved options as letters, alone or after letters without a value."""
 DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB)\b", re.MULTILINE)
 """Lines of a script from which sbatch reads options."""
 
@@ -59,8 +59,8 @@ class SlurmOptions(EngineOptions):
     option is not passed.
     """
     signal_seconds: Annotated[int, Field(ge=0, le=65_535)] = 120
-    """Time, in seconds, before the time limit at which Slurm announces the limit and attempts
-    leave.
+    """Time, in seconds, from Slurm's announcement of the job's time limit to the limit. At the
+    announcement, attempts save and leave.
     """
     ssh: tuple[str, ...] = ()
     """Command that reaches a login node, such as `["ssh", "login1"]`; without it, Slurm's commands
@@ -68,6 +68,6 @@ class SlurmOptions(EngineOptions):
     """
     folder: Annotated[str, Field(pattern="^/")] | None = None
     """Folder for join secrets and logs, visible to the login node and the nodes, readable only by
-    this user. When absent, it is the provisioner's own folder, which requires Slurm's commands on
+    its owner. When absent, the provisioner's own folder is used; Slurm's commands must then run on
     the provisioner's machine.
     """

@@ -1,1 +1,1 @@
-"""The first schema, in three parts; each creates tables that refer to those before."""
+"""The first schema, in three parts; tables of a part may refer to tables of the parts before."""

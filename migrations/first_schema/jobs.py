@@ -7,7 +7,7 @@ from alembic import op
 
 
 def create() -> None:
-    """Create them with their indexes."""
+    """Create these tables with their indexes."""
     op.create_table(
         "jobs",
         sa.Column("id", sa.String(length=26), nullable=False),

@@ -1,4 +1,4 @@
-"""Tables of what attempts report: artifacts, logs, metrics, stragglers, measured runs."""
+"""Tables of reported data: artifacts, logs, metrics, stragglers, measured runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from alembic import op
 
 
 def create() -> None:
-    """Create them with their indexes."""
+    """Create these tables with their indexes."""
     op.create_table(
         "artifact_contents",
         sa.Column("id", sa.String(length=26), nullable=False),

@@ -1,4 +1,8 @@
-"""The first schema, which is that of revision 0059 of the former migrations: it adopts these."""
+"""The first schema.
+
+The former migrations created the same schema at their revision 0059. A database at that revision
+already has these tables.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SHOWN = 1000
 
 @dataclass(frozen=True)
 class Resource:
-    """A kind of object, as in the path of the API."""
+    """A kind of object: its API version and its plural name, as in the paths of the API."""
 
     version: str
     plural: str
@@ -64,7 +64,7 @@ class ClusterError(SourceError):
 
 
 class Cluster:
-    """One namespace of a cluster; calls block, and any thread may make one call at a time."""
+    """One namespace of a cluster; calls block, and calls of several threads wait for each other."""
 
     def __init__(self, options: KubernetesOptions) -> None:
         """Prepare the connection; the first call opens the connection.
@@ -212,7 +212,7 @@ class Cluster:
         return answer
 
     async def _connected(self, *, again: bool) -> kr8s.asyncio.Api:
-        """Return kr8s's client; `again` reads the credentials again, for hourly tokens."""
+        """Return kr8s's client; `again` reads the credentials again, because they may expire."""
         if self._api is None:
             self._api = await kr8s.asyncio.api(
                 kubeconfig=self._options.kubeconfig,

@@ -33,7 +33,7 @@ from trainyard.protocol.node_sources.messages import EngineJob, EngineNode, job_
 START_SECONDS = 900.0
 """Time limit, in seconds, until a pod runs, including the queue and the image download."""
 END_SECONDS = 120.0
-"""Time limit, in seconds, after the grace period until the end is proved."""
+"""Time limit, in seconds, from the end of the grace period to the proof that the pod has ended."""
 POLL_SECONDS = 2.0
 LINGER_SECONDS = 5.0
 """Time, in seconds, for which the script continues after SIGTERM, to test the grace period."""
@@ -215,7 +215,7 @@ class Conformance:
         yield Finding("no credentials", facts.get("token") is False, detail)
 
     def _clean(self) -> Finding:
-        """Repeat the cancellation until no object is left, as the server does."""
+        """Like the server, repeat the cancellation until no object is left."""
         try:
             deadline = self._clock() + self._grace + END_SECONDS + LATE_POD_SECONDS
             while self._clock() < deadline:

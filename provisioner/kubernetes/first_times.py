@@ -9,7 +9,7 @@ from trainyard.run.atomic import create_file
 
 
 class FirstTimes:
-    """The time at which each object was first seen by any process of the provisioner."""
+    """The time at which a process of the provisioner first saw each object."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         """Use a folder that has one file per object."""

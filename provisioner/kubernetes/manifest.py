@@ -25,15 +25,15 @@ SOURCE_LABEL_KEY, REQUEST_LABEL_KEY = "trainyard.dev/source", "trainyard.dev/req
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 FINALIZER = "trainyard.dev/proof"
 """Finalizer that keeps a deleted Job or pod, with its container states, until the server has read
-them. Without it, a vanished pod would prove nothing: it may have been deleted by force and may
-still run.
+them. Without it, a vanished pod would prove nothing, because the pod may have been deleted by force
+and may still run.
 """
 CONTAINER = "pilot"
 DEVICES: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
 SECRETS_FOLDER, DATA_FOLDER = "/run/trainyard/join", "/var/lib/trainyard/pilot"
 USER, SECRETS_GROUP = 10002, 10003
 """User id in the worker's image, and id of the group that may read the join secrets. The group is
-not the user's own group, so that ranks that run as other users are not in it.
+not the user's own group, so ranks that run as other users are not its members.
 """
 KEYS = {
     **dict.fromkeys(("containers", "initContainers", "env", "volumes"), "name"),
@@ -91,8 +91,8 @@ def job_manifest(
     """Return the Job for a request.
 
     Raises:
-        SourceError: a final refusal, because the operator's pod template is unreadable or
-            conflicts.
+        SourceError: a final refusal, because the operator's pod template is unreadable or sets a
+            field that the source sets.
     """
     name = job_name(submission.request_id)
     labels = {SOURCE_LABEL_KEY: place.name, REQUEST_LABEL_KEY: submission.request_id}
@@ -132,7 +132,7 @@ def job_manifest(
 def secret_manifest(
     place: Place, options: KubernetesOptions, *, submission: Submission, job_uid: str
 ) -> Manifest:
-    """Return the Secret with the join secrets for a request; it is removed with its Job."""
+    """Return the Secret with the join secrets for a request; the Secret disappears with the Job."""
     name = job_name(submission.request_id)
     return {
         "apiVersion": "v1",
@@ -152,7 +152,7 @@ def secret_manifest(
 
 
 def check_template(options: KubernetesOptions) -> None:
-    """Merge the operator's pod template in the same way as for requests.
+    """Check the operator's pod template by merging it as for a request.
 
     Raises:
         SourceError: a final refusal; the message names the field.

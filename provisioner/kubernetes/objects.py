@@ -17,8 +17,8 @@ BY_THE_CONTROL_PLANE = ("DeletionByPodGC", "DeletionByTaintManager")
 
 
 OVERDUE_SECONDS = 600.0
-"""Time, in seconds, after a deleted pod's grace period from which its kubelet counts as
-unreachable; clocks differ by less.
+"""Time, in seconds, after which the kubelet of a deleted pod counts as unreachable. The time counts
+from the end of the pod's grace period, and exceeds the difference between clocks.
 """
 
 
@@ -134,8 +134,8 @@ class Pod(_Part):
         """Whether the cluster proves that no process of the pod is left.
 
         The kubelet's report is a proof, because the kubelet marks a container as terminated only
-        once it has ended. The phase alone is no proof, because the control plane also sets it if a
-        node is unreachable.
+        once the container has ended. The phase alone is no proof, because the control plane also
+        sets the phase if a node is unreachable.
         """
         deleted = self.metadata.deletion_timestamp is not None
         if not self.begun:
@@ -149,7 +149,7 @@ class Pod(_Part):
         return all(s.state.terminated for s in statuses) and not any(s.state.running for s in inits)
 
     def lost(self, now: float) -> bool:
-        """Return whether the control plane counts the pod as ended or overdue, without proof.
+        """Return whether the control plane, without proof, counts the pod as ended or overdue.
 
         Args:
             now: present Unix time.
@@ -169,7 +169,7 @@ class Pod(_Part):
         )
 
     def reason(self, now: float) -> str:
-        """Return why the pod waits or how it ended, from the cluster; empty while it runs."""
+        """Return the cluster's reason why the pod waits or how it ended; empty while it runs."""
         where = self.metadata.name
         if self.lost(now):
             node = self.spec.node_name

@@ -53,11 +53,11 @@ from trainyard.protocol.node_sources.messages import (
 Model = TypeVar("Model", bound=BaseModel)
 POD_SECONDS, JOB_SECONDS = 110.0, 600.0
 """Minimum times, in seconds, from the first report of an end to the removal of the pod, or of the
-Job. Listings are a minute apart, so the server has two reports of a pod by then. The drain of a
-Kubernetes node waits for its pods, but nothing waits for a Job.
+Job. Listings are a minute apart, so the server has two reports of a pod by then. The time for pods
+is short because the drain of a Kubernetes node waits for its pods. Nothing waits for a Job.
 """
 LATE_POD_SECONDS = 60.0
-"""Time, in seconds, after the deletion of a Job in which its controller may still create a pod."""
+"""Time, in seconds, for which a Job's controller may still create pods after the Job's deletion."""
 REASON_CHARACTERS = 2000
 EXPLAINED_PODS = 5
 MODULES: dict[Purpose, str] = {"nodes": "pilot", "check": "probe"}
@@ -144,7 +144,7 @@ class KubernetesSource:
         return described
 
     def cancel(self, request_id: str) -> None:
-        """Delete the Job, so that its pods can save; remove it once its end was reported."""
+        """Delete the Job, so that pods can save; a finalizer keeps it until its end is reported."""
         jobs, pods = self._select(self._one(request_id))
         for job in jobs:
             if job.metadata.deletion_timestamp is None:
@@ -228,8 +228,8 @@ class KubernetesSource:
     def _without_job(self, request_id: str, pods: Sequence[Pod]) -> EngineJob:
         """Describe pods whose Job was deleted, but not by this source.
 
-        Further pods may be missing from the listing, so it is never certain that all of them are
-        gone.
+        Further pods may be missing from the listing, so it is never certain that all pods of the
+        Job are gone.
         """
         live = [pod for pod in pods if not pod.gone]
         newest = self._note_proofs([pod for pod in pods if pod.gone and pod.begun])
@@ -257,7 +257,8 @@ class KubernetesSource:
     def _ending_state(self, live: Sequence[Pod], newest: float) -> EngineState:
         """Return `unknown` if only lost pods remain and the proofs of all other pods were reported.
 
-        The server ignores all data on an `unknown` job, even the proof for one pod.
+        Otherwise return `completing`, because the server ignores all data on an `unknown` job, even
+        the proof for one pod.
         """
         is_lost = bool(live) and all(pod.lost(self._clock()) for pod in live)
         return "unknown" if is_lost and newest >= POD_SECONDS else "completing"
@@ -344,7 +345,7 @@ class KubernetesSource:
         name: str,
         body: Manifest | None = None,
     ) -> None:
-        """Change an object; ignore a missing or changed object, as the next call detects this."""
+        """Change an object unless it is missing or has changed; the next call detects this."""
         try:
             self._cluster.call(verb, resource, name, body=body)
         except ClusterError as error:
@@ -352,12 +353,12 @@ class KubernetesSource:
                 raise
 
     def _note_proofs(self, items: Iterable[IndexedJob | Pod]) -> float:
-        """Note the proofs that are returned now; return the age of the newest one, in seconds."""
+        """Note the proofs that are returned now; return the age of the newest proof, in seconds."""
         return min((self._proved.note(item.metadata.uid) for item in items), default=math.inf)
 
 
 def _nodes(pods: Sequence[Pod]) -> tuple[EngineNode, ...]:
-    """Return the started nodes, live ones first; for each index, the newest one is last."""
+    """Return the started nodes, live nodes first; of several for one index, the newest is last."""
     begun = sorted(
         (pod for pod in pods if pod.begun),
         key=lambda pod: (pod.gone, pod.index, pod.metadata.creation_timestamp),

@@ -109,7 +109,7 @@ class _Environment:
         return email.message_from_string(text or "")
 
     def wheel(self, name: str) -> Path:
-        """Make a package's wheel, from its sources if it is editable, otherwise from its files."""
+        """Make the wheel of a package from its installed files, or from its sources if editable."""
         distribution = self._distribution(name)
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):
@@ -195,7 +195,7 @@ def _closure(requirements: Iterable[str], catalog: _Wheels | _Environment) -> li
 
 
 def _pack(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
-    """Pack the files of an installed package into a wheel like the one that it came from."""
+    """Pack the files of an installed package into a wheel like its original wheel."""
     name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
     stem = f"{name}-{distribution.version}"
     described = email.message_from_string(distribution.read_text("WHEEL") or "")

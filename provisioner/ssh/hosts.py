@@ -22,7 +22,7 @@ class SshOptions(EngineOptions):
     ssh: Annotated[list[str], Field(min_length=1)] = Field(default_factory=lambda: ["ssh"])
     """The `ssh` program and its options, such as `["ssh", "-F", "/etc/trainyard/ssh_config"]`."""
     base: Annotated[str, Field(pattern=r"^~?/[A-Za-z0-9._/-]+$")] = "/var/tmp/trainyard"
-    """Folder on each machine, on a disk of the machine's own that survives a reboot."""
+    """Folder on each machine, on a local disk whose content survives a reboot."""
     bundle: str | None = None
     """Bundle to install on the machines; without it, the source's `python` must already have the
     worker and the trainer.
@@ -36,7 +36,7 @@ class SshOptions(EngineOptions):
     call_seconds: Annotated[float, Field(ge=1, le=120)] = 30.0
     """Time limit of one call to a machine, in seconds."""
     install_seconds: Annotated[float, Field(ge=1, le=3600)] = 1800.0
-    """Time limit, in seconds, for copying a bundle to a machine, and for installing it."""
+    """Time limit, in seconds, for copying a bundle to a machine, and again for its installation."""
 
     @field_validator("hosts")
     @classmethod

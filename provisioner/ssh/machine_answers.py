@@ -14,7 +14,7 @@ STATES = frozenset({"reserved", "starting", "running", "leaving", "gone"})
 
 @dataclass(frozen=True)
 class RemotePilot:
-    """A request on a machine, as the machine describes it."""
+    """The pilot of a request on a machine, as the machine describes it."""
 
     source: str
     index: int
@@ -26,7 +26,7 @@ class RemotePilot:
     last_line: str
 
     def check(self, addresses: tuple[str, ...]) -> None:
-        """Raise ValueError if a report that contains this request would be invalid."""
+        """Raise ValueError if a report that contains this pilot would be invalid."""
         if self.state not in STATES or not 1 <= self.nodes <= MAX_NODES:
             raise ValueError(f"state {self.state!r} of {self.nodes} nodes")
         EngineNode(index=self.index, instance=self.instance, addresses=addresses)
@@ -75,7 +75,7 @@ class Machine:
 
     @property
     def free(self) -> bool:
-        """Whether the machine has no pilot of any source."""
+        """Whether no source has a pilot on the machine."""
         return all(pilot.state == "gone" for pilot in self.pilots.values())
 
 

@@ -1,4 +1,4 @@
-"""Calls to machines with the system's `ssh`, by the operator's keys and connections only."""
+"""Calls to machines with the system's `ssh` and only with the operator's keys and connections."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Ssh:
         return answer.splitlines()
 
     def upload(self, host: str, path: Path, folder: str) -> None:
-        """Copy a file to a machine's folder as `bundle.tar`; an incomplete copy has another name.
+        """Copy a file to a machine's folder as `bundle.tar`; the copy gets this name once complete.
 
         Raises:
             LoginNeeded: a person must log in first.
@@ -123,7 +123,7 @@ class Ssh:
     def _execute(
         self, command: Sequence[str], stdin: bytes | IO[bytes], *, seconds: float
     ) -> tuple[int | None, str, str]:
-        """Return a command's exit status, stdout and stderr; status None after `seconds`."""
+        """Return a command's exit status, stdout and stderr; the status is None after a timeout."""
         try:
             done = run_command(
                 command,
@@ -138,7 +138,7 @@ class Ssh:
         return done.returncode, output, printable(errors)
 
     def _login_command(self, host: str, who: str) -> str:
-        """Return the command with which a person logs in to the machine that refused."""
+        """Return the command with which a person logs in to the machine that refused the login."""
         settings = self._settings(host)
         jumps = [jump for jump in settings.get("proxyjump", "").split(",") if jump != "none"]
         address = who.rpartition("@")[2]
@@ -162,7 +162,7 @@ class Ssh:
 
 
 def _script(base: str, call: str, *, words: Sequence[str], documents: Sequence[str]) -> str:
-    """Return a script with the functions and one call, which starts once all of it has arrived."""
+    """Return a script with the functions and one call; the call starts once all has arrived."""
     ends = [f"end-{uuid4().hex}" for _ in documents]
     reads = [f"{number}<<'{end}'" for number, end in enumerate(ends, start=3)]
     parts = [

@@ -106,7 +106,7 @@ class SshSource:
         return [job for each in request_ids if (job := self._job(each, machines, errors))]
 
     def cancel(self, request_id: str) -> None:
-        """Order the pilots to save and leave; `list` kills the rest after `grace_seconds`."""
+        """Order the pilots to save and leave; `list` kills remaining ones after `grace_seconds`."""
         hosts = self._hosts_of(request_id)
         _require(self._each(hosts, lambda host: self._ssh.call(host, "cancel", request_id)))
 
@@ -143,7 +143,7 @@ class SshSource:
     def _choose(
         self, submission: Submission, answers: Answers, bundle: Bundle | None
     ) -> dict[int, str]:
-        """Return the machine for each index; record the choice before any machine is called."""
+        """Return the machine for each index; record the choice before calling the machines."""
         machines, errors = answers
         request_id, nodes = submission.request_id, submission.shape.nodes
         chosen = {i: h for i, h in self._recorded(request_id).items() if h in self._options.hosts}
@@ -299,7 +299,7 @@ def _require(answers: Mapping[Item, object]) -> None:
 
 
 def _python(place: Place, machine: Machine, bundle: Bundle | None) -> str:
-    """Return a machine's interpreter for a pilot or, with a bundle, for its environment.
+    """Return a machine's interpreter for a pilot, or for the environment of a bundle.
 
     Raises:
         SourceError: the machine has no interpreter of the required version.

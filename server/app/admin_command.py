@@ -1,4 +1,4 @@
-"""`python -m server admin-token`: replaces the admin token, and lists what the old one made."""
+"""`python -m server admin-token`: replaces the admin token, lists tokens that the old one made."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _ended(rotation: AdminRotation) -> str:
 
 
 def _left(rotation: AdminRotation) -> str:
-    """Return the tokens and requests that remain after the former admin token, one per line."""
+    """Return the tokens and requests that the replacement has left valid, one per line."""
     lines: list[str] = []
     for title, some in (
         ("Made since the former admin token, and still valid:", rotation.made),

@@ -63,7 +63,7 @@ PROVISIONERS = f"{API}/provisioners/"
 PACKS = f"{API}{PACKS_PATH}"
 LOGIN = f"{API}{SESSION_PATH}"
 MAX_LOGIN_BYTES = 4 * 1024
-"""Maximum size of the login body, in bytes; it is the only body that is read without a token."""
+"""Maximum size of the body of a login, in bytes; no other body is read without a token."""
 
 # A request is compared with the routes in this order, so the routes of workers come first, because
 # workers send the most requests.

@@ -33,7 +33,7 @@ def rotate(context: Context) -> int:
     """Encrypt every stored environment with a new key, and return the number of environments.
 
     The former key stays in the file until the next rotation, for values that another process
-    encrypts during this one.
+    encrypts during this rotation.
 
     Raises:
         KeyFileError: the key file is missing, or none of its keys decrypts a value. The stored

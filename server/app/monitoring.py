@@ -218,7 +218,7 @@ def _tasks(connection: Connection) -> Iterable[Metric]:
 def _by_name(
     what: str, rows: Iterable[Any], *, gauges: Iterable[tuple[str, str, str]]
 ) -> Iterable[Metric]:
-    """Yield gauges, given by name, attribute and text, with one series for each named row."""
+    """Yield gauges, given by name, attribute and help text, each with one series per row."""
     for name, attribute, text in gauges:
         gauge = GaugeMetricFamily(f"trainyard_{what}_{name}", text, labels=(what,))
         for row in rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from server.core.periodic import EACH_ROUND, PeriodicTask
 
 SLICE = 0.1
-"""Time of a round that a task may take, in seconds; the last step of the task may exceed it."""
+"""Time that a task may take in one round, in seconds; its last step may exceed this time."""
 MINUTE = 60.0
 
 
@@ -14,7 +14,7 @@ def _task(name: str, every_seconds: float, purpose: str) -> PeriodicTask:
 
 
 def _upkeep(name: str, purpose: str) -> PeriodicTask:
-    """Return a task that deletes old rows; rows that are left wait for its next run."""
+    """Return a task that deletes old rows; rows beyond its budget wait for its next run."""
     return PeriodicTask(name, MINUTE, 0.25, purpose, resumes=False)
 
 

@@ -1,4 +1,4 @@
-"""Public documents of the API: the OpenAPI document, and a page of it without scripts."""
+"""Public documents of the API: the OpenAPI document, and its HTML page without scripts."""
 
 from __future__ import annotations
 

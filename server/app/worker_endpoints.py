@@ -88,7 +88,7 @@ async def heartbeat(
     principal: Node,
     body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
 ) -> Response:
-    """Keep a node online, end shares with processes proved gone, and return the work to run."""
+    """Keep a node online, end shares whose processes are proved gone, return the work to run."""
     check_sender(principal, body.node, body.protocol)
     if body.gone:
         answer = await run_in_threadpool(node_heartbeat, context, body)

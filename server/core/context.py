@@ -20,7 +20,7 @@ from trainyard.base.ids import make_id
 
 
 class Clock(Protocol):
-    """A source of the current time; tests pass one that they can move."""
+    """A source of the current time; tests pass a clock that they can set."""
 
     def now(self) -> datetime:
         """Return the current time, in UTC."""

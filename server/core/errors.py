@@ -74,7 +74,7 @@ class NotFoundError(RefusalError):
 
     @classmethod
     def of_jobs(cls, job_ids: Sequence[str]) -> NotFoundError:
-        """Return the error for unknown jobs that a query names."""
+        """Return the error for unknown jobs in the query parameters of a request."""
         problems = [
             Problem(pointer="query/jobs", detail=f"no job has the id {each!r}") for each in job_ids
         ]

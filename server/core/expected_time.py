@@ -6,7 +6,7 @@ from datetime import timedelta
 
 LONGEST_EXPECTED = timedelta(days=10_000)
 """Maximum expected duration of a job. The duration follows from the pace that ranks report, and
-`datetime` ends with the year 9999. Without this limit, one job could fail the rounds for all jobs.
+`datetime` ends with the year 9999. Without this limit, one job could make every round fail.
 """
 
 

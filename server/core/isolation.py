@@ -66,7 +66,7 @@ class Isolation(Pauses):
 
 
 def ends_task(error: Exception) -> bool:
-    """Return whether an error stops the work on all keys: the loss of the lead or the connection.
+    """Return whether an error stops the work on all keys: loss of the lead or of the database.
 
     A deadlock or a locked row concerns one key. An error without a statement means that no
     connection could be opened. BEGIN fails after a wait for SQLite's lock, and each further key

@@ -133,7 +133,7 @@ def check_fence(holder: object, reporter: object, *, refusal: str) -> None:
 def is_recent(heartbeat_at: datetime, now: datetime, *, seconds: float) -> bool:
     """Return whether a heartbeat arrived within the last `seconds`.
 
-    A heartbeat further in the future does not count as recent. Otherwise no other worker could
-    register until the clock that was set back has caught up.
+    A heartbeat that lies more than `seconds` in the future does not count as recent. Otherwise no
+    other worker could register until the clock that was set back has caught up.
     """
     return abs(now - heartbeat_at) <= timedelta(seconds=seconds)

@@ -45,8 +45,8 @@ from trainyard.protocol.states import (
 )
 
 _GROUPLESS: Mapping[str, None] = {"demand": None}
-"""Columns that remove a job from its group: a moved job has its own reason, and its next launch may
-have another demand.
+"""Columns that remove a job from its group, because a moved job has its own reason and its next
+launch may have another demand.
 """
 
 
@@ -123,7 +123,8 @@ def move_all(
 ) -> None:
     """Carry out moves of different records of locked jobs, and store the events for the moves.
 
-    Moves of the same kind share one statement, so no value of a column is an SQL expression.
+    Moves of the same kind share one statement, so the values of columns must not be SQL
+    expressions.
 
     Raises:
         IllegalMoveError: a move is illegal from the state of its record.
@@ -209,10 +210,10 @@ _LOCK_FREE_JOBS_OF = _LOCK_JOBS_OF.with_for_update(key_share=True, of=jobs, skip
 def lock_job(connection: Connection, job_id: str) -> None:
     """Block other writers of a job's records until this transaction ends.
 
-    Every transaction that moves a job, its attempts or its shares calls this first. So of two
-    shares that end at the same time, the second finds the end of the first, and transactions cannot
-    deadlock. The lock mode FOR NO KEY UPDATE allows inserts of rows that reference the job. SQLite
-    has only one writer, so it needs no lock.
+    Every transaction that moves a job, its attempts or its shares calls this first. So if two
+    shares end at the same time, the second transaction sees the end of the first share. In
+    addition, transactions cannot deadlock. The lock mode FOR NO KEY UPDATE allows inserts of rows
+    that reference the job. SQLite has only one writer, so it needs no lock.
 
     Raises:
         NotFoundError: no job has this id.
@@ -228,7 +229,7 @@ def check_job(connection: Connection, job_id: str) -> None:
 
 
 def lock_job_of(connection: Connection, attempt_id: str) -> str:
-    """Lock the job of an attempt, and return its id; `NotFoundError` if no attempt has this id."""
+    """Lock the job of an attempt; return the job's id, or raise `NotFoundError`."""
     locked = lock_jobs_of(connection, [attempt_id])
     if attempt_id not in locked:
         raise no_attempt(attempt_id)

@@ -44,7 +44,9 @@ class PeriodicTask:
     purpose: str
     """Purpose of the task in one sentence, for the documentation."""
     resumes: bool = True
-    """Whether a paused run continues in the next round; if not, the rest waits for the next run."""
+    """Whether a paused run continues in the next round; if not, work that is left waits for the
+    next run.
+    """
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class TaskTimes:
     seconds: float = 0.0
     """Working time of the last run, over all its rounds."""
     lag_seconds: float = 0.0
-    """Delay of the start of the last run."""
+    """Delay between the due time and the start of the last run."""
 
 
 class PeriodicWork:
@@ -65,8 +67,8 @@ class PeriodicWork:
     def __init__(self, clock: Callable[[], float], runs: Mapping[PeriodicTask, Run]) -> None:
         """Take the function that starts a run of each task, in the order in which tasks run.
 
-        At the start, all tasks are due except those that do not resume. The first runs of these are
-        spread over their periods, because together they would make a long round.
+        At the start, all tasks that resume are due. The first runs of the other tasks are spread
+        over their periods, because together they would make a long round.
 
         Args:
             clock: a monotonic clock, in seconds.
@@ -90,8 +92,8 @@ class PeriodicWork:
     def run_due(self) -> None:
         """Run each task that is due, and continue each paused run.
 
-        A task that fails does not stop the other tasks. It runs again after its period, or after a
-        delay that grows with each failure in a row.
+        A task that fails does not stop the other tasks. The failed task runs again after its
+        period, or after a delay that grows with each failure in a row.
 
         Raises:
             LeadLostError: another scheduler leads; the failures of earlier tasks are logged.
@@ -171,7 +173,7 @@ class StoredTimes(TypedRow):
 
 
 def store_times(context: Context, times: Mapping[str, TaskTimes]) -> None:
-    """Store the times by task; tasks that are not among them disappear."""
+    """Store the times by task; delete the stored times of all other tasks."""
     now = context.now()
     rows = [{"name": name, "stored_at": now, **asdict(times[name])} for name in sorted(times)]
     with context.database.write() as connection:

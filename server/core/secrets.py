@@ -24,7 +24,7 @@ class KeyFileError(UnavailableError):
 
 
 class SecretsBox:
-    """Encrypts with the first key of a file and decrypts with any of its keys.
+    """Encrypts with the first key of a file and decrypts with every key of the file.
 
     The method is Fernet: AES-128-CBC and HMAC. The file has one key per line. Every process of the
     server needs the same file, and reads it again after a change.
@@ -45,11 +45,11 @@ class SecretsBox:
         self._replace([_new_key(), *self._lines()])
 
     def forget_old_keys(self) -> None:
-        """Drop all keys except the newest `KEPT_KEYS`; call it once every value is rotated."""
+        """Drop all keys except the newest `KEPT_KEYS`; rotate every value first."""
         self._replace(self._lines()[:KEPT_KEYS])
 
     def seal(self, env: Mapping[str, str]) -> dict[str, str] | None:
-        """Return an environment with encrypted values, or None if it is empty.
+        """Return an environment with encrypted values; None for an empty environment.
 
         Raises:
             KeyFileError: the key file is missing or damaged.

@@ -27,11 +27,15 @@ class Settings(BaseSettings):
     database_url: str = "sqlite:///trainyard.db"
     """SQLAlchemy URL of the database (`sqlite:///...` or `postgresql://...`)."""
     database_password_file: Path | None = None
-    """File with the password for a `database_url` without one; private to its owner."""
+    """File with the password for `database_url`, if the URL contains none; only its owner may read
+    the file.
+    """
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File with the password for a `broker_url` without one; private to its owner."""
+    """File with the password for `broker_url`, if the URL contains none; only its owner may read
+    the file.
+    """
     host: str = "127.0.0.1"
     """Address on which the API listens."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8470
@@ -44,7 +48,7 @@ class Settings(BaseSettings):
     """Folder of the built dashboard; by default the folder inside the package."""
     public_url: str | None = None
     """URL under which browsers reach the server. Writes with a session cookie must come from the
-    origin of this URL; without the URL they must come from loopback.
+    origin of this URL; if no URL is set, such writes must come from loopback.
     """
     roots: Annotated[tuple[str, ...], NoDecode] = ("checkpoints", "data")
     """Names of the storage roots that specs may use, as a JSON array."""
@@ -59,20 +63,20 @@ class Settings(BaseSettings):
     heartbeat_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Pause between two heartbeats of a worker. The node is offline after six missed heartbeats."""
     claim_seconds: Annotated[float, Field(gt=0)] = 120.0
-    """Time limit for all nodes of an attempt to claim it."""
+    """Time within which every node of an attempt must claim its share."""
     cordon_after_failures: Annotated[int, Field(ge=0)] = 3
-    """Number of attempts that must fail because of a node within `cordon_window_seconds` before
-    nothing new is placed on the node; never if 0.
+    """Number of attempts that fail because of one node within `cordon_window_seconds`. After this
+    number nothing new is placed on the node; if 0, failures have no effect.
     """
     cordon_window_seconds: Annotated[float, Field(gt=0)] = 21_600.0
     """Period in which the failures of a node are counted together."""
     clock_skew_seconds: Annotated[float, Field(ge=0)] = 5.0
-    """Maximum difference between the clocks of a node and of the database. Above it, nothing new is
-    placed on the node; unlimited if 0.
+    """Maximum difference between the clocks of a node and of the database. If the difference is
+    larger, nothing new is placed on the node; unlimited if 0.
     """
     recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """Maximum wait of a job until the commits of its lost attempt are found, in seconds. It counts
-    from the time at which a node can access the job's storage.
+    """Maximum wait of a job until the commits of its lost attempt are found, in seconds. The wait
+    counts from the time at which a node can access the job's storage.
     """
     grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
@@ -84,8 +88,8 @@ class Settings(BaseSettings):
     preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time that an attempt must run after its first step before it may be preempted, in seconds."""
     resend_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Pause before an unclaimed launch message is sent again; it doubles up to a minute. The pause
-    between messages for operations does not grow.
+    """Pause before an unclaimed launch message is sent again; the pause doubles up to a minute. The
+    pause between messages for operations does not grow.
     """
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
     """Maximum size of the output kept for each rank of an attempt, in bytes; the oldest output is
@@ -110,13 +114,13 @@ class Settings(BaseSettings):
     checkpoint; never if 0.
     """
     operations_kept_days: Annotated[float, Field(ge=0)] = 30.0
-    """Number of days after which ended operations are deleted; never if 0."""
+    """Number of days from the end of an operation to its deletion; never if 0."""
     jobs_kept_days: Annotated[float, Field(ge=0)] = 730.0
     """Number of days from the end of a job to its deletion with its series, logs, events and
     artifacts; never if 0. A job is not deleted while it has a checkpoint, a fork or the tag `keep`.
     """
     imports_kept_days: Annotated[float, Field(ge=0)] = 730.0
-    """Number of days after which an imported run is deleted; never if 0. The run is not deleted
+    """Number of days from the import of a run to its deletion; never if 0. The run is not deleted
     while it has a checkpoint, a fork or the tag `keep`.
     """
     logs_kept_days: Annotated[float, Field(ge=0)] = 365.0
@@ -137,13 +141,13 @@ class Settings(BaseSettings):
     """
     max_slots: Annotated[int, Field(ge=1)] = 16_384
     """Maximum number of slots of a job. A larger number counts as a mistake and is refused. Below
-    this limit, a job that is larger than all nodes waits for more nodes.
+    this limit, a job that needs more slots than all nodes together have waits for more nodes.
     """
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
     """Maximum size of a request body in bytes, except the bodies of reports."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0
-    """Maximum lifetime of a stream of events. After it the client reconnects, and its token is
-    checked again.
+    """Maximum lifetime of a stream of events. After this time the client reconnects, and its token
+    is checked again.
     """
     max_connections_per_address: Annotated[int, Field(ge=16)] = 1024
     """Maximum number of open connections from one IPv4 address or IPv6 /64. Connections from
@@ -207,7 +211,7 @@ class Settings(BaseSettings):
 def setting_problems(error: ValueError) -> list[str]:
     """Return one line per invalid setting, with the variable, its value and the legal values.
 
-    An error that pydantic has not raised is itself such a line.
+    For an error that pydantic has not raised, the only line is the text of the error.
     """
     if not isinstance(error, ValidationError):
         return [str(error)]

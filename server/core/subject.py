@@ -15,7 +15,7 @@ class Actor:
     is_admin: bool = False
     """Whether the token is the admin token."""
     token_hash: str | None = field(default=None, compare=False, repr=False)
-    """Hash of the request's token: the admin token keeps its id when it is replaced."""
+    """Hash of the request's token, because a new admin token has the id of the former one."""
 
     @property
     def identity(self) -> str:
@@ -27,7 +27,7 @@ class Actor:
         return self.is_admin or self.made(token_id)
 
     def made(self, token_id: str | None) -> bool:
-        """Return whether the actor holds the token with the id `token_id`; False if it is None."""
+        """Return whether the actor holds the token with the id `token_id`; False for None."""
         return token_id is not None and token_id == self.token_id
 
 

@@ -1,4 +1,4 @@
-"""The admin token: created at the first start, replaced by a command, stored as its hash."""
+"""The admin token: created at the first start, replaced by a command, stored as a hash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
 ADMIN_NAME = "admin"
 CLOCKS = timedelta(seconds=60)
 """Maximum difference between the clocks of two servers. A token that is older than the admin token
-by less than this counts as newer.
+by less than this difference counts as newer.
 """
 LASTING = (TokenKind.API, TokenKind.JOIN)
 """Kinds of tokens that an admin token creates and that stay valid after its replacement."""
@@ -34,7 +34,7 @@ OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
 
 @dataclass(frozen=True)
 class AdminRotation:
-    """Result of replacing the admin token: counts of ended items, remaining tokens and requests."""
+    """Result of replacing the admin token: what has ended, and which tokens and requests remain."""
 
     token: str
     """Text of the new admin token."""
@@ -43,7 +43,7 @@ class AdminRotation:
     codes: int
     """Number of login codes that ended."""
     commands: int
-    """Number of commands in running attempts that ended."""
+    """Number of ended commands in running attempts."""
     made: Sequence[Token]
     """Valid tokens that the former admin token or its join tokens made, the oldest first."""
     earlier: Sequence[Token]
@@ -55,8 +55,8 @@ class AdminRotation:
 def ensure_admin_token(context: Context) -> Path | None:
     """Create the admin token if there is none, and return the path of its file.
 
-    A second process on the same machine reads the file of the first. A later process on another
-    machine deletes its own file.
+    Several processes may start at once. On the same machine, all of them use the file of the first
+    process. On another machine, a process that comes too late deletes the file that it has created.
 
     Returns:
         The path, or None if the token existed already or another machine has its file.
@@ -132,7 +132,7 @@ def unknown_machines(
 def revoke_made(
     context: Context, made: Sequence[Token], *, nodes: Collection[str], sources: Collection[str]
 ) -> list[Token]:
-    """Revoke and return the API and join tokens among `made`, and those of the named machines.
+    """Revoke and return API and join tokens among `made`, and the tokens of the named machines.
 
     The browser sessions of API tokens and their commands in running attempts end, too.
     """

@@ -1,7 +1,7 @@
 """FastAPI dependencies that authorize a request: they return its principal or refuse it.
 
 Each dependency reads the request itself, because sub-dependencies would take longer than the
-database query. `schemes_of` returns its security schemes for OpenAPI.
+database query. `schemes_of` returns the security schemes of a dependency for OpenAPI.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ class Principal:
     node: str | None = None
     source: str | None = None
     pilot: tuple[str, int] | None = None
-    """Id of the request for nodes and index of the pilot that owns the join secret."""
+    """Owner of the join secret: id of the request for nodes, and index of the pilot."""
     unnoted_use: bool = False
-    """Whether this use must be stored, as the stored time is older than `LAST_USED_PRECISION`."""
+    """Whether this use must be stored, as the stored time is too old (`LAST_USED_PRECISION`)."""
 
     @property
     def actor(self) -> Actor:
@@ -95,7 +95,7 @@ _HOLDERS = GivenToken.select().where(
 
 
 def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
-    """Return the holder of each token, or its error, from one query; store no use."""
+    """Return the holder of each token, or the token's error, with one query; store no use."""
     now, hashes = context.now(), [hash_token(token) for token in given]
     query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
     with context.database.read() as connection:
@@ -230,7 +230,7 @@ def create_token(
 def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
     """Lock a request's token, so that it stays valid until the transaction ends.
 
-    A transaction calls it before it stores anything that a revocation of the token must find.
+    Call this before the transaction stores anything that a revocation of the token must find.
 
     Raises:
         UnauthenticatedError: the token has ended since the request was authenticated.

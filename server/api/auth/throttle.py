@@ -16,7 +16,7 @@ from server.core.errors import TooManyError
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)
-"""Period in which an address may fail `MAX_FAILURES` times; further logins in it are refused."""
+"""Period in which logins of an address may fail `MAX_FAILURES` times; then logins are refused."""
 
 
 def check_logins(context: Context, host: str) -> None:
@@ -61,9 +61,10 @@ def forget_failed_logins(context: Context) -> int:
 
 
 def _is_over(now: datetime) -> ColumnElement[bool]:
-    """Return the SQL condition that a window has ended, or began before a clock was set back.
+    """Return the SQL condition that a window has ended, or begins too far in the future.
 
-    A window less than `WINDOW` in the future is from a server with another clock, and not over.
+    A window that begins more than `WINDOW` in the future was stored before a clock was set back. A
+    nearer beginning only shows that the clock of another server is ahead.
     """
     begin_at = failed_logins.c.begin_at
     return or_(begin_at <= now - WINDOW, begin_at > now + WINDOW)

@@ -36,7 +36,7 @@ If it raises an error, nothing of the group is stored.
 MAX_TOGETHER = 64
 """Maximum number of requests in one group; other writers wait for the transaction of the group."""
 GATHER_SECONDS = 0.005
-"""Default pause before a group that follows another one within this time, in seconds."""
+"""Default pause, in seconds, before a group that follows the previous one sooner than this."""
 
 
 async def served_together(
@@ -47,7 +47,7 @@ async def served_together(
     key: Hashable = None,
     gather_seconds: float = GATHER_SECONDS,
 ) -> Answer:
-    """Serve a request in a group with others for the same function; return its result.
+    """Serve a request in a group with other requests for the same function; return its result.
 
     Args:
         request: the HTTP request, which gives the application.
@@ -125,7 +125,7 @@ class _Queue:
             self._serving = None  # the task refers to the event loop
 
     async def _serve_group(self, group: Sequence[_Waiting]) -> None:
-        """Give every request of a group a result or an error, or its client would wait forever."""
+        """Give every request of a group a result or an error, so that no client waits forever."""
         items = [each.item for each in group]
         try:
             answers = await run_in_threadpool(serve_apart, self._serve, items)
@@ -173,9 +173,9 @@ def serve_apart(
 
 
 def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
-    """Return the result of `make`, or the error that it raises, after the group was stored.
+    """Return the result of `make`, or its error as a value; use this once the group is stored.
 
-    A raised error would make `serve_apart` store the group again.
+    If the error were raised, `serve_apart` would store the group again.
     """
     try:
         return make()

@@ -109,7 +109,7 @@ class RequestMiddleware:
 
 
 def _level(path: str, status: int) -> int:
-    """Return DEBUG for a routine request, as a running attempt sends two per second; else INFO."""
+    """Return INFO, but DEBUG for routine requests, as a running attempt sends two per second."""
     routine = path.startswith(ROUTINE) and 0 < status < HTTPStatus.BAD_REQUEST
     return logging.DEBUG if routine else logging.INFO
 
@@ -120,7 +120,7 @@ def _request_id(scope: Scope) -> str:
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies over the limit, before reading or as soon as the bytes read exceed it."""
+    """Refuses bodies over the limit, before reading or once the bytes read exceed the limit."""
 
     def __init__(self, app: ASGIApp, *, limit_of: Callable[[str], int]) -> None:
         """Take the function that returns the maximum body size for a path, in bytes."""

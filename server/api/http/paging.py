@@ -38,7 +38,7 @@ class PageRequest(Generic[Key]):
     def cut(
         self, rows: Sequence[Row], key: Callable[[Row], Key]
     ) -> tuple[Sequence[Row], str | None]:
-        """Return the rows of the page, and the token of the next page, or None if none follows."""
+        """Return the page's rows and the next page's token; the token is None on the last page."""
         if len(rows) <= self.size:
             return rows, None
         page = rows[: self.size]

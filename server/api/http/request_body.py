@@ -20,11 +20,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 NUL = b"\\u0000"
 """An escaped NUL, which PostgreSQL's text cannot hold. An escaped backslash before `u0000` has the
-same bytes, so the parsed value decides.
+same bytes; only the parsed value shows the difference.
 """
 SMALL_BYTES = 4 * 1024
-"""Maximum size of a body that is validated in the event loop, in bytes. That takes less than 4 ms.
-The list of problems of an invalid body is made in a thread, because 1,000 problems take 30 ms.
+"""Maximum size of a body that is validated in the event loop, in bytes. The validation takes less
+than 4 ms. The list of problems of an invalid body is made in a thread, because 1,000 problems take
+30 ms.
 """
 
 
@@ -90,7 +91,7 @@ def _document(content: bytes) -> Any:
 
 
 def _find_nul(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    # The parser limits the depth of a value, and so that of the recursion.
+    # The parser limits the depth of a value, and so the depth of the recursion.
     if isinstance(value, str):
         if "\0" in value:
             yield location

@@ -16,7 +16,7 @@ class Connections:
     """Admits connections up to a limit per address and a total limit."""
 
     def __init__(self, *, per_address: int, total: int, exempt: Networks) -> None:
-        """Take the limits; the `exempt` addresses of proxies count only in the total."""
+        """Take the limits; connections of `exempt` proxies count only in the total."""
         self._per_address = per_address
         self._total = total
         self._exempt = exempt
@@ -47,7 +47,7 @@ class Connections:
 
 
 def connections_possible() -> int:
-    """Raise the soft limit on file descriptors; return the number of those for connections."""
+    """Raise the soft limit on file descriptors; return the number left for connections."""
     hard = raise_file_limit()
     if hard == resource.RLIM_INFINITY:
         hard = 1024 * 1024

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits, as uvicorn stores all headers before middleware runs."""
+"""uvicorn's HTTP protocol with limits; without them, uvicorn stores headers of any size."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class RefusedOnWireError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection with limits; if it exceeds one, it gets a problem document and is closed.
+    """A connection with limits; above a limit, it sends a problem document and closes.
 
-    Its part is `head` until the headers of a request are complete, `body` until the request is
+    `_part` is `head` until the headers of a request are complete, `body` until the request is
     complete, and `idle` until the first byte of the next one.
     """
 
@@ -103,7 +103,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(*(self._refusal or (HTTPStatus.BAD_REQUEST, msg)))
 
     def pause_writing(self) -> None:
-        """Start the timer within which the client must read its response."""
+        """Start the timer for the time limit within which the client must read its response."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(

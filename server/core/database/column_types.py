@@ -30,7 +30,7 @@ Model = TypeVar("Model")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A time in UTC with its zone; SQLite has no zones, so it stores the time without one."""
+    """A time in UTC with its zone; SQLite has no zones and stores the time alone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -67,7 +67,7 @@ class Json(TypeDecorator[Any]):
 
 @dataclass
 class StoredRecord(Generic[Model]):
-    """A stored record as JSON text, parsed on first use: the rest of its row stays readable."""
+    """A stored record as JSON text, parsed on first use, so that its row is always readable."""
 
     model: type[Model]
     text: str
@@ -153,7 +153,7 @@ def seconds_between(
 
 
 def text_of(connection: Connection, record: ColumnElement[Any], *path: str) -> ColumnElement[Any]:
-    """Return the text of a field in a stored record as a column of a query; NULL if it is absent.
+    """Return the text of a stored record's field as a column of a query; NULL without the field.
 
     `path` has the names of the enclosing records, then the name of the field. Records of other
     versions are read, too.

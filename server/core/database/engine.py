@@ -55,16 +55,17 @@ CONNECT_DEFAULTS = {
 """Connection parameters of libpq; parameters in the URL take precedence."""
 
 BUSY_SECONDS = 30.0
-"""Maximum wait of a thread for its turn to write, in seconds; on SQLite, it may wait again as long
-for other processes.
+"""Maximum wait of a thread for its turn to write, in seconds; on SQLite, the thread may then wait
+as long again for other processes.
 """
 RESTED_SECONDS = 1.0
 """Idle time after which a pooled connection is pinged before use, in seconds, because PostgreSQL
 may have restarted. A ping before each use would be a third of the messages of short reads.
 """
 WRITERS = 2
-"""Maximum number of threads of a process that write to PostgreSQL at the same time. One computes
-while the other waits for a response. A third would not add writes (docs/benchmarks-server.md).
+"""Maximum number of threads of a process that write to PostgreSQL at the same time. One thread
+computes while the other one waits for a response. A third thread would not raise the throughput
+(docs/benchmarks-server.md).
 """
 
 Value = TypeVar("Value")
@@ -77,9 +78,10 @@ class LeadLostError(Exception):
 class Database:
     """An engine with three kinds of transactions.
 
-    On SQLite every writing transaction starts with BEGIN IMMEDIATE, because one that first reads
-    would fail instead of waiting for a lock. On PostgreSQL every writing transaction runs at READ
-    COMMITTED, so conditions of its updates guard against concurrent changes.
+    On SQLite every writing transaction starts with BEGIN IMMEDIATE, because a transaction that
+    starts with a read would fail instead of waiting for a lock. On PostgreSQL every writing
+    transaction runs at READ COMMITTED, so conditions of its updates guard against concurrent
+    changes.
     """
 
     def __init__(self, url: str) -> None:
@@ -159,7 +161,7 @@ class Database:
             self._turn.release()
 
     def lock_events(self, connection: Connection) -> None:
-        """Make other writers of events wait for this transaction, so that ids follow commits."""
+        """Make other writers of events wait, so that the ids of events are in commit order."""
         if not self.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": EVENTS_LOCK})
 

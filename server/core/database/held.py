@@ -1,4 +1,4 @@
-"""Slots held by jobs and by shares, as conditions and columns of queries."""
+"""SQL conditions and columns for queries of the slots that jobs and shares hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOLDS: ColumnElement[bool] = or_(
 )
 """SQL condition for jobs that hold slots."""
 HELD_SLOTS: ColumnElement[int] = jobs.c.world_size + jobs.c.spare_slots
-"""Number of slots that a job under `HOLDS` holds, for its ranks and on its spare nodes."""
+"""Number of slots that a job holds for its ranks and on spare nodes, if the job meets `HOLDS`."""
 
 HAS_RANKS: ColumnElement[bool] = attempt_nodes.c.state != AttemptNodeState.SPARE
 """SQL condition for shares with ranks."""
@@ -45,5 +45,5 @@ HELD_SINCE: ColumnElement[datetime] = func.coalesce(
 
 
 def of_held(shares: Select[*tuple[Any, ...]]) -> CompoundSelect[*tuple[Any, ...]]:
-    """Narrow a query of shares to those with held or kept slots; each part uses its own index."""
+    """Narrow a query of shares to held slots and kept slots; each part uses its own index."""
     return union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT))

@@ -45,8 +45,8 @@ def upgrade(database: Database, *, backup: Path | None = None, backup_taken: boo
 
     Args:
         database: the database to migrate.
-        backup: new file for a copy of SQLite or the output of `pg_dump`. If None, SQLite is copied
-            to a file next to its own, and PostgreSQL is not migrated.
+        backup: new file for a copy of the SQLite database or for the output of `pg_dump`. If None,
+            an SQLite database is copied to a file next to it, and PostgreSQL is not migrated.
         backup_taken: whether to migrate without a backup, because a person has made one.
 
     Raises:
@@ -87,7 +87,7 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def _revision_of(connection: Connection, scripts: ScriptDirectory) -> str | None:
-    """Return the revision of a database if this version can upgrade it; None if it is empty.
+    """Return the revision of a database that this version can upgrade; None for an empty one.
 
     Raises:
         MigrationRefusedError: the database has tables but no revision, or a revision that this
@@ -162,7 +162,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _dump_postgresql(database: Database, file: Path) -> None:
-    """Have `pg_dump` write a database; its password stays out of the list of processes."""
+    """Have `pg_dump` write a database; the list of processes never shows the password."""
     _, options = database.engine.dialect.create_connect_args(database.engine.url)
     options.pop("context", None)  # of the driver
     if "sslpassword" in options:

@@ -118,7 +118,7 @@ class JobHead(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class LaunchedJob(JobHead):
-    """A job with the columns that a placement needs; a round reads hundreds of jobs."""
+    """A job with only the columns that a placement needs, as a round reads hundreds of jobs."""
 
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
     env: dict[str, str] | None

@@ -47,7 +47,9 @@ reason_of_group = (
 """Reason why the group of a job waits, as a column of a query."""
 
 shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=reason_of_group).label("reason")
-"""Reason of a job, as a column of a query: that of its group, or its own without a group."""
+"""Reason why a job waits or ended, as a column of a query: the reason of its group, or the job's
+own reason if the job has no group.
+"""
 
 # One row per task that has run, rewritten every few seconds; counts start with the current epoch.
 periodic_tasks = Table(

@@ -1,4 +1,4 @@
-"""INSERT that skips, replaces or adds to existing rows; the inserted row as a value."""
+"""INSERT that skips, replaces or increases existing rows, and the inserted row without a query."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def insert_or_replace(
         connection: a transaction.
         table: the table.
         rows: values by column; all rows have the same columns.
-        computed: expressions for further columns; the same objects each time, as they are part of
-            the key under which the statement is cached.
+        computed: expressions for further columns. Pass the same objects each time, because they are
+            part of the key under which the statement is cached.
     """
     if not rows:
         return

@@ -103,7 +103,7 @@ class NoticeCursor:
         return new
 
     def advance(self) -> None:
-        """Pass the notices of the last `read` or `skip`; call it after handing them on."""
+        """Pass the notices of the last `read` or `skip`; call this once they are handed on."""
         self._from, self._seen = self._next
 
 
@@ -121,7 +121,7 @@ def notify_all(
 
 
 def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:
-    """Delete the notices of a deleted job, or only one `part`, such as an ended operation."""
+    """Delete a job's notices, or only those of one `part`, such as an ended operation."""
     if connection.dialect.name == "sqlite":
         connection.execute(update(deleted_notices).values(last_seq=_newest()))
     stale = delete(notices).where(notices.c.job_id == job_id)

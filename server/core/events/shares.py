@@ -45,7 +45,7 @@ def gives_way(
         limits: the maximum numbers of places.
 
     Raises:
-        NoPlaceError: all places are held, each by another token, and none by the new one.
+        NoPlaceError: all places are held, each by a different token, none by the new place's token.
     """
     mine = [each for each in open_now if each[0].token_id == new.token_id]
     if len(mine) >= limits.per_token:

@@ -40,8 +40,8 @@ async def follow(
 ) -> AsyncGenerator[bytes]:
     """Yield the content of one stream; frames that wait are joined.
 
-    The stream starts after the event `last_event_id`, or now if it is None. A `reset` makes the
-    client reload its state if that event is deleted or too old, or if the client is too slow. A
+    The stream starts after the event `last_event_id`, or now if this id is None. If that event is
+    deleted or too old, or if the client is too slow, a `reset` makes the client reload its state. A
     stream that gives way to another one ends with a longer reconnection delay, because otherwise
     the two would alternate.
     """
@@ -103,7 +103,7 @@ def _reset(position: int) -> bytes:
 
 
 def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | None:
-    """Return the time of a client's last event, or None if later events are not replayed."""
+    """Return the time of a client's last event; None if the events after it are not replayed."""
     if newest - last_event_id > MAX_REPLAYED:
         return None
     with context.database.read() as connection:

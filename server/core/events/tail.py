@@ -79,7 +79,7 @@ class StreamMessage:
     id: int | None
     """Id of the event; None for a notice, which does not change the client's position."""
     key: Hashable
-    """Id or key of the row; a later message with the same key replaces this one while it waits."""
+    """Id or key of the row. A later message with the same key replaces a waiting message."""
     job_id: str | None
     content: bytes
 
@@ -113,7 +113,7 @@ class Subscription:
         return taken
 
     def add(self, messages: Sequence[StreamMessage]) -> None:
-        """Queue the messages for the client; skip other jobs' messages if it follows one job."""
+        """Queue messages for the client; one that follows a job gets no messages of other jobs."""
         if self._job_id is not None:
             messages = [message for message in messages if message.job_id == self._job_id]
         if not messages:
@@ -250,7 +250,7 @@ class Tail:
             loop.call_soon_threadsafe(_call_for_each, call, some)
 
     def _skip(self) -> None:
-        """Advance without reading while no client is connected."""
+        """Advance past new events without reading them, because no client is connected."""
         with self._context.database.read() as connection:
             self._notices.skip(connection)
             newest = newest_id(connection)

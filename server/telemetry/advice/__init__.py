@@ -1,1 +1,1 @@
-"""Advice: findings, from the records of a job, on what slows the job (docs/advice.md)."""
+"""Advice: findings on what slows a job, from the job's records (docs/advice.md)."""

@@ -32,7 +32,7 @@ class RecentSteps:
     own: float | None = None
     """Median over ranks of the time outside collectives; None for a single rank."""
     own_most: float | None = None
-    """Longest time outside collectives of any rank."""
+    """Longest time outside collectives among the ranks."""
     wait: float | None = None
     """Median over ranks of the time in collectives; None for a single rank."""
     peak_share: float | None = None
@@ -65,7 +65,9 @@ class Observed:
     stragglers: Sequence[StragglerView]
     """Current stragglers, the costliest first."""
     best_saves: BestSaves | None
-    """None if no other interval is better, or if the job cannot be replayed."""
+    """Outcome with the best save interval; None if no other interval is better, or if the job
+    cannot be replayed.
+    """
 
     @property
     def on_slots(self) -> int:

@@ -19,20 +19,24 @@ from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance, TimeC
 from trainyard.spec.job import JobSpec
 
 LEAST_COLLECTIVES = 0.25
-"""Minimum share of a step in collectives for a finding; every layout has some collectives."""
+"""Minimum share of collectives in a step's time for a finding; every layout has collectives."""
 LEAST_VALIDATION = 0.10
-"""Minimum share of validation for a finding, high because a person chose the validation."""
+"""Minimum share of the time in validation for a finding; it is high because a person chose the
+validation.
+"""
 LEAST_STARTUP = 0.20
-"""Minimum share of start-up for a finding, high because start-up dominates short jobs."""
+"""Minimum share of the time in start-up for a finding; it is high because start-up dominates short
+jobs.
+"""
 COLLECTED_SHARE = 0.01
-"""Share of a step that garbage collection takes after the remedy; too small for a finding."""
+"""Share of a step's time that the remedy leaves to garbage collection, too small for a finding."""
 FREE_MEMORY = 0.5
 """Peak share of the device's memory below which a micro-batch of twice the size fits, because
 activations at most double."""
 
 
 def findings_of(observed: Observed) -> tuple[AdviceFinding, ...]:
-    """Return the findings on what slows a job, the largest share first."""
+    """Return the findings on what slows a job, the one with the largest share of time first."""
     found: list[AdviceFinding] = []
     if observed.recent is not None:
         for step_rule in (

@@ -30,7 +30,7 @@ from trainyard.protocol.goodput import AdviceView
 RECENT = 1_000
 """Maximum number of recent steps that the means cover."""
 WARM_STEPS = 20
-"""Number of first steps of an attempt; compilation during them belongs to the start-up."""
+"""Number of steps at the start of an attempt; their compilation belongs to the start-up."""
 OWN, OWN_MOST = "ranks/own_seconds_median", "ranks/own_seconds_max"
 WAIT, GC = "ranks/wait_seconds_median", "gc/seconds"
 PEAK, RETRIES = "memory/peak_reserved_gib", "memory/allocation_retries"
@@ -69,7 +69,7 @@ def advice(context: Context, job_id: str) -> AdviceView:
 
 
 def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
-    """Return the means of the newest attempt with recorded steps; None if no attempt has any."""
+    """Return the means of the newest attempt with recorded steps; None without such an attempt."""
     trained = [one for one in records.recorded if one.number in records.trainings]
     if not trained:
         return None

@@ -17,8 +17,9 @@ from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES
 from trainyard.protocol.states import AttemptNodeState
 
 UPLOAD = timedelta(hours=1)
-"""Time without a new block after which an incomplete upload is released. From this time after the
-end of an attempt on, no report of the attempt can name a stored content."""
+"""Time without a new block after which an incomplete upload is released. Once this time has passed
+after the end of an attempt, no report of the attempt can name a stored content.
+"""
 KEPT = timedelta(days=1)
 """Time after which stored content is released if no artifact uses it."""
 BLOCKS_AT_ONCE = 8
@@ -82,7 +83,7 @@ def release(connection: Connection, condition: ColumnElement[bool]) -> int:
 
 
 def delete_released(context: Context) -> bool:
-    """Delete up to `BLOCKS_AT_ONCE` released blocks; return whether there was one to delete."""
+    """Delete up to `BLOCKS_AT_ONCE` released blocks; return whether a block was deleted."""
     contents = artifact_contents.c
     query = select(contents.id, contents.stored).where(contents.job_id.is_(None))
     query = query.order_by(contents.id).limit(CONTENTS_AT_ONCE)

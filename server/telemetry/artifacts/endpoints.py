@@ -127,7 +127,7 @@ async def upload_block(
 
 
 def _disposition(name: str, *, shown: bool) -> str:
-    """Return the header with the file's name in plain ASCII, and with its encoded real name."""
+    """Return the header with two forms of the file's name: plain ASCII, and the name encoded."""
     last = name.rpartition("/")[2]
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", last)
     kind = "inline" if shown else "attachment"

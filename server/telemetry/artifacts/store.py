@@ -63,7 +63,7 @@ class StoredArtifacts:
     """The stored and the dropped artifacts of one report."""
 
     notices: tuple[ArtifactsStored, ...]
-    """Number of stored artifacts by group; groups without any are omitted."""
+    """Number of stored artifacts by group; groups without stored artifacts are omitted."""
     dropped: tuple[OutputDropped, ...]
     """Artifacts that the supervisor or the server dropped, in order."""
 
@@ -76,7 +76,7 @@ _LISTED = ListedArtifact.select().outerjoin(
 def store_artifacts(
     context: Context, connection: Connection, *, share: ReportedShare, lines: Sequence[ArtifactLine]
 ) -> StoredArtifacts:
-    """Store artifacts with a histogram or a content that the server has.
+    """Store the artifacts that have a histogram, or a content that the server already has.
 
     An image becomes a file if its content is no image.
     """
@@ -134,7 +134,8 @@ def list_artifacts(
 ) -> list[ArtifactView]:
     """Return artifacts of a job, the newest first, after the last id of the previous page.
 
-    A `name` selects itself and the names below it as a folder; `without` has kinds to leave out.
+    `name` selects the artifacts with this name and, as a folder, the artifacts below it. `without`
+    has the kinds to leave out.
 
     Raises:
         NotFoundError: no job has this id.

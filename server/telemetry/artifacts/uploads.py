@@ -41,10 +41,10 @@ def store_block(
 ) -> UploadReply:
     """Store a block of an artifact's content unless it is stored; return where to continue.
 
-    Each job has its own contents, so it cannot get another job's content by a digest. The digest is
-    the SHA-256 of the whole content, which has `size` bytes; a block has `BLOCK_BYTES` bytes or the
-    rest. If all blocks are stored, repeating any block completes the content, because the server
-    may have stopped before.
+    Each job has its own contents, so a job cannot get another job's content by a digest. The digest
+    is the SHA-256 of the whole content, which has `size` bytes; a block has `BLOCK_BYTES` bytes,
+    and the last block may be shorter. If all blocks are stored, a repeated block completes the
+    content, because the server may have stopped before it completed the content.
 
     Raises:
         ConflictError: the share has ended or is lost, so no report can name its artifacts.
@@ -85,7 +85,7 @@ def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
 def _begin(
     context: Context, connection: Connection, *, job_id: str, digest: str, size: int
 ) -> Content | DropReason:
-    """Insert an empty content unless it exists; return it, or the reason if a limit forbids it."""
+    """Insert an empty content unless it exists; return it, or the limit that forbids it."""
     lock_job(connection, job_id)  # so that the quota counts concurrent uploads
     if (found := _find(connection, job_id, digest)) is not None:
         return found

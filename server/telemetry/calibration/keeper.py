@@ -30,7 +30,7 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.layout import Layout
 
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
-"""Series with the peak memory of the rank that uses most, by device."""
+"""Series with the peak memory of the rank that uses most memory, by device."""
 LEAST_POINTS = 10
 """Minimum number of logged steps, without the first, for an attempt's median to count."""
 LEAST_SECONDS = 1e-6
@@ -40,8 +40,9 @@ MAX_STEPS = 20_000
 AFTER_END = timedelta(seconds=30)
 """Time after the end of an attempt during which its last records may still arrive."""
 AT_ONCE = 10
-"""Maximum number of attempts that one call measures, in a few milliseconds per attempt. A fit takes
-0.2 s for each kind of hardware. Placements wait while a call runs."""
+"""Maximum number of attempts that one call measures. Measuring an attempt takes a few milliseconds,
+and a fit takes 0.2 s for each kind of hardware. Placements wait while a call runs.
+"""
 FAILED_PAUSE = timedelta(days=1)
 
 
@@ -86,8 +87,8 @@ class CalibrationKeeper:
     def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, dict[str, Any]] | None:
         """Return the hardware of an attempt, and its row of `measured_runs` without the hardware.
 
-        Return None if the attempt has too few steps or nodes of several kinds, or if a job's code
-        or a person may have written the records.
+        Return None if the attempt has too few steps or nodes of several kinds, or if the job's own
+        code or a person may have written the records.
         """
         if row.tainted:
             return None

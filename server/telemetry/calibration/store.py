@@ -23,13 +23,15 @@ from trainyard.protocol.goodput import HardwareCalibration
 from trainyard.spec.auto import DeviceKind
 
 MAX_RUNS = 120
-"""Maximum number of runs per kind of hardware, the newest ones; a fit of all takes 0.2 s."""
+"""Maximum number of runs per kind of hardware; the newest runs are kept. A fit of all of them takes
+0.2 s.
+"""
 MAX_OF = {"job_id": MAX_RUNS // 10, "submitter": MAX_RUNS // 2, "node": MAX_RUNS // 2}
 """Maximum number of runs from one job, person or node. Each limit applies only if there are
 runs from several jobs, persons or nodes. A fit follows the majority of its runs, so no single job,
 person or node may decide the predictions for all others."""
 HardwareKind = tuple[DeviceKind, str]
-"""A kind of slots: the device and its name."""
+"""A kind of slots: the kind of device and the device's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def bounded(newest: Sequence[StoredRun]) -> list[StoredRun]:
 
 
 def read_calibrations(connection: Connection) -> tuple[HardwareCalibration, ...]:
-    """Return the calibration of each kind of hardware, the largest number of runs first."""
+    """Return the calibration of each kind of hardware, the kind with the most runs first."""
     found = [
         HardwareCalibration(device=row.device, fitted_at=row.fitted_at, calibration=fitted)
         for row in connection.execute(select(*calibrations.c))

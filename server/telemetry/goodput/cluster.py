@@ -39,7 +39,7 @@ from trainyard.run.failures import FailureReason
 logger = logging.getLogger(__name__)
 
 KEPT = timedelta(minutes=1)
-"""Maximum age of a result that serves every request for the same days."""
+"""Maximum age at which a result serves requests for the same days without a new computation."""
 SCRAPED = timedelta(minutes=5)
 """Minimum age of a result at which a scrape starts the next computation."""
 SERVED = timedelta(minutes=10)
@@ -65,7 +65,7 @@ class _Snapshot:
     """The data that results for different days and projects share."""
 
     now: datetime
-    """Present time of all results, before the ledgers are read."""
+    """The time that all results use as the present; it is taken before the ledgers are read."""
     read_at: datetime
     """Time at which the first result was finished."""
     ledgers: dict[str, Ledger | None] = field(default_factory=dict)
@@ -107,8 +107,8 @@ class ClusterLedger:
         """Return the newest result for this number of days up to now, without waiting.
 
         Return None if every result is older than `SERVED`. The next computation starts when today's
-        result has reached the age `SCRAPED`. Until it ends, the newest result may be from before
-        midnight.
+        result has reached the age `SCRAPED`. Until this computation ends, the newest result may be
+        from before midnight.
         """
         now = self._context.now()
         today = now.date()
@@ -127,7 +127,7 @@ class ClusterLedger:
         self._thread.shutdown(cancel_futures=True)
 
     def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
-        """Start the computation if due, and return it; None if the last ended within `pause`."""
+        """Return the running computation; start one unless the last one ended within `pause`."""
         ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
         if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):
             self._running[asked] = self._thread.submit(self._answer, asked)
@@ -290,7 +290,7 @@ def _most_frequent(reasons: Counter[str | None]) -> FailureReason | None:
 
 
 def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[float, float]:
-    """Return the seconds of all attempts, and their node-days, between two times."""
+    """Return the total seconds and the total node-days of all attempts between two times."""
     attempt_times: dict[tuple[str, int], int] = {}
     of_nodes = 0
     for share in held:

@@ -74,7 +74,7 @@ async def cluster_goodput(
     last: Last = None,
     project: Project = None,
 ) -> Response:
-    """Return slot-time (slots x milliseconds) by category; the sum is exact."""
+    """Return slot-time (slots x milliseconds) by category, with an exact sum over categories."""
     today = context.now().date()
     last = last or today
     if not EARLIEST <= last <= today:

@@ -26,8 +26,9 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 SETTLED_AFTER = timedelta(minutes=10)
 """Time after the end of a job during which its last records may still arrive."""
 SETTLED_AT_ONCE = 20
-"""Maximum number of jobs that one call settles, in a few milliseconds per job. Placements wait
-while a call runs."""
+"""Maximum number of jobs that one call settles. A job takes a few milliseconds, and placements wait
+while a call runs.
+"""
 FAILED_PAUSE = timedelta(hours=1)
 """Pause after an error before the same job is tried again."""
 _ENDED = sorted(state.value for state in TERMINAL_JOB_STATES)
@@ -49,11 +50,11 @@ class HeldShare(TypedRow):
     spare: bool
     spent: dict[str, dict[str, int]] | None
     job_state: Annotated[JobState | None, jobs.c.state]
-    """None once the job is deleted."""
+    """State of the job; None once the job is deleted."""
 
     @property
     def held(self) -> Held:
-        """The held slots and the time in milliseconds."""
+        """The held slots, with the times in milliseconds."""
         return Held(self.node, self.slots, milliseconds(self.since), milliseconds(self.until))
 
     @property
@@ -108,7 +109,8 @@ def read_holdings(
 def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: int) -> ByDay:
     """Return the slot-time of a share by day, between two Unix times in milliseconds.
 
-    Without the ledger of its job, as after a deletion, the time has the category `other`.
+    If the job has no ledger, for example after the job's deletion, the time has the category
+    `other`.
     """
     if holding.spare:
         return spread((), holding.held, start=start, end=end, rest=TimeCategory.SPARE)

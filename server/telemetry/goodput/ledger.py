@@ -1,7 +1,8 @@
-"""Computes the ledger of a job, a pure function of events and sums.
+"""Computes the ledger of a job from its events and from sums of its metrics, as a pure function.
 
-Each millisecond has one category, so the sum is exact. A walk over the events assigns the time
-between two events. A measured time gets only milliseconds without a category.
+Each millisecond has one category, so the sum is exact. A walk over the events gives a category to
+the time between two events. A measured time, such as a stall, takes only milliseconds that have no
+category yet.
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ class Training:
     """The recorded steps of an attempt; times in milliseconds, by the clock of global rank 0."""
 
     began: int
-    """Unix time at which its first step started."""
+    """Unix time at which the attempt's first step started."""
     recorded: int
-    """Unix time at which its last recorded step ended."""
+    """Unix time at which the attempt's last recorded step ended."""
     productive: int
     """Time of kept steps, without compilation and without waiting for data."""
     lost: int
@@ -93,7 +94,7 @@ class Training:
     last_step: int = 0
     """Number of the last recorded step."""
     compiled: int = 0
-    """Compilation time during all steps, kept or lost; the attempt's pace excludes it."""
+    """Compilation time during all steps, kept or lost; the attempt's pace excludes this time."""
 
     @property
     def measured(self) -> tuple[tuple[TimeCategory, int], ...]:
@@ -141,7 +142,9 @@ class _OpenAttempt:
     stop_agreed: bool = False
     silent_nodes: set[str | None] = field(default_factory=set)
     silences: list[tuple[int, int]] = field(default_factory=list)
-    """Periods in which any node was silent; a period without an end so far ends at `LATEST`."""
+    """Periods in which at least one node was silent; a period that has not ended yet ends at
+    `LATEST`.
+    """
 
     def note(self, mark: Mark, at: int) -> None:
         match mark.kind:
@@ -166,7 +169,7 @@ class _OpenAttempt:
     def without_steps(
         self, start: int, end: int, *, leaves_at: int, before: TimeCategory
     ) -> Iterator[_Stretch]:
-        """Yield the time from `start` to `end`, without recorded steps.
+        """Yield the time from `start` to `end`, during which no step was recorded.
 
         The category is `before` up to `leaves_at`, then `ending`; silence is `unreachable`.
         """
@@ -239,7 +242,7 @@ class _Walk:
                     self._apply(mark, self._open)
 
     def finish(self) -> Ledger:
-        """Assign the rest of the time and return the ledger."""
+        """Assign the remaining time and return the ledger."""
         self._move_to(self._end)
         self._close()
         spent: Spent = dict.fromkeys(JOB_CATEGORIES, 0)

@@ -195,7 +195,7 @@ def _recorded_steps(
 
 
 def _reached(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Set[int]]:
-    """Return, by job id, the numbers of the attempts of a program that reported a step.
+    """Return, by job id, the numbers of the attempts that ran a program and reported a step.
 
     Attempts of the built-in trainer are left out, because it records the time of each step, no
     later than at the next logged step.

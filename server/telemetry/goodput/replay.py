@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LEAST_SHARE = 0.25
-"""Minimum share of steps, without compilation and stalls, in the training time of an attempt. Below
-this share, the attempt's own pace is too inexact, and the mean pace of all attempts is used."""
+"""Minimum share of an attempt's training time that its steps must take, without compilation and
+stalls. Below this share the attempt's own pace is too inexact, so the mean pace of all attempts is
+used.
+"""
 CANDIDATES = 64
 """Number of candidate intervals, evenly spaced on a logarithmic scale."""
 
@@ -38,7 +40,7 @@ class TrainedAttempt:
     """Whether the attempt ended without saving its last step, so that the steps after its newest
     save are lost."""
     chosen_start: bool = False
-    """Whether the attempt starts before the newest checkpoint because of a rollback or a person."""
+    """Whether a rollback or a person chose a start before the newest checkpoint."""
 
     @property
     def steps(self) -> int:
@@ -62,7 +64,9 @@ class RecordedRun:
     wall: int
     """Milliseconds from the submission of the job to its end, or to now."""
     succeeded: bool
-    """Whether the job reached its last step; if so, the replay takes as long as it needs."""
+    """Whether the job reached its last step; if so, the replay reaches it too, without a time
+    limit.
+    """
     stall: float
     """Milliseconds for which one save holds up training."""
     save: float
@@ -179,7 +183,7 @@ class _Kept:
         return (self.end - self.start) * self.step
 
     def until(self, step: int) -> _Kept:
-        """Return only the kept steps up to and including `step`."""
+        """Return a copy with only the kept steps up to and including `step`."""
         return replace(self, end=max(min(self.end, step), self.start))
 
 

@@ -179,8 +179,9 @@ def _expected_ettr(records: JobRecords, interval: float, *, stall: float) -> flo
 def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tuple[float, float]:
     """Return the mean stall per save and the mean time to its commit, in milliseconds.
 
-    The save before an attempt's first step belongs to the start-up (the record of that step has
-    its stall), so this save is left out. Both means are 0 if no other save is recorded.
+    The save before an attempt's first step is left out, because it belongs to the start-up; the
+    record of the first step contains the stall of this save. Both means are 0 if no other save is
+    recorded.
     """
     starts = {one.attempt_id: one.start_step for one in recorded}
     ids = find_series(connection, list(starts), (SAVE, SAVE_TIME))

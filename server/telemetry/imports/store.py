@@ -83,7 +83,7 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
     Raises:
         NotFoundError: the job does not exist or is not an import.
         ConflictError: earlier points are missing.
-        InvalidRequestError: more points than the limit per request, or than the run has.
+        InvalidRequestError: the batch exceeds the number of points per request or of the whole run.
     """
     given = sum(len(series.points) for series in batch.series)
     if given > MAX_BATCH_POINTS:
@@ -136,7 +136,7 @@ def _job(
 ) -> dict[str, object]:
     now, run = context.now(), request.run
     began, ended = _times(request)
-    # The job gets the run's state with the last points, because it is incomplete before.
+    # The job gets the run's state with the last points, because the job is incomplete before.
     state = JobState.STOPPED if run.points else JobState(request.state)
     loss = None if request.loss is None else float(request.loss)
     return {

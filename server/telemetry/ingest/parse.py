@@ -1,4 +1,4 @@
-"""Unpacks the chunks of a report, cuts off stored bytes and parses the rest into records.
+"""Unpacks the chunks of a report, cuts off stored bytes and parses the new bytes into records.
 
 The cause of an unreadable line decides the outcome. A chunk that is damaged or ends within a line
 can be sent again, so the report is rejected (422). A complete but invalid line stays invalid and
@@ -51,8 +51,9 @@ METRICS = frozenset({"metrics", EVENT_FILES})
 """Names of the files with metrics."""
 EVENT_LINES, RESTART_LINES = 500, 5
 """Maximum number of lines of `events.jsonl`, and of restarts in event files, per report. The sender
-sends the rest in the next reports. An event adds a row and may change the catalog; a restart reads
-and writes the tails of up to 500 series."""
+sends the remaining lines in the next reports. An event adds a row and may change the catalog; a
+restart reads and writes the tails of up to 500 series.
+"""
 MAX_SKIPPED = 100
 """Maximum number of events for unreadable lines per attempt; a program can write any number of
 unreadable lines."""
@@ -299,7 +300,7 @@ def _to_restart(chunk: UnpackedChunk) -> UnpackedChunk:
 
 
 def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[UnpackedChunk]:
-    """Return the new bytes in order; stored bytes are cut off, bytes after a gap left out."""
+    """Return the new bytes in order; leave out stored bytes, and bytes after a gap."""
     reached = dict(offsets)
     new = []
     for chunk in chunks:
@@ -321,7 +322,8 @@ def _parse_lines(
 
     `skipped` gets at most `MAX_SKIPPED` lines, because a report may have millions of such lines.
     With `refuses`, one invalid line among others rejects the report. Lines of a program's processes
-    are parsed without it: a million may be invalid, and each rejection costs two reports.
+    are parsed without `refuses`, because a million of them may be invalid and each rejection costs
+    two reports.
 
     Raises:
         InvalidRequestError: the chunk ends within a line, or `refuses` applies to an invalid line.

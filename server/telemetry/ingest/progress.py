@@ -104,7 +104,7 @@ def _advanced(
     world_size: int,
     step_seconds: Sequence[float],
 ) -> Progress:
-    """Return the progress with loss, throughput and expected time from at least one record."""
+    """Return the progress with the loss, throughput and time left of `records`, at least one."""
     values = _newest(records)
     durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
     left = None if step_seconds else progress.seconds_left

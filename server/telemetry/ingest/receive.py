@@ -318,7 +318,7 @@ def _close_logs(incoming: IncomingReport) -> None:
 
 
 def _end_share(incoming: IncomingReport) -> None:
-    """End the share at its supervisor's last report; the last share also ends the attempt."""
+    """End the share at its supervisor's last report; if it is the last share, end the attempt."""
     exit_record, share = incoming.report.exit, incoming.share
     if exit_record is None:
         return
@@ -341,10 +341,11 @@ def _end_share(incoming: IncomingReport) -> None:
 
 
 def _take_output(incoming: IncomingReport) -> ReportReply:
-    """Store output of an ended or lost share, drop the rest, and order the share to end.
+    """Store only the output of an ended or lost share, and order the share to end.
 
-    The dropped bytes are acknowledged so that the supervisor proceeds to its exit, which ends a
-    lost share. Until then, its reports renew the lease so that the node does not count as silent.
+    All other bytes are dropped but acknowledged, so that the supervisor proceeds to its exit, which
+    ends a lost share. Until then, its reports renew the lease so that the node does not count as
+    silent.
     """
     connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content

@@ -40,8 +40,9 @@ from trainyard.run.checkpoints.program_manifest import ProgramManifest
 from trainyard.run.records import RequestAnswer
 
 LONGEST_HOLD = timedelta(seconds=30)
-"""Maximum age of a commit that is held back; an older commit is accepted because a node may be
-silent or may use an older library."""
+"""Maximum age of a commit that is held back for metrics of other nodes. An older commit is accepted
+without these metrics, because a node may be silent or may use an older library.
+"""
 
 
 def hold_early_commits(incoming: IncomingReport) -> None:
@@ -49,7 +50,8 @@ def hold_early_commits(incoming: IncomingReport) -> None:
 
     Each node reports its own ranks. The node of global rank 0 reports the commit after the metrics
     of its ranks, but the metrics of other nodes may arrive later. At the end of a checkpoint block,
-    each rank records the step, so its progress shows whether its metrics have arrived.
+    each rank records the step. The progress of a rank thus shows whether the rank's metrics have
+    arrived.
     """
     commits = [
         (index, event)
@@ -125,7 +127,7 @@ def _apply_comparison(
 
 
 def store_answers(incoming: IncomingReport) -> None:
-    """Store the answers to requests that the supervisor read from the run directory."""
+    """Store the answers that the supervisor read from the run directory, each to one request."""
     for request_id, answer in incoming.report.answers.items():
         _store_answer(incoming, request_id, answer)
 

@@ -43,7 +43,7 @@ def withhold_unusable_slots(incoming: IncomingReport) -> None:
 
 
 def update_network_check(incoming: IncomingReport) -> None:
-    """Record the network between the attempt's nodes as checked once its ranks train.
+    """Once an attempt's ranks train, record that the network between its nodes is checked.
 
     A hang deletes this record, so that the next attempt checks the network again.
     """
@@ -79,7 +79,7 @@ def keep_provenance(incoming: IncomingReport) -> None:
 
 
 def keep_facts(incoming: IncomingReport) -> None:
-    """Replace the facts of the job by the ones that the node of global rank 0 reports."""
+    """Replace the facts of the job by the facts that the node of global rank 0 reports."""
     facts, share = incoming.report.facts, incoming.share
     if facts is not None and share.node_rank == 0:
         report_facts(incoming.connection, share.job_id, facts)
@@ -101,7 +101,7 @@ def append_skipped_lines(incoming: IncomingReport) -> None:
 
 
 def append_dropped_metrics(incoming: IncomingReport) -> None:
-    """Append an event for metrics beyond a limit, once per attempt and limit."""
+    """Append an event if a limit has dropped metrics, once per attempt and limit."""
     if not incoming.dropped:
         return
     before = {data["what"] for data in _appended(incoming, EventKind.METRICS_DROPPED)}

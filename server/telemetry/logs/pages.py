@@ -21,10 +21,11 @@ MAX_LINES = 5000
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Maximum size of the text in one page, in bytes; a page of long lines has fewer lines."""
 PAGE_BLOCKS = 64
-"""Maximum number of blocks that one page unpacks, at least 4 MiB of text."""
+"""Maximum number of blocks that one page unpacks; they contain at least 4 MiB of text."""
 SEARCHED_BLOCKS = 128
-"""Maximum number of blocks that one search unpacks, at least 8 MiB of text. The response gives the
-line to continue at."""
+"""Maximum number of blocks that one search unpacks; they contain at least 8 MiB of text. The
+response gives the line to continue at.
+"""
 
 
 def page(
@@ -36,10 +37,11 @@ def page(
     from_line: int | None = None,
     limit: int = 500,
 ) -> LogPage:
-    """Return up to `limit` lines of a rank's log of an attempt, by default the newest one.
+    """Return up to `limit` lines of a rank's log, by default from the newest attempt.
 
     The page starts at line `from_line`, and a negative number counts from the end. By default, the
-    page has the last lines. It has fewer than `limit` lines if they exceed `MAX_PAGE_BYTES`.
+    page has the last lines. The page has fewer than `limit` lines if these lines exceed
+    `MAX_PAGE_BYTES`.
 
     Raises:
         NotFoundError: no such job or attempt exists.
@@ -124,7 +126,7 @@ def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[s
 def _lines(
     connection: Connection, mine: ColumnElement[bool], *, start: int, end: int, backwards: bool
 ) -> list[LogLine]:
-    """Return the first lines of `start..end - 1` that fit in a page; the last if `backwards`."""
+    """Return the first lines of `start..end - 1` that fit in a page, or the last if `backwards`."""
     columns = log_blocks.c
     order = columns.first_line.desc() if backwards else columns.first_line
     overlap = mine & (columns.first_line < end) & (columns.first_line + columns.lines > start)

@@ -15,7 +15,7 @@ from server.telemetry.logs.blocks import BLOCK_BYTES, blocks_of, first_error, un
 from trainyard.outside.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512
-"""Maximum number of blocks that one report deletes; they hold more than one report adds."""
+"""Maximum number of blocks that one report deletes; they hold more bytes than one report adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def store_output(
 def close_output(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
 ) -> list[Stored]:
-    """Store the unfinished lines of ended ranks, because the lines can no longer change."""
+    """Store the unfinished lines of ended ranks, because an ended rank cannot finish them."""
     query = RankLog.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
@@ -162,7 +162,7 @@ def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey
 
 
 def _drop_oldest(connection: Connection, row: RankLog, excess: int) -> int:
-    """Delete at least `excess` bytes of oldest blocks; return the number of deleted bytes."""
+    """Delete at least `excess` bytes of the oldest blocks; return the number of deleted bytes."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
     oldest = select(columns.first_line, columns.size).where(mine).order_by(columns.first_line)

@@ -51,7 +51,7 @@ JOINED_AT_ONCE = 50
 """Number of decoded chunks that one call adds to buckets (4 MB of spans); a call for each chunk
 would take more time."""
 MAX_BRANCHES = 20
-"""Maximum number of abandoned branches in a chart, the newest ones; `attempt` selects any other."""
+"""Maximum number of abandoned branches in a chart, the newest ones; `attempt` selects others."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _StoredCurve:
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """First and last step of the curve that may have a point."""
+        """First and last step at which the curve may have a point."""
         firsts, lasts = [], []
         for segment, series in self.parts:
             for steps, ends in (
@@ -90,7 +90,7 @@ class _StoredCurve:
 
     @cached_property
     def masks(self) -> list[NDArray[np.bool_]]:
-        """Mask per part of the chunks to decode, which are too wide or cut by the segment's end."""
+        """For each part, the mask of chunks to decode: too wide, or cut by the segment's end."""
         first, last = self.extent
         widest = WIDEST * (last - first + 1) / self.limit
         return [
@@ -136,9 +136,10 @@ def chart(
     """Return the curves of the series `names`, each in at most `max_points` buckets.
 
     The first curve of a name follows the job's current lineage. Each abandoned branch is a separate
-    curve. With the number of an `attempt`, the only curve has that attempt's own steps. Unknown
-    names have no curve. Minimum, maximum, last value, count, and the number of NaN and infinite
-    points are exact for the steps of a bucket. If there are many curves, each has fewer buckets.
+    curve. With the number of an `attempt`, each name has one curve, with that attempt's own steps.
+    Unknown names have no curve. Minimum, maximum, last value, count, and the number of NaN and
+    infinite points are exact for the steps of a bucket. If there are many curves, each has fewer
+    buckets.
 
     Raises:
         NotFoundError: no such job or attempt exists.

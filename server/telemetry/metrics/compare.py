@@ -1,4 +1,4 @@
-"""Compares several jobs by the buckets of their charts, each with its time and tokens."""
+"""Compares several jobs by the buckets of their charts; each bucket has its time and tokens."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def compare(
 
     Each curve has at most `max_points` buckets, as in `chart`, and each bucket has the time and the
     tokens of its last step. Without names, the result only lists the existing series. The curves
-    are limited to the range `low..high` on `axis`. On other axes than steps, the range extends to
-    the next known steps. The number of queries per job is fixed.
+    are limited to the range `low..high` on `axis`. On an axis other than steps, the range extends
+    to the next known steps. The number of queries per job is fixed.
 
     Raises:
         NotFoundError: some jobs do not exist; the error lists all of them.

@@ -63,10 +63,10 @@ def move_late_values(
 ) -> None:
     """Move new values of the start step to the attempt of the lineage that trained the step.
 
-    A trainer that stops leaves out the validation of its last step; the resumed attempt runs it.
-    If a series already has a value for the step, that value stays, because `store_metrics` stores a
-    step once. The data digest stays with the attempt that recorded it. `metrics` has new records by
-    attempt id, in the order of steps.
+    When a trainer stops, it leaves out the validation of its last step. The resumed attempt runs
+    this validation. If a series already has a value for the step, that value stays, because
+    `store_metrics` stores a step once. The data digest stays with the attempt that recorded it.
+    `metrics` has new records by attempt id, in the order of steps.
     """
     own, step = metrics[share.attempt_id], share.start_step
     late = [record for record in own if record.step == step and record.values]

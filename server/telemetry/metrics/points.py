@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 CHUNK_POINTS = 1000
 """Number of points per chunk."""
 MAX_SUMMED = 1e12
-"""Sums leave out values from this limit on, to avoid overflow; 30,000 years in seconds."""
+"""Limit from which sums leave out values, to avoid overflow; it is 30,000 years in seconds."""
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 """Columns of `metric_chunks` from which the points of a chunk are unpacked."""
 

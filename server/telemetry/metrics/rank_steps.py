@@ -1,6 +1,6 @@
 """Stages the metrics of a program's ranks by step, and folds them to minimum, mean and maximum.
 
-The steps in a rank's records ascend, so a rank has completed a step once it logs a later one. When
+The steps in a rank's records ascend, so a rank has completed a step once it logs a later step. When
 all ranks have completed a step, its values are folded: `loss` from several ranks becomes
 `loss/min`, `loss/mean` and `loss/max`. A step that some rank never completes is folded after a
 timeout, when too many steps are staged, or at the end of the attempt; later values for the step are
@@ -39,8 +39,9 @@ MAX_REWRITTEN = 200_000
 """Number of staged values after which one report rewrites no more steps. Without this limit, a rank
 that logs one value for each of many wide steps would block the database for minutes."""
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
-"""Maximum number of steps, and of their values, that one report folds; the next report folds
-the rest."""
+"""Maximum number of steps, and of their values, that one report folds; the next report folds the
+remaining ones.
+"""
 STEPS_A_QUERY = 50
 ENDED_AT_ONCE = 20
 """Maximum number of ended attempts that one check folds."""
@@ -147,7 +148,7 @@ def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
 def end_ranks(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
 ) -> list[MetricRecord]:
-    """Mark ranks as ended; if they are the last ones, return the first of the remaining folds."""
+    """Mark ranks as ended; after the last ranks, return the first remaining steps, folded."""
     mine = rank_progress.c.attempt_id == attempt_id
     if not last:
         ended = rank_progress.c.rank.in_(list(ranks))

@@ -20,7 +20,8 @@ TAIL_LIMIT = 2000
 """Maximum number of points in a tail; a longer tail is compacted."""
 COMPACTED_AT_ONCE = 100
 """Maximum number of series that one report compacts because of long tails; the next reports compact
-the rest."""
+the remaining series.
+"""
 MAX_SERIES = 2000
 """Maximum number of metric names per attempt; further names are left out."""
 
@@ -81,12 +82,12 @@ def store_metrics(
     """Store new records as points, with their digests; the records are in the order of steps.
 
     Each series stores a step once and ignores records up to its last step. The transaction must
-    exclude others that store metrics of the same attempts, for example by the jobs' locks, because
-    the rows of a tail must not overlap. The number of statements does not depend on the number of
-    attempts.
+    exclude other transactions that store metrics of the same attempts, for example by the jobs'
+    locks, because the rows of a tail must not overlap. The number of statements does not depend on
+    the number of attempts.
 
     Returns:
-        Names above `MAX_SERIES` by attempt id; attempts without any are omitted.
+        Names above `MAX_SERIES` by attempt id; attempts without such names are omitted.
     """
     left_out = _store_columns(connection, _points_of(metrics))
     _store_digests(connection, metrics)
@@ -140,8 +141,9 @@ def read_tails(
 ) -> dict[int, Points]:
     """Return the live points in the steps `first..last` by series id.
 
-    Read live points before chunks: a point that is compacted between the two queries is then read
-    twice instead of not at all. The reader drops the tail's points up to the last chunk's end.
+    Read live points before chunks, so that a point that is compacted between the two queries is
+    read twice instead of not at all. The reader drops the live points that the last chunk already
+    contains.
     """
     query = (
         select(metric_tails.c.series_id, metric_tails.c.points)
@@ -165,7 +167,7 @@ def newest_values(
 ) -> dict[str, list[float]]:
     """Return up to `limit` live values of a series by attempt id, the newest first.
 
-    Just after a compaction there are few values. Attempts without any are omitted.
+    Just after a compaction there are few values. Attempts without live values are omitted.
     """
     given = {"attempt_ids": attempt_ids, "name": name, "before": limit - 1}
     rows = connection.execute(_NEWEST_ROWS, given)
@@ -216,7 +218,7 @@ def _points_of(metrics: Mapping[str, Sequence[MetricRecord]]) -> dict[SeriesKey,
 
 
 def _rising_after(step: int, columns: Columns) -> Columns:
-    """Return the points with a step above `step` and above the steps of all points before."""
+    """Return the points whose step is above `step` and above the steps of all earlier points."""
     steps, times, values = columns
     kept = []
     for index, each in enumerate(steps):
@@ -231,7 +233,7 @@ def _rising_after(step: int, columns: Columns) -> Columns:
 def _series(
     connection: Connection, columns: Mapping[SeriesKey, Columns]
 ) -> tuple[dict[SeriesKey, tuple[int, int, int]], dict[str, list[str]]]:
-    """Return id, last step and tail size of series, created if missing; and surplus names."""
+    """Create missing series; return id, last step and tail size of all, and surplus names."""
     attempt_ids = list(dict.fromkeys(attempt_id for attempt_id, _ in columns))
     found = _read_series(connection, attempt_ids)
     missing = [key for key in columns if key not in found]
@@ -271,7 +273,7 @@ def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
 
 
 def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
-    """Move full chunks out of the tails; return the remaining points of each series to append."""
+    """Move full chunks out of the tails; return, per series, the remaining points to append."""
     if not grown:
         return []
     with_tail = [growth.series for growth in grown if growth.tail]

@@ -57,7 +57,7 @@ class StepTimes:
         return float(self.points.times[0]) if len(self.points) else None
 
     def refined(self, connection: Connection, steps: Sequence[int]) -> StepTimes:
-        """Decode the chunks that have one of the ascending `steps` between first and last step."""
+        """Decode each chunk with one of the ascending `steps` between its first and last step."""
         opened: list[_Closed] = []
         left: list[_Closed] = []
         for chunk in self.closed:
@@ -93,7 +93,7 @@ class StepTimes:
     def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
         """Return first and last step of a range on an axis; None if no point lies in the range.
 
-        Both extend to the next known step beyond the range, so that a curve leaves the frame
+        Both ends extend to the next known step beyond the range, so that a curve leaves the frame
         instead of ending within it.
         """
         if axis == "step":
@@ -115,7 +115,7 @@ def read_step_times(
 ) -> StepTimes:
     """Return the step times of a lineage, with a fixed number of queries.
 
-    Without tokens, the times of an attempt come from its loss or from its first series in `names`.
+    If an attempt has no tokens, its times come from its loss or from its first series in `names`.
     """
     candidates = (TOKENS, LOSS, *names)
     ids = find_series(connection, [segment.attempt_id for segment in segments], candidates)

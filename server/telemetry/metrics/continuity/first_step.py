@@ -43,7 +43,7 @@ to matter."""
 
 @dataclass(frozen=True)
 class Past:
-    """Records of a step by the other attempts, and the losses before the step."""
+    """Records of a step from other attempts, and the losses before the step."""
 
     digests: tuple[tuple[int, str], ...] = ()
     """Number and digest of every other attempt that trained this step, the newest first."""
@@ -52,7 +52,7 @@ class Past:
     last_losses: tuple[float, ...] = ()
     """The last finite losses of the lineage before this step, the oldest first."""
     of_job: str = ""
-    """` of the other job` if the attempts belong to the forked job."""
+    """Text after an attempt's name: ` of the other job` for attempts of the forked job."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str
 
 
 def _of_origin(found: Past, origin: Origin) -> Past:
-    """Return the records of the forked job, without losses if the fork differs from this job."""
+    """Return the records of the forked job, without losses if the fork differs from that job."""
     if origin.differs:
         return replace(found, of_job=OF_OTHER_JOB, same_step=None, last_losses=())
     other = found.same_step and replace(
@@ -305,8 +305,9 @@ def _past(
 ) -> Past:
     """Return a job's records for the comparison with its attempt `number`.
 
-    Only attempts with the same first `sequences` count as other attempts. A loss is logged once in
-    `every` steps. With `with_itself`, the attempt itself counts as another one.
+    Only attempts whose first `sequences` sequences are the same count as other attempts. One of
+    `every` steps has a logged loss. With `with_itself`, attempt `number` itself counts as another
+    attempt.
     """
     keys = attempts_of(connection, job_id)
     if number not in keys:
@@ -353,7 +354,7 @@ def _other_loss(
 def _largest_norm(
     connection: Connection, courses: Collection[Lineage], *, first: int, last: int
 ) -> float:
-    """Return the largest gradient norm of two lineages in these steps; NaN without any."""
+    """Return the largest gradient norm of two lineages in these steps; NaN without a norm."""
     segments = {each for course in courses for each in course.segments}
     attempt_ids = {each.attempt_id for each in segments if each.until >= first}
     values = _values(connection, attempt_ids, GRAD_NORM, first=first, last=last)
@@ -367,7 +368,7 @@ def _largest_norm(
 
 
 def _same_data(connection: Connection, job_id: str, *, number: int, sequences: int) -> set[int]:
-    """Return numbers of the attempts with the same first `sequences` as attempt `number`."""
+    """Return numbers of attempts whose first `sequences` sequences equal those of this attempt."""
     query = select(attempts.c.number, attempts.c.skip).where(attempts.c.job_id == job_id)
     rows = connection.execute(query)
     jumped = {row.number: left_out(row.skip, sequences=sequences) for row in rows}

@@ -12,7 +12,9 @@ from trainyard.protocol.rest.attempts import ContinuityCheck
 from trainyard.training.rounding import Rounding, loss_bound
 
 PROGRAM_TOLERANCE = 1e-3
-"""Maximum relative difference between a program's losses of one step; its dtype is unknown."""
+"""Maximum relative difference between two losses of a program for the same step; it is fixed
+because the program's dtype is unknown.
+"""
 BAND_POINTS = 20
 BAND_DEVIATIONS = 5.0
 BAND_SHARE = 0.1
@@ -37,7 +39,7 @@ def check_same_step(
     """Check that rounding explains the difference between two losses of one step.
 
     A missing loss or gradient norm is NaN, and a NaN loss equals only NaN. `rounding` is the
-    coarsest one in the computation; None if unknown.
+    coarsest rounding in the computation; None if unknown.
     """
     bound = PROGRAM_TOLERANCE
     if rounding is not None:

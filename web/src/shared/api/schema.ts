@@ -728,8 +728,8 @@ export interface paths {
          *
          *     Each bucket also has the time and the tokens of its last step, so that curves can be overlaid by
          *     steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job separately,
-         *     and seconds count from the job's first point. Buckets extend beyond both ends to the next known
-         *     steps.
+         *     and seconds count from the job's first point. Buckets extend beyond both ends of the range to
+         *     the next known steps.
          */
         get: operations["metrics_compare_metrics"];
         put?: never;
@@ -849,7 +849,7 @@ export interface paths {
         };
         /**
          * The slot-time of the cluster
-         * @description Return slot-time (slots x milliseconds) by category; the sum is exact.
+         * @description Return slot-time (slots x milliseconds) by category, with an exact sum over categories.
          */
         get: operations["goodput_cluster_goodput"];
         put?: never;
@@ -1741,7 +1741,7 @@ export interface paths {
         put?: never;
         /**
          * Heartbeat of a worker
-         * @description Keep a node online, end shares with processes proved gone, and return the work to run.
+         * @description Keep a node online, end shares whose processes are proved gone, return the work to run.
          */
         post: operations["workers_heartbeat"];
         delete?: never;
