@@ -1,1 +1,1 @@
-"""Decisions of the one leading process, without routes: rounds, sizes, supply and retention."""
+"""Decisions of the leading scheduler: rounds, sizes of jobs, supply of nodes, and retention."""

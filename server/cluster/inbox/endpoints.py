@@ -23,7 +23,7 @@ async def messages(
 ) -> MessagesReply:
     """Respond once the node has something new to claim.
 
-    After the maximum wait, the response has empty lists.
+    If nothing new comes within the maximum wait, the lists of the response are empty.
     """
     check_sender(principal, body.node, body.protocol)
     inboxes = request.app.state.inboxes

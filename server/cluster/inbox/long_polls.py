@@ -28,7 +28,8 @@ AWAY_SECONDS = 1.0
 MAX_POLLS = 10_000
 """Maximum number of waiting polls in one process; each takes a few kilobytes and a connection."""
 READ_AT_ONCE = 500
-"""Maximum number of nodes in one statement, because databases plan long lists slowly."""
+"""Maximum number of nodes in one statement; databases are slow to plan statements with long
+lists."""
 NOTHING = MessagesReply()
 
 _AWAITED: BindParameter[Sequence[str]] = bindparam("awaited", expanding=True)
@@ -45,7 +46,7 @@ _LEVELS = union_all(
 
 
 def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, MessagesReply]:
-    """Return the shares and operations to claim, by node; nodes without any are omitted.
+    """Return the shares and operations to claim, by node; nodes without either are omitted.
 
     Each id is returned until it is claimed, so a lost response costs nothing.
     """
@@ -85,10 +86,10 @@ class Inboxes:
     async def messages(
         self, node: str, *, known: Collection[str], wait_seconds: float
     ) -> MessagesReply:
-        """Wait until a node has ids to claim that it does not know, and return these ids.
+        """Wait until a node has ids to claim that are not in `known`, and return these ids.
 
-        After `wait_seconds`, the reply is empty. A node has only one poll; a newer poll ends the
-        older poll with an empty reply.
+        If none comes within `wait_seconds`, the reply is empty. A node has only one poll. A newer
+        poll of the node ends the older poll with an empty reply.
 
         Raises:
             UnavailableError: the process already has its maximum number of polls.
@@ -115,7 +116,7 @@ class Inboxes:
                 del self._polls[node]
 
     def close(self) -> None:
-        """End all polls with an empty reply; later polls do not wait."""
+        """End all polls with an empty reply; later polls get their reply without a wait."""
         self._closed.set()
         for poll in self._polls.values():
             poll.end()
@@ -153,7 +154,7 @@ class _Poll:
     answer: asyncio.Future[MessagesReply]
 
     def end(self, reply: MessagesReply = NOTHING) -> None:
-        """End the poll with a reply, unless it has ended."""
+        """End the poll with a reply, unless the poll has already ended."""
         if not self.answer.done():
             self.answer.set_result(reply)
 

@@ -24,19 +24,20 @@ from trainyard.spec.auto import DeviceKind
 POLLS = "server"
 """Value of the column `inbox` for nodes that fetch their messages by long polls."""
 _HeldSlots = tuple[str, str, bool, str]
-"""Job name of a share, its slots as JSON text, whether they count as held, and its state."""
+"""Job name of a share, slots of the share as JSON text, whether the slots count as held, and state
+of the share."""
 _StoredTime = str | datetime
 """A time in the form that the database driver returns."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
-"""Maximum number of cached offers, about a kilobyte each; a changed node gets a new one."""
+"""Maximum number of cached offers, about a kilobyte each; a changed node gets a new offer."""
 
 IS_SERVED = nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
-"""SQL condition for nodes with a worker of a protocol that the server serves."""
+"""SQL condition that the server serves the protocol version of the node's worker."""
 TAKES_JOBS = (
     nodes.c.offline_since.is_(None) & nodes.c.drain.is_(None) & nodes.c.notice.is_(None) & IS_SERVED
 )
-"""SQL condition for served nodes that are online and not draining."""
+"""SQL condition that a node is served (`IS_SERVED`), online and not draining."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Capacity:
 class _Held(NamedTuple):
     """A share that holds its slots, with its job; every round reads all such shares.
 
-    To save time, states are the stored texts, which equal their enum members, times are in the form
-    that the driver returns, and JSON is a text.
+    To save time, values stay as the driver returns them. States are texts, which equal their enum
+    members. JSON values are texts, too.
     """
 
     attempt_id: str
@@ -118,14 +119,14 @@ _NODES = select(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Holding of an attempt without its expected end, which depends on progress and time."""
+    """Holding of an attempt without an expected end, because the end changes with the progress."""
 
     holding: Holding
     is_paced: bool
     """Whether the attempt's expected end follows from its remaining steps."""
     leaves_until: datetime | None
-    """Time until which the attempt counts as leaving within `LEAVES_WITHIN`. None if it was not
-    ordered to leave, or if it is silent."""
+    """Time until which the attempt counts as leaving within `LEAVES_WITHIN`. None for an attempt
+    without an order to leave, and for a silent attempt."""
     expected_end_at: datetime | None
     """End expected at placement, used until the attempt's pace is known; None if unknown."""
     runs_until: datetime | None
@@ -135,8 +136,9 @@ class _Attempt:
     def of(cls, shares: Sequence[_Held]) -> Self:
         """Return the holding of an attempt from its shares.
 
-        An attempt has no known end and cannot be preempted if one of its shares is silent, if it
-        has long ignored an order to leave, or if its job is queued and keeps its slots.
+        An attempt has no known end and cannot be preempted in three cases: one of its shares is
+        silent, the attempt has long ignored an order to leave, or the job is queued and keeps its
+        slots.
         """
         first = shares[0]
         kept = first.job_state == JobState.QUEUED
@@ -187,7 +189,7 @@ def _to_come(time: datetime | None, now: datetime) -> datetime | None:
 
 
 class CapacityReader:
-    """Reads the capacity in each round, and reuses the attempts that have not changed."""
+    """Reads the capacity in each round, and reuses the holdings of unchanged attempts."""
 
     def __init__(self) -> None:
         self._attempts: dict[Hashable, _Attempt] = {}

@@ -1,7 +1,7 @@
 """Changes to nodes: drains, cordons and labels, each with its event in the same transaction.
 
-A drained node gets no new work, and its running attempts move or finish. A cordon is a drain that
-lets attempts finish, with reasons (docs/lifecycle-placing.md, 42).
+A drained node gets no new work, and its running attempts move or finish. A cordon is a drain with
+reasons that lets attempts finish (docs/lifecycle-placing.md, 42).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def set_drain(
 ) -> NodeView:
     """Drain a node, or end its drain; an order that is already in effect changes nothing.
 
-    `running` is whether the scheduler moves running attempts or lets them finish. None ends the
-    drain, and earlier faults then no longer count against the node.
+    `running` decides whether the scheduler moves running attempts or lets them finish. The value
+    None ends the drain; faults from before this end no longer count against the node.
 
     Raises:
         NotFoundError: no node has this name.
@@ -47,7 +47,7 @@ def set_drain(
 def cordon_by_server(
     context: Context, connection: Connection, *, name: str, reasons: Sequence[str]
 ) -> None:
-    """Cordon an unreliable node unless it is already drained; the caller has locked its row."""
+    """Cordon an unreliable node unless it is already drained; the caller has locked the row."""
     undrained = select(nodes.c.name).where(nodes.c.name == name, nodes.c.drain.is_(None))
     if connection.scalar(undrained) is not None:
         _order(context, connection, name=name, running="finish", actor=SERVER, reasons=reasons)
@@ -56,7 +56,7 @@ def cordon_by_server(
 def set_labels(
     context: Context, name: str, labels: Mapping[str, str | None], *, actor: Actor
 ) -> NodeView:
-    """Set labels of a node, or remove those with the value None; running attempts stay.
+    """Set labels of a node, or remove labels with the value None; attempts on the node stay there.
 
     Raises:
         NotFoundError: no node has this name.

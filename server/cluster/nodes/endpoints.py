@@ -58,8 +58,8 @@ def metrics(
 ) -> Response:
     """Return the newest sample of a node, and its series.
 
-    A point covers one minute for up to 6 hours, and 15 minutes for up to 14 days. It covers a
-    multiple of this period if the response would otherwise have more than 20,000 points.
+    A request for at most 6 hours gets a point per minute, and a longer request (at most 14 days) a
+    point per 15 minutes. If these were more than 20,000 points, each point covers a longer period.
     """
     wanted = names.split(",") if names is not None else ()
     return reply_rows(series.read_metrics(context, name, hours=hours, names=wanted))
@@ -81,7 +81,7 @@ def undrain(context: ServerContext, principal: Person, name: NodeName) -> Respon
 def cordon(context: ServerContext, principal: Person, name: NodeName, body: CordonBody) -> Response:
     """Place nothing new on a node; its attempts finish.
 
-    The view of the node has the reason.
+    The node's view shows the reason.
     """
     reasons = () if body.reason is None else (body.reason,)
     return reply(set_drain(context, name, "finish", actor=principal.actor, reasons=reasons))

@@ -56,8 +56,8 @@ def device_faults(
 ) -> tuple[str, ...]:
     """Return one text for each Xid error that shows a broken device of a node.
 
-    The sample arrived at `now`. Errors before `trusted_since`, when a person ended the last drain
-    of the node, do not count.
+    `now` is the time at which the sample arrived. A person ended the node's last drain at
+    `trusted_since`; errors before this time do not count.
     """
     found: dict[str, None] = {}
     for device in sample.accelerators:
@@ -100,10 +100,10 @@ def repeated_failures(
 ) -> Sequence[NodeFailure]:
     """Return the failures for which to cordon a node; empty if the node is not to be cordoned.
 
-    A job can fail on purpose or because of its own input. So a failure counts only if its job
-    failed for the same reason on no other node, and if few nodes show the reason: at most half of
-    the online nodes, and at most three of them or a tenth of them, whichever is larger. The node is
-    cordoned if all of these conditions hold:
+    A job can fail on purpose or because of its own input. So a failure does not count if its job
+    also failed on another node for the same reason. Nor does it count if many nodes show the
+    reason. Many means more than half of the online nodes, or more than three nodes and more than a
+    tenth of the online nodes. The node is cordoned if all of these conditions hold:
 
     - at least `limit` failures count;
     - the failed jobs have at least two different specs;
@@ -117,7 +117,8 @@ def repeated_failures(
         nodes: number of online nodes with the node's kind of slot; None if no other node takes
             work, so that there is no comparison.
         submitters: number of people with jobs within the window.
-        trained_elsewhere: returns whether one of these jobs, by id, has trained without the node.
+        trained_elsewhere: returns whether one of the jobs with these ids has trained without the
+            node.
     """
     known = list(failures)
     nodes_of_job: dict[tuple[str, FailureReason], set[str]] = defaultdict(set)

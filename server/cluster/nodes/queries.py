@@ -32,7 +32,8 @@ REMEMBERED = timedelta(days=30)
 _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
     node_requests.c.id == nodes.c.request_id, node_requests.c.state != NodeRequestState.ENDED
 )
-"""SQL condition that the allocation of a node has ended, so only past attempts refer to it."""
+"""SQL condition that the allocation of a node has ended; only past attempts refer to such a
+node."""
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
@@ -112,7 +113,7 @@ def _held_on(connection: Connection, names: list[str]) -> Mapping[str, Sequence[
 def _slow_slots(
     context: Context, connection: Connection, names: Collection[str]
 ) -> Mapping[str, Sequence[SlowSlot]]:
-    """Return the slots on which several jobs were slow since the last end of a drain, by node."""
+    """Return the slots on which several jobs were slow since the node's last drain, by node."""
     counted = func.count(distinct(attempts.c.job_id)).label("jobs")
     query = (
         select(stragglers.c.node, stragglers.c.slot, counted)

@@ -63,8 +63,8 @@ class Admitted:
 
 
 Admit = Callable[[Connection], Admitted]
-"""Function that checks whether a pilot may become the node that it names. It runs first in the
-transaction of the registration."""
+"""Function that checks whether a pilot may become the node with the registered name. The
+transaction of the registration calls the function first."""
 
 
 def register(
@@ -79,8 +79,8 @@ def register(
     A join token is used up, and the reply contains a new token for the node. A join token cannot
     take over the name of an online node. It can take over the name of an offline node, and the old
     token of that node ends. While a node lives, only a worker with the same data folder and boot
-    can register it again. A root with another UUID than on other nodes is another storage, and the
-    scheduler spreads an attempt only over nodes with the same UUID.
+    can register it again. If a root has different UUIDs on two nodes, the nodes see different
+    storages. The scheduler spreads an attempt only over nodes with the same UUID.
 
     Raises:
         InvalidRequestError: the protocol is not supported, or the address or a root is malformed.
@@ -247,7 +247,7 @@ def _moved(before: Node, registration: Registration) -> bool:
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the roots for which another UUID than this node's is more common elsewhere."""
+    """Return the roots with a UUID that is more common on other nodes than this node's UUID."""
     seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
     for roots in others:
         for root, uuid in roots.items():

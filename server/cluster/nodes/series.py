@@ -1,6 +1,6 @@
 """Series of nodes: the samples of heartbeats as curves over time, in a bounded number of rows.
 
-A row holds all series of a node over one minute or 15 minutes. For each series it has count,
+A row holds all series of a node over one minute or 15 minutes. For each series, the row has count,
 minimum, sum and maximum, so that a peak stays visible. Times come from the server, so a wrong clock
 of a node does not move its points. A node has at most `MINUTES_KEPT + QUARTERS_KEPT` rows, about 3
 KB each with eight GPUs.
@@ -39,7 +39,7 @@ NOT_NUMBERS = {"uuid", "problem", "throttle_reasons", "xids", "foreign"}
 _NUMBERS = tuple(
     (name, f"gpu_{name}") for name in AcceleratorSample.model_fields if name not in NOT_NUMBERS
 )
-"""All other fields, each with the name of its series."""
+"""Fields of a device's sample that have a series, each with the name of the series."""
 HIGHEST = {
     "gpu_temperature_celsius",
     "gpu_throttled",
@@ -51,7 +51,8 @@ SERIES = frozenset({*HOST_SERIES, "gpu_throttled"} | {series for _, series in _N
 """Names of all series."""
 
 MAX_VALUE = 2.0**64
-"""Limit on a point's absolute value; larger values, NaN and infinity are errors of a driver."""
+"""Maximum absolute value of a point; larger values, NaN and infinity are driver errors, not
+points."""
 
 Summary = list[float]
 """Count, minimum, sum and maximum of a series; for a constant series only count and value."""
@@ -60,7 +61,7 @@ SeriesRow = tuple[int, Mapping[str, Summary]]
 
 
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
-    """Yield the series name, which ends in the unit, and the value of each number of a device."""
+    """Yield each number of a device's sample as series name, which ends in the unit, and value."""
     for name, series in _NUMBERS:
         value = getattr(sample, name)
         if value is not None:
@@ -86,7 +87,7 @@ def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
 
 
 def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
-    """Yield each number of a host as series name, disk and value; the disk may be empty."""
+    """Yield each number of a host as series name, disk (empty for the host itself) and value."""
     host = sample.host
     yield "load", "", host.load
     yield "memory_bytes", "", host.memory_bytes
@@ -138,11 +139,11 @@ def store_samples(
 def read_metrics(
     context: Context, name: str, *, hours: int, names: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the newest sample of a node and its curves over the last hours: a `NodeMetrics`.
+    """Return a `NodeMetrics`: the newest sample of a node, and its curves over the last hours.
 
     There are at most `MAX_POINTS` points, so the period of each point grows with the number of
-    series. Points are plain dicts, because models of them would take longer than everything else.
-    Without `names`, all series are returned.
+    series. Points are plain dicts, because the creation of models would take longer than everything
+    else. Without `names`, all series are returned.
 
     Raises:
         InvalidRequestError: a name is not the name of a series.
@@ -222,7 +223,7 @@ def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
 
 
 def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
-    """Compute the 15-minute row of each node's last minute before `start`; delete old rows.
+    """Compute each node's newest 15-minute row from the minutes before `start`; delete old rows.
 
     A 15-minute row is always computed from its one-minute rows, so a repeat changes nothing.
     """

@@ -69,7 +69,7 @@ def withheld_slots(
         sample: newest sample of the node; None after a registration, or if the sample failed.
         before: the former reasons by UUID of the device. The reason for a device stays until a
             sample contains the device, or until the whole driver does not respond.
-        was_full: whether the data folder counts as full until a sample has its free space.
+        was_full: whether the data folder counts as full while no sample contains its free space.
         clock_is_wrong: whether all slots are withheld because the node's clock is wrong.
     """
     of_node = CLOCK if clock_is_wrong else None
@@ -106,7 +106,7 @@ def withheld_by_launch(
     """Return the reasons for withholding slots after a launch, by slot number as text.
 
     `held` has the slots of the launched share, and `unusable` the reasons why ranks could not use a
-    device, by its UUID.
+    device, by UUID of the device.
     """
     return {
         str(slot): unusable[device.uuid]
@@ -148,7 +148,7 @@ def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
 def _why_withheld(
     device: Accelerator, sample: AcceleratorSample | None, unsampled: str | None
 ) -> str | None:
-    """Return why the slot of a device is withheld; `unsampled` if the sample lacks the device."""
+    """Return why a device is withheld; `unsampled` is the reason if the sample lacks the device."""
     if not device.listed:
         return unlisted(device.uuid)
     return unsampled if sample is None else sample.why_unusable

@@ -75,7 +75,9 @@ def refuse_other_worker(
 def refuse_second_worker(
     context: Context, connection: Connection, *, node: Node, worker: WorkerIdentity
 ) -> None:
-    """Refuse a registration from another data folder or boot while the locked node lives.
+    """Refuse a registration from another data folder or boot while the node lives.
+
+    The caller has locked the node's row.
 
     Raises:
         ConflictError: the former worker has sent a heartbeat, or one of its supervisors has sent a

@@ -14,8 +14,9 @@ from server.cluster.placement.demand import Demand, Holding, Offer
 from server.cluster.placement.fit import NodeGroup, fits_with
 
 MAX_KEEPERS = 10
-"""Maximum number of earliest starts that a round computes; each takes some milliseconds on 1,000
-nodes. Nothing is backfilled on the nodes of further waiting jobs."""
+"""Maximum number of waiting jobs for which a round computes the earliest start; each start takes
+some milliseconds on 1,000 nodes. On the nodes that further waiting jobs keep, nothing is
+backfilled."""
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
@@ -43,9 +44,9 @@ class Keeper:
     def earliest_start(self) -> datetime | None:
         """Earliest time at which the job could start; None if too few ends are known.
 
-        The nodes of a keeper ahead are closed until that keeper could start. After that they count
-        as free, as if the keeper took no slots, so the computed time may be too early. The number
-        of free slots only grows with time, so bisection finds the time.
+        The nodes of a keeper ahead are closed until that keeper could start. From that time on, the
+        nodes count as free, as if the keeper took no slots. So the computed time may be too early.
+        The number of free slots only grows with time, so bisection finds the time.
         """
         if len(self.ahead) >= MAX_KEEPERS:
             return None
@@ -87,7 +88,7 @@ class Keeper:
         return not self._fits(freed, closed_before(start, certain))
 
     def _fits(self, gains: Iterable[Mapping[str, int]], closed: set[str]) -> bool:
-        """Return whether the job fits on the free and the gained slots outside of closed nodes."""
+        """Return whether the job fits on the free and the freed slots, without closed nodes."""
         freed: Counter[str] = Counter()
         for gain in gains:
             freed.update(gain)

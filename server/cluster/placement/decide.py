@@ -1,4 +1,4 @@
-"""Placement: slots for queued jobs, and reasons why others wait. Pure (docs/lifecycle.md, 3-5)."""
+"""Pure placement: slots for jobs, and reasons why others wait (docs/lifecycle-placing.md, 3-5)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from trainyard.protocol.attempt import NodeAllocation
 
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions on the jobs of a round; jobs after a cut are omitted."""
+    """Decisions on the jobs of a round; jobs behind a cut (see `decide`) are omitted."""
 
     placed: dict[str, tuple[NodeAllocation, ...]] = field(default_factory=dict)
     """Allocation of each job that starts, by job id."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Reason why a job waits, by job id."""
     backfilled: dict[str, str] = field(default_factory=dict)
-    """Name of the first job that keeps a node of a backfilled job, by id of the backfilled job."""
+    """Name of the first waiting job that keeps nodes of a backfilled job, by id of the backfilled
+    job."""
     victims: dict[str, Sequence[Holding]] = field(default_factory=dict)
     """Attempts that must be preempted, by id of the job that needs their slots."""
     over_quota: set[str] = field(default_factory=set)
@@ -59,17 +60,17 @@ def decide(
     """Place the jobs on the nodes, in the order of the queue, each completely or not at all.
 
     - A waiting job that would fit if its nodes were empty keeps these nodes from the jobs behind
-      it, so that a large job does not wait forever. A job larger than the online nodes keeps no
-      nodes, nor does a job that waits for a quota of its project.
-    - A job behind it may start on kept nodes, which is backfill. It must leave before the earliest
-      start of each job that keeps one of them. It is expected to leave within its bound or twice
-      its expected duration, plus the time to leave.
+      it, so that a large job does not wait forever. A job with more slots than all online nodes
+      together keeps no nodes, and neither does a job that waits for a quota of its project.
+    - A job behind it may start on the kept nodes (backfill). The backfilled job must leave before
+      the earliest start of each job that keeps one of its nodes. Its time on the nodes counts as
+      its bound, or else as twice its expected duration, plus the time to leave.
     - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and the
       earliest starts of these jobs do not depend on an estimate. Without preemption, no job is
       backfilled on an estimate.
     - If a job does not fit, no job behind it with the same demand is tried.
     - A job that keeps nodes preempts attempts of lower priority on nodes that no job ahead keeps,
-      if it then fits.
+      if the job fits after their end.
 
     Args:
         jobs: the jobs, in the order of the queue.
@@ -92,7 +93,7 @@ def decide(
 
 @dataclass(frozen=True)
 class _Span:
-    """One of the groups of nodes that a demand may span; it is the same in every turn."""
+    """A group of nodes that a demand may span; the group has the same nodes in every turn."""
 
     nodes: Sequence[str]
     """Names of the nodes."""
@@ -220,7 +221,7 @@ class Turns:
         return [span.group([self.left[name] for name in span.nodes]) for span in self._span(demand)]
 
     def _choose(self, demand: Demand) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on nodes that no job ahead keeps, or None; skip full nodes."""
+        """Return an allocation on nodes that no job ahead keeps; None if the job does not fit."""
         spans = self._span(demand)
         if demand not in self._open:
             self._open[demand] = OpenNodes(
@@ -242,7 +243,7 @@ class Turns:
     def _backfill(
         self, job: QueuedJob, eligible: Sequence[NodeGroup]
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on kept nodes that a job leaves in time for jobs ahead, or None."""
+        """Return an allocation on kept nodes, or None if the job would leave them too late."""
         if not self._keepers:
             return None
         chosen, bound = None, job.bound
@@ -271,10 +272,11 @@ class Turns:
         *,
         closed: Set[str] = frozenset(),
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation outside of `closed` nodes, for a job that runs for `time`.
+        """Return an allocation without `closed` nodes, for a job that runs for `time`, or None.
 
-        The job leaves before jobs ahead need these nodes. Its time to leave counts, because
-        otherwise a series of short attempts would delay the start of a job ahead forever.
+        The job leaves before jobs ahead need the allocated nodes. The time to leave is added to
+        `time`, because otherwise a series of short attempts would delay the start of a job ahead
+        forever.
         """
         left_at = self._after(time + job.leaves_within)
         if left_at is None:

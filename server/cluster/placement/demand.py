@@ -17,8 +17,8 @@ Device = Literal["auto", "cpu", "cuda"]
 LEAVES_WITHIN = timedelta(seconds=60)
 """Expected time from the order to leave to the end of an attempt, including its save."""
 OVERDUE_AFTER = timedelta(minutes=5)
-"""Time after which an attempt that has not left has no known end, because its save may hang. It
-counts from the order to leave, or from the time at which the end was first expected within
+"""Time after which an attempt that has not left has no known end, because its save may hang. The
+time counts from the order to leave, or from the time at which the end was first expected within
 `LEAVES_WITHIN`."""
 CAUTION = 2
 """Factor on the expected duration of a job that is backfilled on this estimate alone."""
@@ -27,7 +27,8 @@ CAUTION = 2
 def leave_time(seconds: float | None) -> timedelta:
     """Return the time that an attempt may take to leave after the order.
 
-    `seconds` is the time that the spec gives the ranks after the signal; None if it sets none.
+    `seconds` is the time that the spec gives the ranks after the signal; None if the spec sets no
+    such time.
     """
     return max(LEAVES_WITHIN, expected_time(seconds or 0.0))
 
@@ -46,13 +47,15 @@ class Demand:
     storage: tuple[str, str] | None = None
     """Name and UUID of the root with the checkpoint from which the job or operation starts."""
     units: tuple[int, ...] = ()
-    """Preferred units: each share is a multiple of the first unit that fits, otherwise of 1."""
+    """Preferred numbers of slots: each share is a multiple of the first number with which the
+    demand fits, or of 1 if none fits."""
     node_selector: tuple[tuple[str, str], ...] = ()
     """Labels that each node must have, as pairs of key and value."""
     exclude_nodes: tuple[str, ...] = ()
     """Names of nodes on which the job never runs, sorted."""
     spare_nodes: int = 0
-    """Number of spare nodes to reserve, each with a share as large as on one of its `nodes`."""
+    """Number of spare nodes to reserve, each with as many slots as the job has on one of its
+    `nodes`."""
 
     @property
     def slots(self) -> int:
@@ -79,7 +82,7 @@ class Offer:
     polls: bool = False
     """Whether the node's worker fetches messages by long polls instead of from the broker."""
     partitions: tuple[int, ...] = ()
-    """Indices of slots that are parts of a GPU; a rank on one cannot reach other ranks."""
+    """Indices of slots that are parts of a GPU; a rank on such a part cannot reach other ranks."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the node; a missing `fabric`, `block` or `rack` counts as an empty value."""
     withheld: Mapping[int, str] = field(default_factory=dict)
@@ -124,7 +127,7 @@ class Holding:
     """The slots that an attempt holds, and the properties of the attempt that placement needs."""
 
     shares: Mapping[str, tuple[int, ...]]
-    """Indices of the attempt's slots, by node."""
+    """Indices of the held slots, by node."""
     ends_at: datetime | None
     """Expected end of the attempt. None if unknown, which counts as never."""
     attempt_id: str = ""
@@ -139,11 +142,11 @@ class Holding:
     queued_at: datetime | None = None
     """Time at which the attempt's job was queued for this attempt."""
     ends_by: datetime | None = None
-    """Certain end, from the bound of the attempt or an order to leave; None if it has neither."""
+    """Certain end, from the bound of the attempt or an order to leave; None without either."""
     project: str = DEFAULT_PROJECT
     """Project of the attempt's job."""
     tag: float = 0.0
-    """Tag that the job would have if it still waited; set if `overtook_at` is set."""
+    """Tag that the job would have if it still waited; set only together with `overtook_at`."""
 
     @property
     def slots(self) -> int:
@@ -153,9 +156,9 @@ class Holding:
     def gives_way_to(self, job: QueuedJob) -> bool:
         """Return whether the attempt must give way to `job`.
 
-        It must if it overtook `job` on an estimate alone, and `job` is ahead of the attempt's own
-        job. For this comparison, the own job counts as waiting. After the attempt has left, the own
-        job waits behind `job` and does not take the slots back.
+        It must give way if it overtook `job` on an estimate alone, and if `job` is ahead of the
+        attempt's own job. For this comparison, the own job counts as waiting. After the attempt has
+        left, the own job waits behind `job` and does not take the slots back.
         """
         if not self.overtook(job.queued_at):
             return False
@@ -213,7 +216,8 @@ class QueuedJob:
     queued_at: datetime | None = None
     """Time since which the job waits."""
     tag: float = 0.0
-    """Number of slots that its project holds at the job's turn, divided by the project's weight."""
+    """Number of slots that the job's project holds at the job's turn, divided by the project's
+    weight."""
     preemptible: bool = True
     """Whether another job may preempt an attempt of the job."""
 

@@ -1,4 +1,4 @@
-"""Fitting of one demand: sets of nodes that it may span, and its shares on the fewest nodes."""
+"""The fit of a demand: sets of nodes that the demand may span, and shares on the fewest nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class NodeGroup(NamedTuple):
 
     offers: Sequence[Offer]
     unit: int
-    """Unit of the demand on these nodes: the slots of every share are a multiple of the unit."""
+    """Unit of the demand on these nodes; the number of slots of every share is a multiple of the
+    unit."""
 
     def by_free(self) -> Self:
         """Return the group with its nodes sorted by `BY_FREE`."""
@@ -69,7 +70,10 @@ def has_labels(demand: Demand, offer: Offer) -> bool:
 
 
 def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
-    """Return the sets of nodes that one attempt may span: with equal device, fabric and roots."""
+    """Return the sets of nodes that one attempt may span.
+
+    The nodes of a set have the same kind of device, the same fabric and the same storage roots.
+    """
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
@@ -137,7 +141,11 @@ def fits_with(demand: Demand, groups: Sequence[NodeGroup], *, freed: Mapping[str
 
 
 def _spreads(demand: Demand, group: NodeGroup) -> Iterator[list[NodeShare]]:
-    """Yield the shares on a set of nodes; if they span several places, also those in each place."""
+    """Yield the shares on a set of nodes.
+
+    If these shares span several places, also yield the shares within each place that can hold the
+    demand.
+    """
 
     def free(offer: Offer) -> int:
         return len(offer.free)
@@ -173,8 +181,8 @@ def _spread(
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
     The shares are equal if this number of nodes allows it. Otherwise the larger nodes are filled,
-    and the last node holds the rest. Nodes with few slots to spare are preferred; equal shares use
-    the nodes with the fewest. Spare nodes follow, each with an equal share.
+    and the last node holds the remaining slots. Nodes that have few slots left over are preferred.
+    Spare nodes follow, each with an equal share.
 
     Args:
         demand: the demand, of one slot or more.
@@ -212,7 +220,7 @@ def _even(
     spares: int = 0,
     room: Callable[[Offer], int],
 ) -> list[NodeShare]:
-    """Return equal shares on the nodes with the least room; enough nodes must have room."""
+    """Return equal shares on the smallest nodes that hold a share; enough nodes must hold one."""
     first = bisect_left(by_room, share, key=room)
     last = first + count
     ranks = sorted(by_room[first:last], key=lambda offer: offer.node)
@@ -220,7 +228,7 @@ def _even(
 
 
 def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
-    """Return how many of the largest nodes together hold `size` slots; None if all do not."""
+    """Return how many of the largest nodes together hold `size` slots; None if all are too few."""
     sums = accumulate(room(offer) for offer in reversed(by_room))
     return next((count for count, held in enumerate(sums, 1) if held >= size), None)
 

@@ -12,9 +12,11 @@ from server.cluster.placement.fit import fits
 from server.cluster.placement.quotas import Quota
 
 FORECAST_JOBS = 50
-"""Maximum number of jobs with a forecast, from the head of the queue; each may cost a round."""
+"""Maximum number of jobs with a forecast, from the head of the queue; each job may cost a simulated
+round."""
 FORECAST_ENDS = 32
-"""Maximum number of expected ends that are examined, the earliest first; each end costs a round."""
+"""Maximum number of expected ends that are examined, the earliest first; each end costs a simulated
+round."""
 TOO_FAR_BACK = f"more than {FORECAST_JOBS} jobs are ahead"
 TOO_LARGE = "the online nodes could not hold it even if they were empty"
 UNKNOWN_END = "the jobs that hold the slots, or jobs ahead, have no known end"
@@ -103,7 +105,7 @@ def _has_ended(holding: Holding, moment: datetime) -> bool:
 
 
 def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
-    """Return the offers with the slots of ended attempts freed, if the nodes still have them."""
+    """Return the offers, in which slots of ended attempts are free if the nodes still have them."""
     slots: dict[str, set[int]] = {}
     for holding in ended:
         for node, held in holding.shares.items():

@@ -19,7 +19,7 @@ class QueuedOperation:
     needs_idle_node: bool = False
     """Whether the operation needs a node on which no slot is held."""
     unclaimed_by: str | None = None
-    """Node that last got the operation and did not start it in time; None if there is none."""
+    """Node that got the operation last and did not start it in time; None without such a node."""
 
 
 def give(
@@ -36,7 +36,8 @@ def give(
         busy: nodes that have an operation.
 
     Returns:
-        The node of each operation that starts, and the reason why each other one waits, by id.
+        The node of each operation that starts, and the reason why each other operation waits; both
+        by operation id.
     """
     given: dict[str, str] = {}
     waiting: dict[str, str] = {}

@@ -9,7 +9,7 @@ from operator import attrgetter
 from server.cluster.placement.demand import Offer
 
 MAX_FOLLOWED = 50
-"""Maximum number of changes applied one by one; beyond it, sorting all nodes is as fast."""
+"""Maximum number of changes applied one by one; with more changes, sorting all nodes is as fast."""
 BY_FREE = attrgetter("by_free")
 """Sort key for the nodes of an allocation: number of free slots, then the name."""
 
@@ -17,8 +17,9 @@ BY_FREE = attrgetter("by_free")
 class OpenNodes:
     """Open nodes in each set of nodes that a demand may span, kept up to date during a round.
 
-    The start of a job takes slots on few nodes, so the demand's next turn moves only these nodes.
-    No slot becomes free during a round. After a job begins to keep nodes, a new object is needed.
+    The start of a job takes slots on few nodes, so only these nodes are sorted again at the
+    demand's next turn. No slot becomes free during a round. When a job begins to keep nodes, this
+    object is outdated, and a new one is needed.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class OpenNodes:
 
 
 def _replace(group: list[Offer], before: Offer, after: Offer) -> None:
-    """Move a changed node to its new position in a sorted group; do nothing if it is absent."""
+    """Move a changed node to its new position in a sorted group; do nothing for an absent node."""
     index = bisect_left(group, before.by_free, key=BY_FREE)
     if index < len(group) and group[index] is before:
         del group[index]

@@ -8,17 +8,17 @@ import json
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
 
 SECTIONS = (*(name for name in TRAINER_SECTIONS if name != "lr_schedule"), "program", "checkpoint")
-"""Sections that determine what a step computes and what happens between two steps."""
+"""Sections of a spec that determine what a step computes and what happens between two steps."""
 WITHOUT = {"training": {"steps", "seed"}, "optimizer": {"lr"}, "program": {"steps"}}
-"""Fields of these sections that change only the number of steps or the values in the steps."""
+"""Fields of `SECTIONS` that change only the number of steps or the values in the steps."""
 
 
 def pace_digest(spec: JobSpec) -> str:
     """Return a digest that is equal for specs with equally long steps on equal hardware.
 
     The digest has the submitted section `parallelism`, not the layout of an attempt, so code that
-    compares digests must compare layouts as well. It has no values of `env`, because they may be
-    secrets, although they may change the pace.
+    compares digests must compare layouts as well. The values of `env` may change the pace, too, but
+    the digest omits them because they may be secrets.
     """
     given = spec.model_dump(mode="json", exclude_defaults=True, include=set(SECTIONS))
     for section, fields in WITHOUT.items():

@@ -15,7 +15,8 @@ from server.cluster.placement.fit import NodeGroup, fits_with
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
 MAX_SETS = 20_000
-"""Maximum number of sets of one size that are compared; for more, attempts are added one by one."""
+"""Maximum number of equally large sets of attempts to compare; if more exist, attempts are added
+one by one."""
 MAX_TRIED = 200
 """Maximum number of checks whether a job fits; each takes some milliseconds on 1,000 nodes."""
 
@@ -28,7 +29,8 @@ class _Candidate:
     usable: Mapping[str, int]
     """Number of slots that the waiting job could use, by node."""
     rank: int
-    """Priority of the attempt; a number below all priorities if it gives way to the job."""
+    """Priority of the attempt; a number below all priorities if the attempt gives way to the
+    job."""
 
     @property
     def gain(self) -> int:
@@ -61,7 +63,8 @@ def victims(
         holdings: the holdings of attempts.
         offers: all nodes by name.
         now: the current time.
-        running_since: latest first step of an attempt of lower priority that may leave.
+        running_since: an attempt of lower priority may leave only if its first step was at or
+            before this time.
     """
     demand, nodes = job.demand, {offer.node for group in groups for offer in group.offers}
     freed: Counter[str] = Counter()
@@ -121,7 +124,7 @@ def _fewest(
 def _one_by_one(
     candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool]
 ) -> list[_Candidate]:
-    """Return a sufficient set; up to `MAX_TRIED` checks remove attempts that it does not need."""
+    """Return a sufficient set; at most `MAX_TRIED` checks remove unneeded attempts from the set."""
     order = sorted(candidates, key=lambda c: (c.rank, -c.gain, _age(c)))
     count = bisect_left(range(1, len(order)), True, key=lambda size: fits(order[:size])) + 1
     taken = order[:count]

@@ -75,7 +75,8 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
     """Return the first need that no node meets, of slots, labels, exclusions, roots and storage.
 
-    If some nodes meet all of them, a demand of several slots lacks undivided GPUs.
+    If some nodes meet all these needs, the demand needs several slots, but all GPUs of these nodes
+    are divided.
     """
     if eligible_for(demand, offers):
         return "has whole GPUs"
@@ -126,7 +127,7 @@ def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
 
 
 def _withheld(offers: Sequence[Offer], most: int = 2) -> list[str]:
-    """Return the first `most` withheld slots with their reasons, and the number of further ones."""
+    """Return the first `most` withheld slots with their reasons, and the number of other slots."""
     found = [
         f"slot {slot} of {offer.node} is withheld ({reason})"
         for offer in offers

@@ -23,9 +23,9 @@ def group_key(project: str | None, shape: Sequence[Any]) -> str:
 def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
     """Store groups that jobs are about to enter, each with key, shape and slots.
 
-    Existing groups keep their reason. Groups are stored by key, the order in which `forget_groups`
-    locks them, to prevent deadlocks. That function waits for this transaction, so it finds the
-    jobs.
+    Existing groups keep their reason. Groups are stored in the order of their keys. `forget_groups`
+    locks them in the same order, which prevents deadlocks. It also waits for this transaction, so
+    it finds the jobs.
     """
     insert_or_replace(connection, demands, sorted(groups, key=lambda group: str(group["key"])))
 

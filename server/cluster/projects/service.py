@@ -43,7 +43,7 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
 def change_project(
     context: Context, name: str, change: ProjectSettings, *, actor: Actor
 ) -> ProjectView:
-    """Change the settings that are set in `change`; the current values change nothing.
+    """Change the settings that are set in `change`; values that are already set have no effect.
 
     Running jobs continue even above a lowered `max_slots`.
 

@@ -23,7 +23,8 @@ ReadUsage = Callable[[Connection, datetime, Collection[str]], Mapping[str, float
 """Function that returns the slot-hours of this month for some projects, such as `read_usage`."""
 SECONDS_PER_HOUR = 3600
 USAGE_KEPT = timedelta(seconds=5)
-"""Time for which the scheduler reuses slot-hours, because each read takes all live shares."""
+"""Time for which the scheduler reuses slot-hours, because each computation reads all live
+shares."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, floa
 def settle_share(context: Context, connection: Connection, share: EndedShare) -> None:
     """Store an ended share, and add its slot time to the use of its project.
 
-    The lock of events comes first, so shares of a project that end at the same time cannot deadlock
-    on the row of the month.
+    The lock for events is taken first. So two shares of a project that end at the same time cannot
+    deadlock on the row of the month.
     """
     context.database.lock_events(connection)
     connection.execute(insert(holdings).values(asdict(share)))
@@ -85,7 +86,7 @@ def read_usage(
 ) -> Mapping[str, float]:
     """Return the slot-hours of this month for the named projects, including live shares.
 
-    Projects that have used none are omitted.
+    Projects without slot-hours are omitted.
     """
     month, of_month = month_of(now), project_usage.c
     settled = select(of_month.project, of_month.slot_seconds).where(

@@ -1,1 +1,1 @@
-"""Sources of nodes: requests for nodes, reports about their engines, and pilots that join."""
+"""Sources of nodes: requests for nodes, reports of provisioners, and pilots that join."""

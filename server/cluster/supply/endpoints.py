@@ -35,7 +35,7 @@ from trainyard.protocol.rest.common import Page
 
 router = APIRouter(prefix="/sources", tags=["sources"], dependencies=[person])
 provisioner_router = APIRouter(prefix="/provisioners", tags=["provisioners"])
-"""API for provisioners, which call the engines. It needs the token of a source."""
+"""API for provisioners, which call the engines. Each call needs the token of a source."""
 
 OrderBody = Annotated[SourceOrder, Depends(JsonBody(SourceOrder, default=SourceOrder()))]
 NodesBody = Annotated[NodesRequest, Depends(JsonBody(NodesRequest, default=NodesRequest()))]
@@ -140,7 +140,7 @@ def show_request(context: ServerContext, name: SourceName, request_id: RequestId
 def cancel(
     context: ServerContext, principal: Admin, name: SourceName, request_id: RequestId
 ) -> Response:
-    """Cancel a request; it ends once the engine proves that nothing of the request is left."""
+    """Cancel a request; the request ends once the engine proves that nothing of it is left."""
     return reply(service.cancel_request(context, name, request_id, actor=principal.actor))
 
 
@@ -156,7 +156,7 @@ def end(
     name: SourceName,
     request_id: RequestId,
 ) -> Response:
-    """End a request although the engine has not proved its end; its nodes count as gone."""
+    """End a request although the engine has not proved this end; its nodes count as gone."""
     view = service.end_request(
         context, name, request_id, actor=principal.actor, end_shares=end_shares
     )
@@ -170,7 +170,7 @@ def end(
     summary="Ask the engine why a request waits",
 )
 def explain(context: ServerContext, _: Person, name: SourceName, request_id: RequestId) -> Response:
-    """Queue the question for the engine; its response becomes part of the request's reason."""
+    """Query why a request waits; the engine's answer becomes part of the request's reason."""
     return reply(service.explain_request(context, name, request_id), status=202)
 
 

@@ -46,7 +46,8 @@ def register_source(
 ) -> SourceRegistrationReply:
     """Register a source, or store its changed settings.
 
-    A join token is used up. The reply then has a new token for the source, and earlier tokens end.
+    A join token is used up, and the reply has a new token for the source. Earlier tokens of the
+    source end.
 
     Raises:
         InvalidRequestError: the protocol is not supported.

@@ -19,7 +19,7 @@ from trainyard.protocol.rest.nodes import NodeOffline
 HeldShare = tuple[str, str]
 """Id of an attempt, and name of one of its nodes."""
 EndShares = Callable[[Context, Sequence[HeldShare]], None]
-"""Function that ends shares without processes; its code is in a part above this one."""
+"""Function that ends shares without processes; its code is in a higher part of the server."""
 
 
 def forget_worker(
@@ -47,8 +47,8 @@ def forget_worker(
 def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldShare]:
     """Return the shares that hold slots on the given nodes.
 
-    Call it in the transaction that stores the proof of the pilots' end, because afterwards a
-    successor with the same name may hold live shares.
+    Call this function in the transaction that stores the proof of the pilots' end, because
+    afterwards a successor with the same name may hold live shares.
     """
     if not names:
         return []

@@ -115,8 +115,8 @@ def _refuse_again(connection: Connection, node: str) -> None:
     """Refuse a join secret while its node is online and has used its token.
 
     Address, instance, data folder and boot prove nothing, because other users on the pilot's
-    machine know them. A registration may be repeated only while its node token was never used,
-    because then the response may have been lost.
+    machine know them. A registration may be repeated only until the node's token is first used.
+    Until then, the response with this token may have been lost.
     """
     online = exists().where(nodes.c.name == node, nodes.c.offline_since.is_(None))
     of_node = (tokens.c.node == node) & (tokens.c.kind == TokenKind.NODE)
@@ -176,7 +176,8 @@ def _check_instance(request: NodeRequest, pilot: Pilot, instance: str) -> None:
 def _check_address(source: StoredSource, pilot: Pilot, host: str) -> None:
     """Check that the client's address is one that the engine names for the pilot.
 
-    If the engine names no address, the pilot cannot be distinguished from a thief of its secret.
+    The check also fails if the engine names no address, because the pilot would then look the same
+    as a thief of its secret.
     """
     if not source.check_addresses:
         return

@@ -1,4 +1,4 @@
-"""Reports of provisioners: what an engine reports changes requests and proves the end of pilots.
+"""Reports of provisioners, which change requests and prove the end of pilots.
 
 A report is stored in one transaction for any number of jobs, with one statement for each kind of
 change and for each reason for an end. Shares on nodes that are proved gone are ended after this
@@ -45,12 +45,12 @@ from trainyard.protocol.node_sources.messages import (
 from trainyard.protocol.states import NodeRequestState
 
 LATEST = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
-"""Later end times count as no limit; some engines write the year 9999 for no limit."""
+"""An end time after this time counts as no limit; some engines write the year 9999 for no limit."""
 ANSWERS = (
     *("ref", "engine_state", "unknown_since", "reason", "explanation"),
     *("starts_at", "ends_at", "started_at"),
 )
-"""Columns of a request that the engine's description of its job sets."""
+"""Columns of a request that are set from the engine's description of the request's job."""
 
 
 def store_report(
@@ -194,7 +194,7 @@ def _note_missing(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Mark requests as unknown if the engine did not describe them; this proves no end of a job."""
+    """Mark requests without a description by the engine as unknown; their jobs may still run."""
     now, asked = context.now(), requests.get(report.asked or "")
     earlier = set(report.earlier)
     missing = [
@@ -229,7 +229,7 @@ def _note_missing(
 
 
 def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | None) -> None:
-    """Store an explanation, and clear the requested call if the report answers it."""
+    """Store an explanation, and clear the requested call if the report answers this call."""
     values: dict[str, Any] = {} if explanation is None else {"explanation": explanation}
     if asked.ask == ("status" if explanation is None else "explain"):
         values["ask"] = None
@@ -310,8 +310,8 @@ def _note_call(
 ) -> None:
     """Store that the provisioner reported, and whether its call to the engine succeeded.
 
-    Only a complete listing clears an error or a needed login, because another call may have reached
-    only a part of the engine, or may have needed no login.
+    Only a complete listing clears an error or a needed login. Any other successful call may have
+    reached only a part of the engine, or may have needed no login.
     """
     now, error, needs = context.now(), report.error, report.needs_login
     is_listed = report.complete and error is None

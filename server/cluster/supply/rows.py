@@ -28,7 +28,8 @@ ONLINE_FOR = timedelta(seconds=180)
 IS_OPEN: ColumnElement[bool] = node_requests.c.state != literal_column(
     f"'{NodeRequestState.ENDED}'"
 )
-"""SQL condition for open requests; the partial index requires the literal."""
+"""SQL condition for open requests; with a parameter instead of the literal, the partial index would
+not apply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from trainyard.protocol.states import NodeRequestState
 
 HOUR = 3600.0
 WAITS = 5
-"""Number of last started requests of each source that count for its mean waiting time."""
+"""Number of each source's most recently started requests that count for the mean waiting time."""
 MEASURED = timedelta(days=1)
-"""Maximum time since such a start."""
+"""Maximum age of a start that counts for the mean waiting time."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Use:
     hours: float = 0.0
     """Node-hours used so far in the calendar month."""
     committed: float = 0.0
-    """Node-hours of the month, including expected node-hours of open requests up to their ends."""
+    """Node-hours used in the month, plus the node-hours expected until the ends of open
+    requests."""
 
     def left(self, limits: SourceLimits) -> Left:
         """Return the remaining use that the limits allow."""

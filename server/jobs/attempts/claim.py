@@ -30,10 +30,10 @@ def claim_all(
 ) -> list[ClaimReply | RefusalError]:
     """Claim shares of different attempts in one transaction, and return each reply or error.
 
-    The launch message of the worker is only a hint, because it may be old, duplicated or forged.
-    Spec and parent checkpoint come from the database, read in the transaction of the claim. Only
-    the first of several claims succeeds. A repeat with the same secret changes nothing and gets the
-    same reply, because the first reply may have been lost.
+    The launch message to the worker is only a hint, because a message may be old, duplicated or
+    forged. Spec and parent checkpoint come from the database, read in the transaction of the claim.
+    Only the first of several claims succeeds. A repeat with the same secret changes nothing and
+    gets the same reply, because the first reply may have been lost.
 
     The error is a `NotFoundError` if there is no such attempt, or if the node has no share of the
     attempt. It is a `ConflictError` if another claim came first, the share has ended, the attempt
@@ -76,7 +76,7 @@ def _answer(
     claim: Claim,
     workers: Mapping[str, WorkerIdentity | None],
 ) -> tuple[ClaimReply, list[tuple[list[Move], NewEvent]]]:
-    """Return the reply to a claim, and the state changes with their event; a repeat has none."""
+    """Return the reply to a claim, and the state changes with their event (none for a repeat)."""
     token = make_token(TokenKind.ATTEMPT, claim.secret)
     share = next((n for n in launch.nodes if n.node == claim.node), None)
     if share is None:

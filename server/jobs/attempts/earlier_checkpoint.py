@@ -30,8 +30,8 @@ def find_fallback(
 ) -> Fallback | None:
     """Mark the parent checkpoint if its damage is proved, and return a replacement.
 
-    The result is None if the attempt did not fail while it loaded its parent checkpoint. The damage
-    is stored like the result of a verification, unless the catalog has recorded it already.
+    The result is None unless the attempt failed during the load of its parent checkpoint. The
+    damage is stored like the result of a verification, unless the catalog already has this damage.
     """
     attempt, load = launch.attempt, failure.load if failure is not None else None
     if failure is None or load is None or load.checkpoint_id != attempt.parent_checkpoint_id:
@@ -100,9 +100,9 @@ def windows_left_out(
 ) -> Windows:
     """Return all windows of the data stream that a new attempt skips.
 
-    The result has all windows of the attempt's checkpoint. A window of the previous attempt or of
-    the launch is left out if it starts before the checkpoint's position, because the job has
-    trained on that data.
+    The result has all windows of the attempt's checkpoint. It also has those windows of the
+    previous attempt and of the launch that start at or after the checkpoint's position. The job has
+    already trained on the data before this position.
     """
     wanted = [*previous, *pending.skip]
     if not wanted:

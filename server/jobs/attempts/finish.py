@@ -133,8 +133,8 @@ def order(
 ) -> None:
     """Order an attempt's nodes to end their shares, and end unclaimed shares immediately.
 
-    While a share is unclaimed, no rank trains and there is nothing to save. So even a stop then
-    cancels the claimed shares. The caller holds the job's lock.
+    While a share is unclaimed, no rank trains, so there is nothing to save. In this case, even a
+    stop cancels the claimed shares. The caller holds the job's lock.
 
     Args:
         context: the server's context.
@@ -361,5 +361,5 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
 
 
 def _brief(failure: Failure | None) -> Failure | None:
-    """Return the failure without its traceback, which the attempt's row has."""
+    """Return the failure without its traceback; the attempt's row has the traceback."""
     return replace(failure, traceback=None) if failure else None

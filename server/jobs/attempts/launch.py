@@ -229,7 +229,7 @@ def newest_launch(connection: Connection, job_id: str) -> Launch:
 
 
 def refuse_while_held(connection: Connection, job: Job) -> None:
-    """Refuse to delete a job while a lost node may run its ranks, because its rows hold the slots.
+    """Refuse to delete a job while a lost node may run its ranks; the job's rows hold the slots.
 
     Raises:
         ConflictError: a lost node may run ranks; the message names the nodes.

@@ -13,7 +13,7 @@ from server.core.database.tables import attempts
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 BEFORE_ALL = -1
-"""The step before step 0; step 0 is the first step of a fresh start."""
+"""The step before step 0. A fresh start begins with step 0."""
 NEVER = 2**31 - 1
 """A step after all others, and the largest value of PostgreSQL's INTEGER."""
 
@@ -62,7 +62,7 @@ class Lineage:
         )
 
     def parted_from(self, other: Lineage) -> int:
-        """Return the last step that is in both lineages; `BEFORE_ALL` if there is none."""
+        """Return the last step that both lineages contain; `BEFORE_ALL` if they share no step."""
         until = {segment.number: segment.until for segment in self.segments}
         shared = (
             min(until[segment.number], segment.until)

@@ -1,4 +1,4 @@
-"""The action that helps a failed job, because it removes the cause of the failure."""
+"""The action that helps a failed job, because the action removes the cause of the failure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from trainyard.spec.auto import explicit, resolved
 from trainyard.spec.job import JobSpec
 
 REPEATED = frozenset({FailureReason.NON_FINITE_LOSS, FailureReason.LOSS_SPIKE})
-"""Reasons caused by settings and data; a resume would repeat the same steps with both."""
+"""Reasons of failures caused by settings and data; a resume would repeat the same steps with the
+same settings and data."""
 OF_CODE = frozenset({FailureReason.PROGRAM_ERROR, FailureReason.PROGRAM_START_ERROR})
-"""Reasons caused by a program's code; a resume would run the same code, because packs never
-change."""
+"""Reasons of failures caused by a program's code; a resume would run the same code, because packs
+never change."""
 BOUND = "resources.max_runtime_seconds"
 """Field that bounds the run time of an attempt; a resume after the bound needs a larger value."""
 
@@ -26,10 +27,10 @@ BOUND = "resources.max_runtime_seconds"
 def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -> NextAction | None:
     """Return the action that helps after the newest attempt failed; None if it did not fail.
 
-    A failure caused by settings and data repeats at the same step of a resume. The action is then a
-    fork with another setting from the newest usable checkpoint before that step. Without such a
-    checkpoint, and after a failure of packed code, the action is a new job. Otherwise it is a
-    resume.
+    A failure caused by settings and data repeats at the same step of a resume. So the action is a
+    fork with a changed setting; the fork starts from the newest usable checkpoint before that step.
+    Without such a checkpoint, and after a failure of packed code, the action is a new job. After
+    any other failure, the action is a resume.
     """
     if job.state != JobState.FAILED or attempt is None or attempt.failure is None:
         return None
@@ -55,8 +56,8 @@ def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -
 def _latest(spec: JobSpec, failure: Failure) -> int:
     """Return the step before which a fork must start to avoid the failure.
 
-    The new setting must apply before the failed step, because the weights before a step determine
-    its loss. The guard against spikes also needs `WARM_UP` logged losses.
+    The new setting must apply before the failed step, because the loss of a step depends on the
+    weights before the step. The guard against spikes also needs `WARM_UP` logged losses.
     """
     before = failure.step or 0
     if failure.reason != FailureReason.LOSS_SPIKE:

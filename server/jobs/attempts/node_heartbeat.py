@@ -68,7 +68,7 @@ _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
 
 @cache
 def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
-    """Return the query for the time and the held shares of nodes; it has at least one row."""
+    """Return the query for the time and the held shares of nodes; it returns at least one row."""
     one = select(literal(1).label("one")).subquery()
     query = select(time_of(dialect), attempt_nodes.c.node, attempt_nodes.c.attempt_id)
     of_nodes = attempt_nodes.c.node.in_(bindparam("of_nodes", expanding=True))
@@ -98,8 +98,8 @@ def node_heartbeats(
 ) -> list[NodeHeartbeatReply | RefusalError]:
     """Store heartbeats of different nodes in one transaction, and return each reply or error.
 
-    The number of SQL statements is constant. The errors are those of `node_heartbeat`, which alone
-    handles `gone`.
+    The number of SQL statements does not depend on the number of nodes. The errors are the errors
+    of `node_heartbeat`. Only `node_heartbeat` handles the field `gone`.
     """
     with context.database.write() as connection:
         refused = _note_nodes(context, connection, heartbeats)
@@ -206,7 +206,7 @@ def _changes(before: _Before, heartbeat: NodeHeartbeat) -> Iterator[NewEvent]:
 
 
 def _end(seconds: float) -> datetime | None:
-    """Return the end of an allocation; None (no end) if it lies beyond `datetime.max`."""
+    """Return the end of an allocation; None (no end) if the end lies beyond `datetime.max`."""
     latest = datetime.max.replace(tzinfo=UTC).timestamp() - 86_400
     return None if seconds > latest else datetime.fromtimestamp(seconds, UTC)
 
@@ -214,7 +214,8 @@ def _end(seconds: float) -> datetime | None:
 def _end_gone(context: Context, attempt_id: str, *, node: str, worker: WorkerIdentity) -> None:
     """End a share if its worker proves that the share's processes have ended.
 
-    The failure is a `node_lost` if the machine has rebooted since the claim, else a `launch_error`.
+    The failure is `node_lost` if the machine has rebooted since the claim, otherwise
+    `launch_error`.
     """
     with context.database.write() as connection:
         share = locked_share(connection, attempt_id, node)

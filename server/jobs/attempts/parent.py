@@ -1,7 +1,8 @@
 """The parent checkpoint, from which the next attempt of a job resumes.
 
-The checkpoint is chosen at placement, and previews make the same choice. Only a rollback chooses
-earlier, when the failed attempt ends (docs/lifecycle.md, 24-29).
+The checkpoint is chosen at placement, and previews make the same choice. Only the checkpoint of a
+rollback is chosen earlier, at the end of the failed attempt (docs/lifecycle-failures.md, 24-25;
+docs/lifecycle-resume.md, 29).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class ParentCheckpoint:
     """Whether the checkpoint is neither damaged nor being deleted. A person may name an unusable
     checkpoint."""
     branch: bool = False
-    """Whether the lineage has newer checkpoints, which the attempt leaves on a branch."""
+    """Whether the lineage has newer checkpoints; the attempt then leaves these checkpoints on a
+    branch."""
 
 
 def parent_checkpoint(
@@ -51,7 +53,7 @@ def parent_checkpoint(
 
     The result is the checkpoint `named`, usable or not, or else the newest usable checkpoint in the
     lineage of the newest attempt. A fork without checkpoints of its own starts again from its
-    origin. With `before_step`, the result is a checkpoint of the job before this step, if any.
+    origin. With `before_step`, only checkpoints of the job before this step count.
 
     Raises:
         NotFoundError: the job has no checkpoint with the id `named`.
@@ -89,7 +91,7 @@ def _chosen(
     newest: ParentCheckpoint | None,
     uses_origin: bool,
 ) -> ParentCheckpoint:
-    """Return the named checkpoint, else the newest one, else the origin if it may be used."""
+    """Return the named checkpoint, else the newest, else the origin if the origin may be used."""
     if named is not None:
         query = select(checkpoints.c.step, and_(*_usable()).label("usable"))
         mine = (checkpoints.c.id == named) & (checkpoints.c.job_id == job_id)
@@ -112,7 +114,7 @@ def _chosen(
 def newest_of_jobs(
     connection: Connection, job_ids: Collection[str], *, before_step: int | None = None
 ) -> Mapping[str, ParentCheckpoint | None]:
-    """Return the newest usable checkpoint in each job's lineage; None for a job without any.
+    """Return the newest usable checkpoint in each job's lineage; None for a job without one.
 
     With `before_step`, only checkpoints before this step count. The ids must fit into one query.
     """

@@ -89,7 +89,8 @@ class ReportedShare(TypedRow):
     desired: Annotated[DesiredState, attempts.c.desired]
     layout: Annotated[Layout, attempts.c.layout]
     progress: Annotated[Progress, jobs.c.progress]
-    """Progress of the job. Until the share has ended, the attempt is the newest of the job."""
+    """Progress of the job. This is also the attempt's progress, because an attempt with a live
+    share is the newest of its job."""
     start_step: Annotated[int, attempts.c.start_step]
     last_step: Annotated[int, attempts.c.last_step]
     parent_checkpoint_id: Annotated[str | None, attempts.c.parent_checkpoint_id]
@@ -127,7 +128,7 @@ class ReportedShare(TypedRow):
 
 
 ShareKey = tuple[str, str | None]
-"""Id of an attempt, and the hash of a token for a share of it."""
+"""Id of an attempt, and the hash of the token for a share of this attempt."""
 
 # Statements are built once, because building a statement takes longer than running it.
 _REPORTED_SHARES = (
@@ -159,7 +160,8 @@ def authenticate_share(
 
 
 AuthenticatedShare = Annotated[ReportedShare, Depends(authenticate_share)]
-"""The share that belongs to the token of the request; the path has `attempt_id`."""
+"""The share that belongs to the request's token; the URL path of the endpoint must contain
+`attempt_id`."""
 
 
 def authenticate_shares(
@@ -204,7 +206,7 @@ class AcceptedShares:
         self._shares: dict[ShareKey, ReportedShare] = {}
 
     def take(self, key: ShareKey) -> ReportedShare | None:
-        """Remove and return a share; `keep` adds it again once its report is stored."""
+        """Remove and return a share; `keep` adds the share again once its report is stored."""
         return self._shares.pop(key, None)
 
     def keep(self, share: ReportedShare, acknowledged: Mapping[str, int]) -> None:
@@ -217,7 +219,7 @@ class AcceptedShares:
 
 
 def check_identity(row: ReportedShare, identity: Identity) -> None:
-    """Refuse a report unless it comes from the first process that reported on this share.
+    """Refuse a report unless the sender is the first process that reported on this share.
 
     Raises:
         ConflictError: another process reported first.

@@ -1,4 +1,7 @@
-"""Pure functions for an attempt's outcome and the job's next state (docs/lifecycle.md, 20-27)."""
+"""Pure functions for an attempt's outcome and the job's next state.
+
+See docs/lifecycle-failures.md, 23-26.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,13 @@ from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
-"""Maximum of the doubling pause, in seconds, so that a retry follows soon after a repair."""
+"""Maximum of the pause before a retry, in seconds; the pause doubles with each failure. With a
+maximum, a retry follows soon after a repair."""
 PUT_BACK_SECONDS = 1.0
 """Pause after a put-back, in seconds. The next launch avoids the cause, such as a taken port."""
 QUICK_PUT_BACKS = 5
-"""Number of consecutive put-backs with this pause; the pause doubles after each further one."""
+"""Number of consecutive put-backs with the pause `PUT_BACK_SECONDS`; the pause doubles after each
+further put-back."""
 MAX_PUT_BACKS = QUICK_PUT_BACKS + math.ceil(math.log2(LONGEST_BACKOFF_SECONDS / PUT_BACK_SECONDS))
 """Number of consecutive put-backs after which the pause stops growing."""
 OVER_TIME = Remedy(
@@ -64,7 +69,8 @@ class Fallback:
     """Replacement of a parent checkpoint that could not be loaded."""
 
     damaged: str | None
-    """The checkpoint, if damage is proved; None if it was unreadable, which may be temporary."""
+    """Id of the parent checkpoint if its damage is proved; None if the checkpoint was only
+    unreadable, which may be temporary."""
     named: bool
     """Whether a person chose the checkpoint that could not be loaded."""
     replacement: str | None
@@ -97,9 +103,10 @@ class FollowUp:
     uses_retry: bool = False
     """Whether the next launch uses up a retry."""
     rolls_back: bool = False
-    """Whether the launch resumes from before a bad window of data and skips the window."""
+    """Whether the launch resumes from a checkpoint before a bad window of data and skips the
+    window."""
     brief: str | None = None
-    """After a failure, the reason without the failure's message, which the attempt has."""
+    """After a failure, the reason without the failure's message; the attempt has the message."""
 
     @property
     def shown(self) -> str | None:
@@ -118,15 +125,15 @@ def verdict(
 ) -> tuple[AttemptOutcome, Failure | None]:
     """Return the outcome of an attempt after the end of all its shares, and the failure.
 
-    Training that finished before a stop is a success. A lost node is the cause of the failures that
-    its peers report.
+    Training that finished before a stop took effect is a success. If a node is lost, this loss is
+    the cause of the failures that other nodes report.
 
     Args:
         ends: the end of each share.
         first_failure: the first failure that the server received.
         desired: state to which a person ordered the job.
         preempted: why the server ordered the attempt to save and leave while the job continues.
-        over_time: whether the server gave this order because the attempt reached its bound.
+        over_time: whether the server gave the order to leave because the attempt reached its bound.
         gave_way: whether the attempt was backfilled on an estimate. If so, its order to leave never
             ends the job, regardless of `retry.on`.
     """
@@ -173,7 +180,7 @@ def follow_up(
         outcome: outcome of the attempt.
         failure: failure of the attempt; None after other outcomes.
         desired: state to which a person ordered the job.
-        resize: launch that a person requested while the attempt ran.
+        resize: launch of a resize that a person requested while the attempt ran.
         again: a launch that repeats the ended attempt.
         rollback: the rollback that a guard requires.
         fallback: replacement for a checkpoint that could not be loaded.

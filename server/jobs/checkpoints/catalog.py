@@ -43,7 +43,7 @@ def record_commits(
     measure: Measure,
     found_by: str | None = None,
 ) -> None:
-    """Store an attempt's commits with their events, and apply retention if any commit is new.
+    """Store an attempt's commits with their events, and apply retention if a commit is new.
 
     The caller holds the job's lock, so no concurrent commit decides on the same checkpoints. The
     manifests are sorted by step. `found_by` is the node that found the commits on storage; None if

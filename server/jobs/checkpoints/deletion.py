@@ -35,7 +35,7 @@ class Measured:
     values: dict[int, float] = field(default_factory=dict)
     """Finite values by step."""
     awaited: frozenset[int] = frozenset()
-    """Steps without metrics so far, which a live attempt may still report."""
+    """Steps without metrics so far; a live attempt may still report these metrics."""
 
 
 Measure = Callable[[Connection, Lineage, str, Collection[int]], Measured]
@@ -91,14 +91,17 @@ def deletable(section: CheckpointSection, candidates: Iterable[Candidate]) -> li
 
 
 def _best(candidates: Collection[Candidate], count: int) -> set[str]:
-    """Return the ids with the `count` lowest values (on a tie, the newer) or an awaited value."""
+    """Return the ids of checkpoints with an awaited value or one of the `count` lowest values.
+
+    Of checkpoints with equal values, the newer is preferred.
+    """
     known = [(c.value, -c.step, c.id) for c in candidates if c.value is not None]
     least = {identifier for _, _, identifier in sorted(known)[:count]}
     return least | {c.id for c in candidates if c.awaited}
 
 
 def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
-    """Return the newest verified checkpoint's id, or nothing if `kept` has a verified one."""
+    """Return the newest verified checkpoint's id; nothing if `kept` has a verified checkpoint."""
     verified = [candidate.id for candidate in sound if candidate.verified]
     return set() if kept.intersection(verified) else set(verified[-1:])
 

@@ -105,7 +105,7 @@ def sample(
     summary="Exempt a checkpoint from retention",
 )
 def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Pin a checkpoint, so that retention keeps it until it is unpinned."""
+    """Pin a checkpoint, so that retention keeps the checkpoint until the pin is removed."""
     service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
     return reply(queries.read_checkpoint(context, checkpoint_id))
 

@@ -1,4 +1,4 @@
-"""Guards against the deletion of a checkpoint (docs/lifecycle.md, 38)."""
+"""Guards against the deletion of a checkpoint (docs/lifecycle-operations.md, 38)."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead,
 def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointHead) -> str | None:
     """Return the reason why a person may not delete a checkpoint; None if no guard forbids it.
 
-    The caller holds the job's lock until it has marked the checkpoint. Placement takes that lock
-    too, so no attempt can start to load the checkpoint between check and mark.
+    The caller holds the job's lock until it has marked the checkpoint. Placement takes the same
+    lock, so no attempt can start to load the checkpoint between the check and the mark.
     """
     identifier = checkpoint.id
     if checkpoint.pinned_at is not None:

@@ -16,7 +16,7 @@ from trainyard.run.fact_types.fact_records import FactValue, RunFacts
 
 
 def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
-    """Return the values in which jobs differ, in the order of the first job with each name.
+    """Return the values that differ between jobs, in the order of their first appearance.
 
     Raises:
         NotFoundError: some ids belong to no job; the error names all such ids.
@@ -41,7 +41,7 @@ def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
 
 
 def _differing(sections: Sequence[Mapping[str, FactValue]]) -> tuple[tuple[FactRow, ...], int]:
-    """Return the rows in which sections differ, and the number of equal rows."""
+    """Return the rows with different values in the sections, and the number of equal rows."""
     names = dict.fromkeys(name for section in sections for name in section)
     rows = [FactRow(name=name, values=tuple(each.get(name) for each in sections)) for name in names]
     # `True` and 1 are equal in Python, but differ here.

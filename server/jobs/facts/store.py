@@ -31,7 +31,10 @@ LONGEST_WORD = 200
 def begin_facts(
     connection: Connection, specs: Mapping[str, JobSpec], run: ImportedRun | None = None
 ) -> None:
-    """Store the first facts of new jobs, which `specs` has by id; `run` is an imported run."""
+    """Store the first facts of new jobs.
+
+    `specs` has the specs of the jobs by job id. `run` is the imported run, if the job is one.
+    """
     summary = {} if run is None else facts_of(run.summary)
     rows: list[dict[str, object]] = []
     words: list[dict[str, str]] = []
@@ -72,8 +75,8 @@ def read_facts(connection: Connection, job_ids: Sequence[str]) -> dict[str, RunF
 def config_word(name: str, value: FactValue) -> str | None:
     """Return the search word of a value, such as `lr=0.0003`; None if it is too long or has spaces.
 
-    The word ignores case, and a number has one word in any spelling. Whole numbers that no float
-    represents exactly keep their spelling, because such numbers may be ids.
+    The word ignores case, and a number has one word in any spelling. Whole numbers without an exact
+    representation as a float keep their spelling, because such numbers may be ids.
     """
     text = str(value).lower()
     with suppress(ValueError):

@@ -24,7 +24,8 @@ def check_spec(
 ) -> None:
     """Refuse a spec that cannot run here or names an unknown storage root.
 
-    `rules` check the spec alone; `check_new_job` also reports fields without effect.
+    `rules` is the check of the spec alone. With `check_new_job`, this check also reports fields
+    without effect.
 
     Raises:
         InvalidRequestError: the spec has problems; the error names each problem.
@@ -64,7 +65,7 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
-    """Refuse more slots than the settings allow; for fewer slots, a job can wait.
+    """Refuse a world size above the limit in the settings; a smaller job can wait for nodes.
 
     Raises:
         InvalidRequestError: the world size is too large; the error points at `pointer`.
@@ -89,7 +90,7 @@ def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> l
 
 
 def check_hardware(connection: Connection, spec: JobSpec) -> None:
-    """Refuse a spec that the hardware of no registered node supports.
+    """Refuse a spec if no registered node has hardware that supports the spec.
 
     The check passes if no node is registered, or if the job needs more slots than all nodes have.
 

@@ -224,8 +224,8 @@ def set_priority(
 ) -> Response:
     """Change the priority of a queued or running job.
 
-    The next round of the scheduler uses the new priority. A running job has the new priority from
-    its next launch on.
+    The order of the queue and preemption use the new priority from the next round of the scheduler
+    on. A running job keeps its slots unless another job preempts it.
     """
     service.set_priority(context, job_id, body.priority, actor=principal.actor)
     return reply(_view_after("changed", context, job_id))
@@ -249,7 +249,7 @@ def _view_after(done: str, context: Context, job_id: str) -> JobView:
     summary="Resume, optionally with a different layout",
 )
 def resume(context: ServerContext, principal: Person, job_id: JobId, body: ResumeBody) -> Response:
-    """Resume a job from a checkpoint, optionally with another world size or layout."""
+    """Resume a job from a checkpoint, optionally with a changed world size or layout."""
     preview = resumes.resume(context, job_id, body, actor=principal.actor)
     return reply(ResumeReply(preview=preview, job=job_view(context, job_id)))
 

@@ -1,4 +1,4 @@
-"""Forks: new jobs that start from a checkpoint of another job (lifecycle, forking)."""
+"""Forks: new jobs that start from a checkpoint of another job (docs/forking.md)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _digest(checkpoint_id: str, request: ForkRequest) -> str:
 
 
 def _has_env(patch: object, env: Mapping[str, str]) -> bool:
-    """Return whether the environment `env` may be the result of the JSON merge patch."""
+    """Return whether `env` may be the environment of a fork that requested the JSON merge patch."""
     if not isinstance(patch, Mapping):
         return patch is None and not env
     return all(env.get(name) == value for name, value in patch.items())
@@ -205,7 +205,7 @@ def _prepare(
 def _env(
     context: Context, source: ForkSource, *, request: ForkRequest, actor: Actor
 ) -> Mapping[str, str]:
-    """Return the environment that the fork inherits, without another person's masked values."""
+    """Return the environment that the fork inherits; another person's masked values are omitted."""
     env = context.secrets.open(source.env)
     if actor.may_act_for(source.token_id):
         return env

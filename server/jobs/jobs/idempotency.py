@@ -39,8 +39,9 @@ def job_of_key(
 ) -> str | None:
     """Reserve the key for `job_id` and return None, or return the id of the key's earlier job.
 
-    `digest` leaves out the values of `env`, because a stored digest would allow guesses of them. So
-    `same_env` compares the environment of the earlier job with the requested one.
+    `digest` leaves out the values of `env`, because these values could be guessed from a stored
+    digest. Instead, `same_env` compares the environment of the earlier job with the requested
+    environment.
 
     Raises:
         InvalidRequestError: the key was used for another request.

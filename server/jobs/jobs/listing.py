@@ -1,4 +1,4 @@
-"""The list of jobs, from narrow rows with JSON columns that are passed on as stored text."""
+"""The list of jobs; its queries read few columns, and keep JSON columns as stored text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GROUPS = (
 )
 """States of each group of jobs, in the order of a list with active jobs first."""
 QUEUED = 1
-"""Index of the group of queued jobs, which is sorted by priority, then oldest first. The other
+"""Index of the group of queued jobs. This group is sorted by priority, then oldest first; the other
 groups are sorted newest first."""
 
 
@@ -74,7 +74,7 @@ class ListedJob(TypedRow):
 
     @property
     def key(self) -> str:
-        """Key of this row; the next page starts after the key of the last row."""
+        """Key of this row; a page starts after the key of the previous page's last row."""
         return f"{self.rank}{self.id}{self.priority}"
 
     @property
@@ -215,8 +215,8 @@ def _has_value(text: str) -> ColumnElement[bool]:
 def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:
     """Return the query of one page of a group.
 
-    A search reads ids from the covering index, then the rows of the page. Otherwise there is one
-    index scan per state, and only queued jobs need a sort.
+    A search reads ids from the covering index, then the rows of the page. Without a search, each
+    state needs one index scan, and only queued jobs need a sort.
     """
     conditions = [*_conditions(wanted), *page.conditions]
     if wanted.search is not None or wanted.tags:

@@ -68,9 +68,9 @@ def plan_next_attempt(
     """Return the settings of the next attempt; omitted fields of the request keep their values.
 
     A new world size without a layout gets the planner's first legal layout. If the number of
-    data-parallel ranks changes, the micro-batch size is lowered where the old size is no longer
-    legal or leaves more than a tenth of the slots idle. The global batch size never changes. The
-    plan is checked on the devices of `slots`.
+    data-parallel ranks changes, the micro-batch size is lowered if the old size is illegal for the
+    new number or leaves more than a tenth of the slots idle. The global batch size never changes.
+    The plan is checked for the kinds of devices in `slots`.
 
     Raises:
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
@@ -137,7 +137,7 @@ def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> O
 
 
 def _agreed_world_size(request: ResumeRequest) -> int | None:
-    """Return the world size that the request sets; a section's default does not count."""
+    """Return the world size that the request sets; the default of an omitted field is ignored."""
     resources, field = request.overrides.resources, "world_size"
     inner = None
     if resources is not None and field in resources.model_fields_set:
@@ -146,7 +146,7 @@ def _agreed_world_size(request: ResumeRequest) -> int | None:
 
 
 def _agreed(field: str, outer: int | None, inner: int | None, *, pointer: str) -> int | None:
-    """Return the value of a field that a request can set in two places."""
+    """Return the value of a field that a request can set in two places; two values must agree."""
     if outer is not None and inner is not None and outer != inner:
         raise InvalidRequestError.at(pointer, f"{field}={inner} here, but {outer} in /{field}")
     return outer or inner
@@ -198,7 +198,7 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
 def _micro_batch_size(
     spec: JobSpec, request: ResumeRequest, *, layout: Layout, baseline: Baseline
 ) -> int:
-    """Return the requested size, else the old size, or a smaller one if that is better."""
+    """Return the requested size; otherwise the old size, or a smaller one for the layout."""
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size

@@ -149,7 +149,9 @@ def list_attempts(
 def list_events(
     context: Context, job_id: str, *, before: int | None, limit: int
 ) -> list[dict[str, Any]]:
-    """Return at most `limit` events of a job, newest first, with ids below `before`, for orjson.
+    """Return at most `limit` events of a job, newest first, with ids below `before`.
+
+    The events are in a form that orjson can serialize.
 
     Raises:
         NotFoundError: no job has this id.

@@ -62,7 +62,8 @@ class PreparedResume:
     last_step: int
     """Step that the newest attempt reached."""
     saves_first: bool
-    """Whether the running attempt saves and stops, and the job resumes from that save."""
+    """Whether the running attempt first saves and stops, and the job then resumes from this
+    save."""
 
 
 def options(context: Context, job_id: str) -> ResumeOptions:

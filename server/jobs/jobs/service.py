@@ -165,7 +165,7 @@ def end_running(
     lost: str | None = None,
     pending: PendingLaunch | None = None,
 ) -> None:
-    """Order the current attempt to end; `pending` is the launch after a stop."""
+    """Order the current attempt to end; `pending` is the launch that follows a stop."""
     values: dict[str, Any] = {"desired": desired.value, "pending": pending}
     if pending is not None and actor != SCHEDULER:
         values["retries_used"] = 0  # a start by a person restores the retry budget

@@ -1,4 +1,4 @@
-"""Queues the build of an environment that is missing for an attempt (docs/lifecycle.md, 56)."""
+"""Queues the build of an environment that an attempt lacks (docs/lifecycle-operations.md, 56)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def queue_build(
 ) -> None:
     """Queue the build that a failure names, on the storage of the node that reported the failure.
 
-    The caller holds the lock of the job, which waits for the build. `spec` is its effective spec.
+    The caller holds the lock of the job, which waits for the build. `spec` is the job's effective
+    spec.
     """
     digest, program = failure.environment or "", spec.program
     if program is None or program.environment.lock is None or not DIGEST.fullmatch(digest):

@@ -20,9 +20,10 @@ PRUNED_AT_ONCE = 1000
 
 
 def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
-    """Cancel an operation; a running operation ends with the reply to its next report.
+    """Cancel an operation; a running operation is ordered to end in the reply to a report.
 
-    A deletion can be cancelled until a node has claimed it. The checkpoint is then usable again.
+    A deletion can be cancelled until a node has claimed it. After the cancellation, the checkpoint
+    is usable again.
 
     Raises:
         NotFoundError: there is no such operation.

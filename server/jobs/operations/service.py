@@ -67,9 +67,10 @@ def queue_operation(
 ) -> str:
     """Store an operation for a locked job, and return the operation's id.
 
-    If an operation with the same task on the checkpoint is open, the result is the id of that
-    operation, which becomes due immediately. Without `checkpoint_id`, the operation concerns the
-    whole job. Without `storage`, the UUID of a storage root, it runs on the storage of the job.
+    If an operation with the same task on the checkpoint is open, no operation is stored. The open
+    operation becomes due immediately, and its id is returned. Without `checkpoint_id`, the
+    operation concerns the whole job. Without `storage`, the UUID of a storage root, it runs on the
+    storage of the job.
     """
     if checkpoint_id is not None:
         mine = operations.c.checkpoint_id == checkpoint_id
@@ -157,7 +158,10 @@ def end_operation(
 def _end_waiting_job(
     context: Context, connection: Connection, *, build: OperationHead, message: str
 ) -> None:
-    """Fail the job of a failed build unless the job has left the queue (docs/lifecycle.md, 56)."""
+    """Fail the job of a failed build unless the job has left the queue.
+
+    See docs/lifecycle-operations.md, 56.
+    """
     if connection.scalar(select(jobs.c.state).where(jobs.c.id == build.job_id)) != JobState.QUEUED:
         return
     state, reason = JobState.FAILED, f"{FailureReason.LAUNCH_ERROR}: {message}. {MEND_BUILD}"
@@ -286,7 +290,7 @@ def report_operation(
 
 
 def lock_operation(connection: Connection, operation_id: str) -> Operation:
-    """Lock an operation, and its job if that still exists; return the operation.
+    """Lock an operation, and its job if the job still exists; return the operation.
 
     Raises:
         NotFoundError: there is no such operation.

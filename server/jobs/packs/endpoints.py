@@ -41,7 +41,7 @@ Digest = Annotated[str, Query(pattern=PACK_DIGEST, description="SHA-256 of the b
 async def upload_pack(
     request: Request, context: ServerContext, principal: Person, digest: Digest
 ) -> Response:
-    """Store the code of programs as a gzipped tar archive, which jobs name by its digest."""
+    """Store the code of programs as a gzipped tar archive; jobs name the archive by its digest."""
     if not context.settings.allow_code:
         raise InvalidRequestError.at("", NO_CODE)
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -80,5 +80,5 @@ def get_pack(
     summary="The pack of the attempt's job",
 )
 def fetch_pack(context: ServerContext, share: AuthenticatedShare) -> Response:
-    """Return the archive of the job's pack; the node compares its digest with the spec."""
+    """Return the job's pack as an archive; the node compares the archive's digest with the spec."""
     return StreamingResponse(content_of(context, share.job_id), media_type=ARCHIVE)

@@ -23,7 +23,8 @@ UPLOAD = timedelta(hours=1)
 MAX_PACKS, MAX_BYTES = 500, 4 * 2**30
 """Maximum number of packs per person, and maximum total size of these packs, in bytes."""
 MAX_UPLOADS = 8
-"""Maximum number of concurrent uploads per person, which together may exceed `MAX_BYTES`."""
+"""Maximum number of concurrent uploads per person; these uploads together may exceed
+`MAX_BYTES`."""
 
 TOO_LONG = "the upload took too long and was given up; send it again"
 
@@ -115,7 +116,7 @@ def lock_digest(context: Context, connection: Connection, digest: str) -> None:
 
 
 def read_pack(context: Context, digest: str) -> PackView:
-    """Return a pack, and keep it for another day, so that the client need not upload it.
+    """Return a pack, and keep it for another day, so that no client has to upload it again.
 
     Raises:
         NotFoundError: no pack has this digest.

@@ -26,7 +26,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 MAX_CONSIDERED = 20
-"""Number of newest attempts of a job among which an attempt with the same layout is searched."""
+"""Number of a job's newest attempts that are searched for an attempt with the same layout."""
 HISTORY = 20
 """Number of newest attempts with the same training part that give the duration of a new job."""
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -107,7 +107,9 @@ def expected_durations(
 def with_newer_history(
     connection: Connection, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Return the ids of jobs for which an attempt with their training part ended since a time.
+    """Return the ids of jobs for which a newer attempt with the same training part has ended.
+
+    Newer attempts ended at `since` or later. Failed attempts do not count.
 
     `waiting` has the pace digests of the jobs by id.
     """
@@ -164,7 +166,7 @@ def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
 
 
 def _shown_by(former: Sequence[_Former], layout: Layout, steps: int | None) -> Duration | None:
-    """Return the expected duration of a number of steps, from earlier attempts on a layout.
+    """Return the expected duration of `steps` on a layout, from earlier attempts on this layout.
 
     The attempts are sorted newest first. If `steps` is None, only succeeded attempts count.
 
@@ -221,7 +223,7 @@ def _of_again(
     former: Sequence[_Former],
     newest: ParentCheckpoint | None,
 ) -> Duration | None:
-    """Return the expected duration of the next launch of a job, with its newest attempt first."""
+    """Return the expected duration of a job's next launch; the first of `former` is the newest."""
     try:
         spec, launch = queued.read()
         steps = launch.overrides.apply(spec).total_steps

@@ -90,7 +90,7 @@ def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Res
 
 @router.post("/queue/what-if", response_model=WhatIf, summary="When would this job start?")
 def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Response:
-    """Check a spec as a submission does, and return its position in the queue; store nothing."""
+    """Check a spec as a submission does, and return the job's place in the queue; store nothing."""
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
     demand = demand_of(spec, Overrides(), spec.layout(), bound=None)

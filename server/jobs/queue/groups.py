@@ -76,7 +76,8 @@ def demand_of(
 ) -> Demand:
     """Return the demand of a launch.
 
-    `bound` is the UUID of the storage that holds the launch's checkpoint; None without one.
+    `bound` is the UUID of the storage that holds the launch's checkpoint; None without a
+    checkpoint.
     """
     spec = overrides.apply_but_schedule(submitted)
     return Demand(
@@ -95,8 +96,8 @@ def demand_of(
 def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
     """Assign newly queued jobs to their groups, and return their ids.
 
-    An unreadable job is put off, with the error as its reason. The next round assigns the jobs in
-    `without`.
+    An unreadable job is put off, with the error as its reason. Jobs in `without` are left for later
+    rounds.
     """
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= context.now())
     new = (
@@ -212,7 +213,7 @@ def take_out(
 
 
 def _unchanged(job_id: Any, queued_at: Any) -> ColumnElement[bool]:
-    """Return the SQL condition that a job has been queued since the given time."""
+    """Return the SQL condition that a job is still queued, with an unchanged queue time."""
     queued = jobs.c.state == JobState.QUEUED
     return and_(jobs.c.id == job_id, queued, jobs.c.queued_at == queued_at)
 

@@ -24,7 +24,8 @@ FIRST_AT_ONCE = 500
 """Number of first jobs of the queue that a round considers, regardless of their groups. A round
 places no more jobs than this."""
 NOTIFIED = 20
-"""Number of first jobs per group with a notice of a changed reason; views of later jobs poll."""
+"""Number of jobs at the head of each group that get a notice of a changed reason; views of later
+jobs poll."""
 HEADS_AT_ONCE = 1000
 """Maximum number of further jobs that a round considers from all groups together. A round considers
 at least one job per group."""
@@ -47,9 +48,10 @@ class Heads:
     reasons: Mapping[str, str | None]
     """Stored reason why the jobs of a group wait, by group."""
     cut: frozenset[str]
-    """Ids of the last row of each group that has more jobs than `rows` contains."""
+    """For each group with jobs that `rows` lacks, the id of the group's last job in `rows`."""
     complete: int
-    """Number of first rows on which the round decides in any case; an argument of `decide`."""
+    """Number of first rows on which the round decides even behind a cut; an argument of
+    `decide`."""
     demands: Set[str]
     """All waiting demands, including demands without a job in `rows`."""
     next_turn: int | None
@@ -68,9 +70,9 @@ def read_heads(
 ) -> Heads:
     """Update the queue, and return its first jobs and those of each group.
 
-    One job more than free slots suffices, because each job needs at least one slot. The limits of
-    this module cut long queues; later rounds place the remaining jobs. `sizes` has the number of
-    jobs by group; `with_quota` has the projects with a quota.
+    One job more than the number of free slots suffices, because each placed job takes at least one
+    slot. The limits of this module cut long queues; later rounds place the remaining jobs. `sizes`
+    has the number of jobs by group; `with_quota` has the projects with a quota.
     """
     queue.update(connection, sizes, with_quota=with_quota)
     first = min(free_slots + 1, FIRST_AT_ONCE)
@@ -90,7 +92,7 @@ def read_heads(
 def tagged(
     queue: SchedulingQueue, heads: Heads, *, holdings: Sequence[Holding]
 ) -> tuple[Sequence[QueuedJob], Sequence[Holding]]:
-    """Return the heads and the holdings for placement, with tags if an attempt may give way.
+    """Return the jobs and the holdings for placement, with tags if an attempt may give way.
 
     If an attempt was backfilled on an estimate alone, tags decide to which jobs it gives way.
     """

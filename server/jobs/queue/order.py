@@ -69,7 +69,7 @@ class QueueKey:
 
     priority: int
     tag: float
-    """0 while only one project has waiting jobs."""
+    """Tag of the job; 0 while only one project has waiting jobs."""
     queued_at: datetime
     id: str
 

@@ -174,8 +174,8 @@ class SchedulingQueue:
     ) -> tuple[Sequence[GroupedJob], int]:
         """Return the first jobs of the queue and of each group, in the order of the queue.
 
-        The result has the first `limit` jobs of any group and the first `of_group` jobs of each
-        group. The second value is the number of jobs before the first gap.
+        The result has the first `limit` jobs of the whole queue, and the first `of_group` jobs of
+        each group. The second value is the number of jobs up to the first omitted job.
         """
         sharing = {project: shares.get(project, ProjectShare()) for project in self._projects}
         lines = [(self._line(project, share), share) for project, share in sharing.items()]

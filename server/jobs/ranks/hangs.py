@@ -26,7 +26,7 @@ class _Group:
 
 
 def explained(connection: Connection, failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
-    """Return the first failure of an attempt, with the late rank if it is a hang.
+    """Return the first failure of an attempt, with the late rank if the failure is a hang.
 
     All shares of the attempt have ended.
     """
@@ -43,7 +43,7 @@ def explained(connection: Connection, failure: Failure, shares: Sequence[Attempt
 def with_late_rank(
     failure: Failure, located: Collection[tuple[str, RankPosition]], *, world_size: int
 ) -> Failure:
-    """Return the failure of a hang, with the late rank if the located positions show it.
+    """Return the failure of a hang, with the late rank if the located positions show this rank.
 
     Each position has the name of the rank's node.
     """

@@ -1,7 +1,8 @@
 """Stored stragglers, and the rank times of a window.
 
 The trainer finds stragglers (docs/guards.md), because it has the times of each rank at each logged
-step. The server stores them with node and slot, which shows a slot that slows several jobs.
+step. The server stores each straggler with node and slot, so that a slot that slows several jobs
+can be found.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def present_stragglers(
 ) -> Mapping[str, Sequence[StragglerView]]:
     """Return the `MAX_SHOWN` costliest present stragglers of each attempt, by attempt id.
 
-    There is one query for each attempt, so pass few attempts, none of which has ended.
+    Each attempt needs one query, so the caller passes only few attempts. None of them has ended.
     """
     present = StoredStraggler.select().where(stragglers.c.gone_at.is_(None))
     costliest = present.order_by(stragglers.c.share.desc()).limit(MAX_SHOWN)

@@ -42,7 +42,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.03, 0.25
 request holds no thread and no database connection."""
 
 WAITS = Waits(16)
-"""Limits a process to 16 waiting requests per person or attempt, because they poll the database."""
+"""Limits a process to 16 waiting requests per person or attempt, because these requests poll the
+database."""
 
 ShellId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the command.")]
 Answer = TypeVar("Answer")

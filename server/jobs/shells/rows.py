@@ -17,7 +17,7 @@ from trainyard.protocol.shell_sessions.views import ShellView
 from trainyard.protocol.states import AttemptNodeState
 
 START = timedelta(seconds=60)
-"""Time within which a node must start a command; usually it takes seconds."""
+"""Time within which a node must start a command; a start usually takes seconds."""
 AWAY = timedelta(seconds=60)
 """Time without a request from the person after which a command is ended."""
 

@@ -107,7 +107,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
 
 
 def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:
-    """Return the node on which a request runs; it must be a node of the attempt.
+    """Return the node on which a request runs; the node must belong to the attempt.
 
     Raises:
         InvalidRequestError: the node or the rank is not part of the attempt, or the rank is on
@@ -173,7 +173,7 @@ def read_output(
 def store_input(
     context: Context, job_id: str, *, shell_id: str, given: ShellInput, actor: Actor
 ) -> ShellInputStored:
-    """Store input from an offset on, up to the free space; bytes stored before are ignored.
+    """Store input from an offset on, as far as it fits; bytes that are already stored are ignored.
 
     Raises:
         NotFoundError: the job has no such command.

@@ -51,7 +51,7 @@ def shell_orders(
 def store_output(
     context: Context, share: ReportedShare, *, shell_id: str, message: ShellOutputMessage
 ) -> ShellOutputReply:
-    """Store output up to the free space, and the end if reported; known bytes are ignored.
+    """Store output as far as it fits, and the end if reported; stored bytes are ignored.
 
     Raises:
         NotFoundError: the share has no such command.

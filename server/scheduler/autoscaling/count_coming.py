@@ -15,9 +15,9 @@ from trainyard.protocol.node_sources.messages import pilot_name
 from trainyard.protocol.states import NodeRequestState
 
 JOINS_WITHIN = timedelta(minutes=10)
-"""Time for which a node is expected after the start of its allocation, after the end of a pilot
-with a successor, and after the last heartbeat of a silent node. During this time, jobs request no
-other node.
+"""Time for which a missing node is expected to join. The time counts from the last of three events:
+the start of the allocation, the end of a pilot with a successor, and the last heartbeat. During
+this time, jobs request no node as a substitute.
 """
 
 
@@ -26,9 +26,10 @@ def count_coming(
 ) -> Mapping[str, int]:
     """Return the number of nodes that are expected to join or come back, by open request.
 
-    Of a request that waits in the engine, all nodes that have not joined count. Of a running
-    request, a node does not count after `JOINS_WITHIN`, or if its pilot is proved gone without a
-    successor. Of a completing request, no node counts, because only a requeue brings nodes back.
+    Nodes that have joined do not count. If a request waits in the engine, all its other nodes
+    count. If a request runs, a node counts for `JOINS_WITHIN`, unless its pilot is proved gone
+    without a successor. If a request is completing, no node counts, because only a requeue brings
+    nodes back.
     """
     expected = [
         each

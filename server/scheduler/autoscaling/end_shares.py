@@ -23,7 +23,7 @@ def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:
     """End shares as `node_lost`, because their processes are gone; ended shares are skipped.
 
     An error for one attempt is logged and does not affect other attempts. The next call of
-    `shares_without_pilot` returns the share of this attempt again.
+    `shares_without_pilot` returns the share with the error again.
     """
     isolation = Isolation(context.clock.monotonic, pause=NEXT_LISTING)
     done = (AttemptNodeState.ENDED, AttemptNodeState.SPARE)  # a spare has no process to end

@@ -49,7 +49,8 @@ LIST_EVERY = timedelta(seconds=60)
 ASK_EVERY = timedelta(seconds=10)
 """Pause between two urgent calls, which are cancels and calls with an awaited result."""
 AWAY_EVERY = timedelta(minutes=5)
-"""Pause between two calls to a silent provisioner, because its queue grows until it returns."""
+"""Pause between two calls to a silent provisioner; these calls collect in its queue until it
+returns."""
 RESEND = Backoff(first=5.0, longest=300.0)
 """Pauses, in seconds, between repeated submissions of a request."""
 FREED_WITHIN = timedelta(minutes=2)
@@ -296,10 +297,10 @@ def roots_in_use(connection: Connection) -> Mapping[str, str]:
 
 
 def _emptied(state: _Snapshot) -> Collection[str]:
-    """Return the ids of leaving requests without attempts, which can end immediately.
+    """Return the ids of requests that are leaving and have no attempts; these can end immediately.
 
-    A request that the engine has requeued meanwhile ends too. An offline node may still run an
-    attempt, which then holds slots and keeps its request.
+    This includes requests that the engine has requeued meanwhile. An offline node may still run an
+    attempt. The attempt holds slots, so the request of the node does not end yet.
     """
     return {
         each.id
@@ -353,7 +354,7 @@ def _supplier(source: StoredSource, state: _Snapshot) -> Supplier:
 
 
 def _may_be_asked(source: StoredSource, now: datetime) -> bool:
-    """Return whether a source can supply nodes; listings that omit machines do not prevent it."""
+    """Return whether a source can supply nodes, even if its listings omit machines."""
     listed = source.listed_at is not None and now - source.listed_at <= 2 * LIST_EVERY
     needs_login = source.needs_login is not None and not listed
     return source.paused_at is None and not needs_login and source.is_online(now)

@@ -28,7 +28,7 @@ class LeaveKeeper:
         self._isolation = Isolation(context.clock.monotonic)
 
     def run(self) -> int:
-        """Run one round; return the number of requests with nodes to empty or to close."""
+        """Run one round; return the number of requests with newly drained nodes."""
         now = self._context.now()
         node, request = nodes.c, node_requests.c
         query = (
@@ -67,7 +67,7 @@ class LeaveKeeper:
         return len(full | going)
 
     def _take_back(self, source: str, request_id: str) -> None:
-        """Accept attempts again on the nodes of a request, because its end was postponed."""
+        """Accept attempts on a request's nodes again, because the request's end was postponed."""
         context = self._context
         with context.database.write() as connection:
             lock_source(connection, source)

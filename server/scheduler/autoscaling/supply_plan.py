@@ -69,7 +69,7 @@ class Supplier:
 
 @dataclass(frozen=True)
 class OpenNodeRequest:
-    """A request that is neither withdrawn nor ended."""
+    """A request for nodes that is neither withdrawn nor ended."""
 
     id: str
     source: str
@@ -121,8 +121,8 @@ def plan(
 
     Each job takes slots in its turn: free slots, else slots of coming nodes, else slots that
     attempts are expected to free soon. Only a job that fits on none of these slots requests nodes.
-    A request is not needed if no job took a slot of its nodes. So, for one state, the plan never
-    gives up a request only to make it again.
+    A request is needed if a job took a slot of its nodes. So a plan never gives up a request that a
+    repeated plan for the same state would make again.
 
     A waiting elastic job requests nodes for its current size, or for its smallest size if limits
     forbid the current size. A running elastic job causes no request, because it grows only onto
@@ -254,10 +254,10 @@ class _Pool:
 def _choose(
     pool: _Pool, demand: Demand, suppliers: Iterable[Supplier]
 ) -> tuple[Supplier, list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the first source with which a demand fits, its fewest new nodes, and the job's shares.
+    """Return the first source with which a demand fits, the fewest new nodes, and the shares.
 
-    All new nodes come from one source, because nodes that wait for nodes from another queue would
-    idle.
+    All new nodes come from one source. Otherwise the nodes of one source would idle until the nodes
+    of the other source start.
     """
     for supplier in suppliers:
         shape, roots = supplier.shape, supplier.roots
@@ -289,7 +289,7 @@ def _virtual(
 
 
 def _seen_by(demand: Demand, offer: Offer) -> Offer:
-    """Return an offer, with the demand's storage where the offer's storage is unknown."""
+    """Return an offer; a root with unknown storage gets the storage that the demand needs."""
     if demand.storage is None or offer.roots.get(demand.storage[0]) != ANY_STORAGE:
         return offer
     root, uuid = demand.storage

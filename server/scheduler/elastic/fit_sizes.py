@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 10.0
 """Pause, in seconds, after which sizes are tried again although groups, offers and quotas have not
-changed. The order of the queue may have changed."""
+changed, because the order of the queue may have changed."""
 _LOST = {FailureReason.NODE_LOST, FailureReason.PREEMPTED}
 
 
@@ -57,7 +57,7 @@ class SizeFitter:
         self._hopeless_until = -math.inf  # monotonic
 
     def run(self) -> Generator[None, None, int]:
-        """Change the pending launch of a job that fits in another size; return the job count.
+        """Change the pending launch of a job that fits in a new size; return the number of changes.
 
         Elastic jobs are tried in turn until one job fits. The other jobs wait until this job is
         placed.

@@ -52,13 +52,13 @@ JOBS_A_RUN = 20
 LAST_ATTEMPTS = 5
 """Number of newest attempts whose start-up times estimate the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
-"""A queued job without a group is expected to enter a group within this time, unless it is in a
-pause. A job that waits longer cannot start."""
+"""Time within which a queued job enters a group, unless the job is in a pause. A job that has been
+without a group for longer cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingJob(TypedRow):
-    """A running job below its largest size, with an attempt that is old enough."""
+    """A running job below its largest size, with an attempt that has run long enough to grow."""
 
     table: ClassVar[Table] = jobs
     id: str
@@ -118,7 +118,7 @@ class ElasticGrower:
         self._isolation = Isolation(context.clock.monotonic)
 
     def run(self) -> Generator[None, None, int]:
-        """Order one job to grow if the gain is worth the cost; return the number of jobs.
+        """Order one job to grow if the gain is worth the cost; return the number of orders.
 
         A batch of jobs is tried in turn until one job grows. The remaining jobs are then skipped,
         because they were read before the change.
@@ -154,7 +154,7 @@ class ElasticGrower:
         return GrowingJob.all(connection, query.order_by(jobs.c.priority.desc(), jobs.c.id))
 
     def _grow(self, row: GrowingJob, room: Room) -> Generator[None, None, bool]:
-        """Order a job to grow if the gain is worth the cost; return whether it was ordered."""
+        """Order a job to grow if the gain is worth the cost; return whether the order was given."""
         seconds_left = row.progress.seconds_left
         if seconds_left is None:
             return False
@@ -208,7 +208,7 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     """Return the room for growth; None while the needs of other jobs are unknown.
 
     The needs are unknown while a newly queued job has no group, and while a job leaves its slots to
-    continue elsewhere. A job in a pause needs the demand of its launch.
+    continue elsewhere. The need of a job in a pause is the demand of its launch.
     """
     waits = jobs.c.state == JobState.QUEUED
     young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
@@ -257,8 +257,9 @@ def room_among(
 ) -> Room:
     """Return the room for growth while other jobs wait.
 
-    Nodes that could hold a waiting job are kept for it if its project's quota has room. The quota
-    is kept for it too, so no job of the project grows if the project has a `max_slots`.
+    Nodes that could hold a waiting job are kept for the job if its project's quota has room. The
+    remaining quota is kept, too. So in a project with `max_slots` and such a waiting job, no job
+    grows.
 
     Args:
         waiting: the project and the demand of each waiting job.
@@ -293,7 +294,7 @@ def room_among(
 
 
 def _with_own(connection: Connection, attempt_id: str, room: Room) -> Room:
-    """Return the room with the slots of an attempt, because its end frees them."""
+    """Return the room plus the slots of an attempt, because the attempt's end frees these slots."""
     shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
         attempt_nodes.c.attempt_id == attempt_id
     )

@@ -1,4 +1,7 @@
-"""Pure choice of an elastic job's size, with the cost of a change (lifecycle, 49-52)."""
+"""Pure choice of an elastic job's size, with the cost of a change.
+
+See docs/lifecycle-sizes.md, 49-52.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.training.known_devices import Slot
 
 GAIN_OVER_COST = 3.0
-"""Least ratio of the saved time to the cost of a change of size. It is large because the estimate
-counts only idle ranks, and because a job may end, fail or shrink before it gains."""
+"""Minimum ratio of the time that a change of size saves to the cost of the change. The ratio is
+large because the estimate counts only idle ranks, and because a job may end, fail or shrink before
+the change pays off."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def is_worth_its_cost(
 
 
 def _planned(baseline: Baseline, layout: Layout, slots: Collection[Slot]) -> NextAttempt | None:
-    """Return the settings for a layout; None if it is illegal or does not fit into memory."""
+    """Return the settings for a layout; None if the layout is illegal or needs too much memory."""
     overrides = Overrides()
     # Otherwise the axes stay as a person wrote them, even `dp_shard=-1`; a program has no axes.
     if layout != baseline.layout and baseline.spec.program is None:

@@ -28,7 +28,8 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 OVERLAP = timedelta(seconds=30)
-"""Age up to which attempts are read again, because an end is committed after its timestamp."""
+"""Maximum age of ended attempts that are read again, because an end is committed after its
+timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class _Ended(TypedRow):
 
 
 class NodeWatch:
-    """Counts the failures of each node within the window, and cordons unreliable nodes."""
+    """Counts each node's failures within the window, and cordons unreliable nodes."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -155,7 +156,10 @@ class NodeWatch:
 
 
 def _witness(row: _Ended) -> str:
-    """Return the spec's digest without name, description and tags, or the job id if unreadable."""
+    """Return the digest of a failed job's spec without name, description and tags.
+
+    If the spec is unreadable, return the job id.
+    """
     try:
         spec = row.spec.read(f"spec of job {row.job_id}")
     except UnreadableError:
@@ -177,7 +181,7 @@ def _submitters(connection: Connection, since: datetime) -> int:
 
 
 def _trained_without(connection: Connection, job_ids: Collection[str], node: str) -> bool:
-    """Return whether any of the jobs trained a step in an attempt without the node."""
+    """Return whether at least one of the jobs trained a step in an attempt without the node."""
     share = attempt_nodes.c
     on_node = exists().where(share.attempt_id == attempts.c.id, share.node == node, HAS_RANKS)
     trained = select(attempts.c.id).where(

@@ -30,7 +30,7 @@ launches. Without the limit, a node that was unreachable for hours would receive
 THREADS = 8
 """Number of messages sent in parallel, below the limit of Celery's connection pool (10)."""
 SLOW = timedelta(seconds=10)
-"""Time after which an unsent message shows that the broker does not accept messages."""
+"""Time after which a message that is still unsent shows that the broker accepts no messages."""
 
 
 class Dispatcher(Protocol):
@@ -52,7 +52,7 @@ class Outbox:
     """
 
     def __init__(self, send: Callable[[Message], None], clock: Clock) -> None:
-        """Take a function that sends one message; it may block, and raises on a refusal."""
+        """Take a function that sends one message, may block, and raises if the broker refuses."""
         self._send_one = send
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="send")

@@ -26,7 +26,7 @@ _Order = tuple[str, str, Actor, str]
 
 
 def order_isolation(context: Context) -> Isolation:
-    """Return an isolation, so that a failed order is repeated later and delays no other order."""
+    """Return an isolation of orders: a failed order is repeated later and delays no other order."""
     return Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
 

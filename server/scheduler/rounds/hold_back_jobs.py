@@ -1,4 +1,4 @@
-"""Holds back jobs during a search for commits (docs/lifecycle.md, 25) or a build (56)."""
+"""Holds back jobs during a search for commits (docs/lifecycle-failures.md, 25) or a build."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _await_builds(
 def _await_searches(
     context: Context, searches: Sequence[AwaitedOperation], by_id: Mapping[str, _WaitingJob]
 ) -> frozenset[str]:
-    """Return the ids of jobs with a search for commits that can still end in time.
+    """Return the ids of jobs that still wait for a search for commits.
 
     The wait starts when a node with access to the storage is online. The wait ends with the search,
     or after `recovery_seconds` during which an API server was up. A job does not wait for a search

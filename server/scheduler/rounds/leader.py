@@ -34,7 +34,8 @@ LEASE_SECONDS = 3.0
 """Lifetime of the lead without a renewal, in seconds. If the leader dies or stops, a takeover
 follows within 5 s."""
 RENEW_SECONDS = 0.75
-"""Pause between two renewals, in seconds. Each renewal is a write, and three renewals may fail."""
+"""Pause between two renewals, in seconds. Each renewal is a write. The lead survives three failed
+renewals in a row."""
 RENEWALS = 40
 """Maximum number of renewals without a round or a write (30 s), so that a scheduler that hangs
 loses the lead."""
@@ -51,7 +52,7 @@ a stopped process would keep its locks, including the lock on the lead's row."""
 
 
 class Leader:
-    """This process's part in the election.
+    """This process as a candidate in the election, and as the leader.
 
     The rounds run in one thread. Another thread renews the lead, because a round may take longer
     than a lease.

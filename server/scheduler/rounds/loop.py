@@ -66,7 +66,7 @@ class Scheduler:
     def run(self, stop: threading.Event) -> None:
         """Run rounds until `stop` is set; the pause grows with each failed round.
 
-        Failed tasks do not grow it, because each of them has its own delay.
+        Failed tasks do not lengthen this pause, because each of them has its own delay.
         """
         pause = TICK_SECONDS
         with self._leader.renewed():

@@ -1,4 +1,7 @@
-"""Assigns operations to nodes, expires their leases, and queues scrubs (lifecycle, 32-39)."""
+"""Assigns operations to nodes, expires their leases, and queues scrubs.
+
+See docs/lifecycle-operations.md, 32-39.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,8 @@ MAX_CONSIDERED = 1000
 ON_NETWORK = (("network", "true"),)
 """Label of nodes that can download packages."""
 MAX_FAILING_SCRUBS = 20
-"""Maximum number of failed scrubs that wait for another try; then no new scrub is queued."""
+"""Number of failed scrubs that wait for another try; from this number on, no new scrub is
+queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +214,8 @@ class OperationKeeper:
     def queue_scrub(self) -> None:
         """Queue a scrub of the checkpoint with the oldest check, one scrub at a time.
 
-        Failed scrubs that wait for a retry do not block other checkpoints, unless there are so many
-        of them that the storage must be the cause.
+        Failed scrubs that wait for a retry do not block scrubs of other checkpoints. But if
+        `MAX_FAILING_SCRUBS` of them wait, the storage must be the cause, and no scrub is queued.
         """
         days, now = self._context.settings.scrub_interval_days, self._context.now()
         if days == 0:

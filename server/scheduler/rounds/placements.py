@@ -1,4 +1,4 @@
-"""Writes the attempts of a round, many jobs in one transaction (lifecycle, 6)."""
+"""Writes the attempts of a round, many jobs in one transaction (docs/lifecycle-placing.md, 6)."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def place(
 ) -> list[LaunchMessage]:
     """Write the attempts of several jobs, and return the launch messages.
 
-    A job is left out if it changed since the round read it, or if one of its slots is held by now.
-    An unreadable job leaves the queue for a while, so that it does not block slots. So does a job
-    whose environment cannot be decrypted.
+    A job is left out if it changed since the round read it, or if one of its slots has been taken
+    meanwhile. An unreadable job, or a job with an environment that cannot be decrypted, leaves the
+    queue for a while, so that it does not block slots.
 
     Args:
         context: the server's context.
@@ -191,7 +191,7 @@ def held_on(
         connection: a transaction.
         names: the nodes.
         but_for: ids of jobs that are placed on their kept slots, which do not count as held
-            (lifecycle, 54).
+            (docs/lifecycle-sizes.md, 54).
     """
     shares = _HELD_ON
     if but_for:  # rare, so only the common statement is built in advance

@@ -1,4 +1,4 @@
-"""The reconciler for expired leases, lost nodes and unclaimed launches (docs/lifecycle.md, 7-16).
+"""The reconciler for expired leases, lost nodes and unclaimed launches (docs/lifecycle.md, 8-16).
 
 Time counts only while an API server is up to accept reports. So a silence starts at the last report
 or heartbeat, or at the start of the servers' uptime, whichever is later.
@@ -212,7 +212,7 @@ class Reconciler:
         return found
 
     def _lose(self, share: SilentShare, silence: timedelta, *, ends: bool) -> None:
-        """End a silent share or, unless `ends`, mark it as lost so that its job continues."""
+        """End a silent share if `ends`; otherwise mark it as lost, so that its job continues."""
         context, attempt_id = self._context, share.attempt_id
         reason, message = FailureReason.NODE_LOST, _silence_of(share, silence)
         failure = Failure(reason=reason, message=message, node=share.node)
@@ -293,12 +293,13 @@ class Reconciler:
     def _may_still_arrive(
         self, share: UnclaimedShare, reached: datetime | None, now: datetime
     ) -> bool:
-        """Return whether a node still takes messages from before the message for a share.
+        """Return whether a share's message is probably still in the queue of a busy node.
 
-        Nodes take messages in order, so the node will probably take this message too. A repeat
-        would only add a refused claim to a busy API. The message is lost if the node claimed a
-        later message, and may be lost if the broker came up after it. `reached` is the send time of
-        the newest message that the node claimed lately.
+        A node takes messages in order. If the node lately claimed an older message, it will
+        probably take this message, too. A repeat would only add a refused claim to a busy API. The
+        message is lost if the node claimed a later message, and may be lost if the broker came up
+        after the message was sent. `reached` is the send time of the newest message that the node
+        claimed lately.
         """
         accepts_since, sent_at = self._dispatcher.up_since, share.sent_at
         if reached is None or accepts_since is None or sent_at < accepts_since:
@@ -309,9 +310,9 @@ class Reconciler:
         """Return the pause after the last message for a share: 5, 10, 20, 40, then 60 s.
 
         The node is far more often busy than unreachable, and each repeat costs a refused claim. The
-        pause is `resend_seconds` plus the waiting time of the share at its last message, so it
-        doubles. Messages from before the broker or the servers came up were probably lost, so the
-        pauses then start over.
+        pause is `resend_seconds` plus the time that the share had waited at its last message, so
+        the pause doubles. Messages from before the broker or the servers came up were probably
+        lost. So the pauses start over when the broker or the servers come up.
         """
         shortest = timedelta(seconds=self._context.settings.resend_seconds)
         accepts_since = self._dispatcher.up_since

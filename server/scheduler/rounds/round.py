@@ -34,7 +34,8 @@ DECIDE_AGAIN_SECONDS = 10.0
 LEARNED_AT_ONCE = 100
 """Maximum number of jobs for which one search looks up durations in newly ended attempts."""
 LEARN_SINCE = timedelta(seconds=30)
-"""Age up to which a search covers attempts, because an end is committed after its timestamp."""
+"""Maximum age of ended attempts that a search covers, because an end is committed after its
+timestamp."""
 PLACED_TOGETHER = 50
 """Maximum number of jobs placed in one transaction, which locks their rows; each job takes a few
 milliseconds."""
@@ -171,7 +172,7 @@ class Placer:
         return [message for each in placements for message in self._place([each], offers)]
 
     def _doubted(self, holdings: Sequence[Holding], now: datetime) -> Sequence[Holding]:
-        """Return the holdings, without expected ends that have been close for too long.
+        """Return the holdings without expected ends that have been close for too long.
 
         Expected ends depend on the pace that ranks report, and the last save may hang. An attempt
         that is expected to end soon is not preempted, so it could keep its slots forever. An
@@ -206,7 +207,7 @@ class Placer:
     def preempt(self) -> int:
         """Order attempts to leave as the round decided; return the number of orders.
 
-        The orders follow after waiting elastic jobs got a size that fits, because these jobs need
+        The caller first gives waiting elastic jobs a size that fits. A job with such a size needs
         no victims.
         """
         victims, self._victims = self._victims, {}

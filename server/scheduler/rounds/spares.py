@@ -1,4 +1,4 @@
-"""Replaces lost nodes with spare nodes, and reserves spare nodes (docs/lifecycle.md, 54-55)."""
+"""Replaces lost nodes with spare nodes, and reserves spares (docs/lifecycle-sizes.md, 54-55)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Preemption: orders attempts to save and leave for a job of higher priority (lifecycle, 53)."""
+"""Preemption: orders attempts to save and leave for a job of higher priority.
+
+See docs/lifecycle-placing.md, 53.
+"""
 
 from __future__ import annotations
 

@@ -350,8 +350,8 @@ export interface paths {
          * Change the priority
          * @description Change the priority of a queued or running job.
          *
-         *     The next round of the scheduler uses the new priority. A running job has the new priority from
-         *     its next launch on.
+         *     The order of the queue and preemption use the new priority from the next round of the scheduler
+         *     on. A running job keeps its slots unless another job preempts it.
          */
         post: operations["jobs_set_priority"];
         delete?: never;
@@ -371,7 +371,7 @@ export interface paths {
         put?: never;
         /**
          * Resume, optionally with a different layout
-         * @description Resume a job from a checkpoint, optionally with another world size or layout.
+         * @description Resume a job from a checkpoint, optionally with a changed world size or layout.
          */
         post: operations["jobs_resume"];
         delete?: never;
@@ -620,7 +620,7 @@ export interface paths {
         put?: never;
         /**
          * Upload a pack
-         * @description Store the code of programs as a gzipped tar archive, which jobs name by its digest.
+         * @description Store the code of programs as a gzipped tar archive; jobs name the archive by its digest.
          */
         post: operations["packs_upload_pack"];
         delete?: never;
@@ -1035,7 +1035,7 @@ export interface paths {
         put?: never;
         /**
          * Exempt a checkpoint from retention
-         * @description Pin a checkpoint, so that retention keeps it until it is unpinned.
+         * @description Pin a checkpoint, so that retention keeps the checkpoint until the pin is removed.
          */
         post: operations["checkpoints_pin"];
         delete?: never;
@@ -1157,8 +1157,8 @@ export interface paths {
          * Metrics of a node
          * @description Return the newest sample of a node, and its series.
          *
-         *     A point covers one minute for up to 6 hours, and 15 minutes for up to 14 days. It covers a
-         *     multiple of this period if the response would otherwise have more than 20,000 points.
+         *     A request for at most 6 hours gets a point per minute, and a longer request (at most 14 days) a
+         *     point per 15 minutes. If these were more than 20,000 points, each point covers a longer period.
          */
         get: operations["nodes_metrics"];
         put?: never;
@@ -1222,7 +1222,7 @@ export interface paths {
          * Place nothing new on a node
          * @description Place nothing new on a node; its attempts finish.
          *
-         *     The view of the node has the reason.
+         *     The node's view shows the reason.
          */
         post: operations["nodes_cordon"];
         delete?: never;
@@ -1432,7 +1432,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel a request
-         * @description Cancel a request; it ends once the engine proves that nothing of the request is left.
+         * @description Cancel a request; the request ends once the engine proves that nothing of it is left.
          */
         post: operations["sources_cancel"];
         delete?: never;
@@ -1452,7 +1452,7 @@ export interface paths {
         put?: never;
         /**
          * Forget a request that the engine does not know
-         * @description End a request although the engine has not proved its end; its nodes count as gone.
+         * @description End a request although the engine has not proved this end; its nodes count as gone.
          */
         post: operations["sources_end"];
         delete?: never;
@@ -1472,7 +1472,7 @@ export interface paths {
         put?: never;
         /**
          * Ask the engine why a request waits
-         * @description Queue the question for the engine; its response becomes part of the request's reason.
+         * @description Query why a request waits; the engine's answer becomes part of the request's reason.
          */
         post: operations["sources_explain"];
         delete?: never;
@@ -1521,7 +1521,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a project
-         * @description Delete a project; 409 while it has jobs, including ended ones.
+         * @description Delete a project; 409 while the project has jobs, including ended jobs.
          */
         delete: operations["projects_delete"];
         options?: never;
@@ -1586,7 +1586,7 @@ export interface paths {
         put?: never;
         /**
          * When would this job start?
-         * @description Check a spec as a submission does, and return its position in the queue; store nothing.
+         * @description Check a spec as a submission does, and return the job's place in the queue; store nothing.
          */
         post: operations["queue_what_if"];
         delete?: never;
@@ -1865,7 +1865,7 @@ export interface paths {
          * Long poll of a worker without the broker
          * @description Respond once the node has something new to claim.
          *
-         *     After the maximum wait, the response has empty lists.
+         *     If nothing new comes within the maximum wait, the lists of the response are empty.
          */
         post: operations["workers_messages"];
         delete?: never;
@@ -1943,7 +1943,7 @@ export interface paths {
         };
         /**
          * The pack of the attempt's job
-         * @description Return the archive of the job's pack; the node compares its digest with the spec.
+         * @description Return the job's pack as an archive; the node compares the archive's digest with the spec.
          */
         get: operations["workers_fetch_pack"];
         put?: never;
