@@ -59,7 +59,7 @@ def metrics(
     """Return the newest sample of a node, and its series.
 
     A request for at most 6 hours gets a point per minute, and a longer request (at most 14 days) a
-    point per 15 minutes. If these were more than 20,000 points, each point covers a longer period.
+    point per 15 minutes. If this gives more than 20,000 points, each point covers a longer period.
     """
     wanted = names.split(",") if names is not None else ()
     return reply_rows(series.read_metrics(context, name, hours=hours, names=wanted))

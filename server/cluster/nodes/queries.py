@@ -46,7 +46,7 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
 
 
 def one_node(connection: Connection, name: str, *, locked: bool = False) -> Node:
-    """Return a node; `locked` locks its row until the transaction ends.
+    """Return a node; with `locked`, its row stays locked until the transaction ends.
 
     Raises:
         NotFoundError: no node has this name.

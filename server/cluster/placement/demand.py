@@ -17,8 +17,8 @@ Device = Literal["auto", "cpu", "cuda"]
 LEAVES_WITHIN = timedelta(seconds=60)
 """Expected time from the order to leave to the end of an attempt, including its save."""
 OVERDUE_AFTER = timedelta(minutes=5)
-"""Time after which an attempt that has not left has no known end, because its save may hang. The
-time counts from the order to leave, or from the time at which the end was first expected within
+"""If an attempt has not left after this time, its end counts as unknown, because its save may hang.
+The time counts from the order to leave, or from the time at which the end was first expected within
 `LEAVES_WITHIN`."""
 CAUTION = 2
 """Factor on the expected duration of a job that is backfilled on this estimate alone."""

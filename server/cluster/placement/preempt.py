@@ -143,7 +143,7 @@ def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
 
 
 def _age(candidate: _Candidate) -> float:
-    """Return a number that is larger for an earlier first step, or placement without a step."""
+    """Return a larger number for an earlier first step; without a step, the placement counts."""
     since = candidate.holding.first_step_at or candidate.holding.overtook_at
     assert since is not None, "a candidate took a step, or gives way"
     return -since.timestamp()

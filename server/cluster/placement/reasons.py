@@ -73,7 +73,9 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 
 
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
-    """Return the first need that no node meets, of slots, labels, exclusions, roots and storage.
+    """Return the first need that no node meets.
+
+    The needs are checked in the order slots, labels, exclusions, roots, storage.
 
     If some nodes meet all these needs, the demand needs several slots, but all GPUs of these nodes
     are divided.

@@ -34,7 +34,7 @@ class NewRequest:
 def source_changed(
     context: Context, connection: Connection, *, name: str, message: str, actor: Actor = SERVER
 ) -> None:
-    """Store the event for a change to a source; the change must be stored before."""
+    """Store the event for a change to a source; the caller has already stored the change."""
     row = StoredSource.one(connection, StoredSource.select().where(sources.c.name == name))
     changed = SourceChanged(
         source=name,

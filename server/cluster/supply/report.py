@@ -1,4 +1,4 @@
-"""Reports of provisioners, which change requests and prove the end of pilots.
+"""Reports of provisioners; a report changes requests and proves the end of pilots.
 
 A report is stored in one transaction for any number of jobs, with one statement for each kind of
 change and for each reason for an end. Shares on nodes that are proved gone are ended after this
@@ -239,7 +239,7 @@ def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | 
 
 
 def _orphans(connection: Connection, jobs: Sequence[EngineJob], known: set[str]) -> Sequence[str]:
-    """Return the request ids of live engine jobs without an open request in any source."""
+    """Return the request ids of live engine jobs that belong to no open request of any source."""
     live = {job.request_id for job in jobs if job.state not in ("unknown", "ended")} - known
     if not live:
         return []

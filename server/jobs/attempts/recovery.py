@@ -14,7 +14,7 @@ from trainyard.protocol.operations import OperationKind, OperationTask, RecoverT
 
 
 def queue_recovery(context: Context, connection: Connection, launch: Launch, *, root: str) -> None:
-    """Queue the search if the first node is lost, or if rank 0 ended during a save.
+    """Queue a search for checkpoints if the first node is lost or rank 0 ended during a save.
 
     The caller holds the job's lock. The search starts after the newest reported commit, because
     commits are reported in order.

@@ -68,9 +68,9 @@ def plan_next_attempt(
     """Return the settings of the next attempt; omitted fields of the request keep their values.
 
     A new world size without a layout gets the planner's first legal layout. If the number of
-    data-parallel ranks changes, the micro-batch size is lowered if the old size is illegal for the
-    new number or leaves more than a tenth of the slots idle. The global batch size never changes.
-    The plan is checked for the kinds of devices in `slots`.
+    data-parallel ranks changes, the old micro-batch size may be illegal or leave more than a tenth
+    of the slots idle. In these cases, the size is lowered. The global batch size never changes. The
+    plan is checked for the kinds of devices in `slots`.
 
     Raises:
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
@@ -178,7 +178,7 @@ def _given_layout(section: ParallelismSection, *, world_size: int | None, before
 
 
 def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
-    """Return the section with the axes of the layout, unchanged if it gives this layout already.
+    """Return the section with the axes of the layout, unchanged if it already gives the layout.
 
     `JobSpec.on_layout` drops an option that does not fit the axes, unless the request set it.
     """

@@ -20,7 +20,7 @@ PRUNED_AT_ONCE = 1000
 
 
 def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
-    """Cancel an operation; a running operation is ordered to end in the reply to a report.
+    """Cancel an operation; the reply to a report orders a running operation to end.
 
     A deletion can be cancelled until a node has claimed it. After the cancellation, the checkpoint
     is usable again.

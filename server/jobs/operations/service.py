@@ -69,8 +69,8 @@ def queue_operation(
 
     If an operation with the same task on the checkpoint is open, no operation is stored. The open
     operation becomes due immediately, and its id is returned. Without `checkpoint_id`, the
-    operation concerns the whole job. Without `storage`, the UUID of a storage root, it runs on the
-    storage of the job.
+    operation concerns the whole job. Without `storage`, the UUID of a storage root, the operation
+    runs on the storage of the job.
     """
     if checkpoint_id is not None:
         mine = operations.c.checkpoint_id == checkpoint_id
@@ -202,8 +202,8 @@ def repeat_later(
 ApplyOutcome = Callable[
     [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
 ]
-"""Function that applies an outcome to the catalog, which belongs to a layer above. It returns the
-outcome to store, and the result of a verification."""
+"""Function that applies an outcome to the catalog, which belongs to a layer above. The function
+returns the outcome to store, and the result of a verification."""
 
 
 def claim_operation(

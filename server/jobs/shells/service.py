@@ -1,4 +1,4 @@
-"""The functions on commands in running attempts that people call: request, output, input, end."""
+"""Functions for people on commands in running attempts: request, output, input, end."""
 
 from __future__ import annotations
 

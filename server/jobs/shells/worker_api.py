@@ -1,4 +1,4 @@
-"""The functions on commands in running attempts that supervisors call: orders, output, input."""
+"""Functions for supervisors on commands in running attempts: orders, output, input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletes the nodes of ended requests, and marks requests that the engine forgot as lost."""
+"""Deletes the nodes of ended requests, and marks requests that the engine has forgotten."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def forget_nodes(context: Context) -> int:
 
 
 def note_lost(context: Context) -> int:
-    """Mark requests that the engine has not known for a day as lost; return their number.
+    """Mark requests as lost if the engine has not known them for a day; return their number.
 
     Each mark appends an event. The mark is removed when the engine lists the request again.
     """

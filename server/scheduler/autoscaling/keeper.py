@@ -49,8 +49,8 @@ LIST_EVERY = timedelta(seconds=60)
 ASK_EVERY = timedelta(seconds=10)
 """Pause between two urgent calls, which are cancels and calls with an awaited result."""
 AWAY_EVERY = timedelta(minutes=5)
-"""Pause between two calls to a silent provisioner; these calls collect in its queue until it
-returns."""
+"""Pause between two calls to a silent provisioner; these calls collect in the provisioner's queue
+until it returns."""
 RESEND = Backoff(first=5.0, longest=300.0)
 """Pauses, in seconds, between repeated submissions of a request."""
 FREED_WITHIN = timedelta(minutes=2)

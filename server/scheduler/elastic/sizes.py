@@ -80,7 +80,9 @@ def search_best_size(
     fits: Callable[[Layout], bool],
     slots: Collection[Slot] = (),
 ) -> Generator[None, None, Size | None]:
-    """Return the fastest size that fits, the smallest among equals; None if no size fits.
+    """Return the fastest size that fits; None if no size fits.
+
+    Of equally fast sizes, the result is the smallest.
 
     Yields after each size, so that the caller can pause.
 

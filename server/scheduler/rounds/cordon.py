@@ -28,8 +28,8 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 OVERLAP = timedelta(seconds=30)
-"""Maximum age of ended attempts that are read again, because an end is committed after its
-timestamp."""
+"""Time by which a read looks back at ended attempts; an end is committed after its timestamp, so a
+read may find it late."""
 
 
 @dataclass(frozen=True, slots=True)

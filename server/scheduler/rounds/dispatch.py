@@ -30,7 +30,7 @@ launches. Without the limit, a node that was unreachable for hours would receive
 THREADS = 8
 """Number of messages sent in parallel, below the limit of Celery's connection pool (10)."""
 SLOW = timedelta(seconds=10)
-"""Time after which a message that is still unsent shows that the broker accepts no messages."""
+"""Time after which an unsent message counts as a sign that the broker accepts no messages."""
 
 
 class Dispatcher(Protocol):

@@ -1,4 +1,4 @@
-"""Orders attempts to save and leave on drained nodes, over their quota, or at their bound."""
+"""Orders attempts to save and leave: on drained nodes, above a quota, and at their bound."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run_drain(context: Context, isolation: Isolation) -> int:
 
 
 def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = read_usage) -> int:
-    """Order attempts of projects without slot-hours left to save and leave; return their number.
+    """Order attempts to save and leave if their project used up its slot-hours; return the count.
 
     The jobs then wait for the next month or a higher quota (docs/projects.md, 14). Each round
     compares all rows, as for a drain.
@@ -87,7 +87,7 @@ def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = re
 
 
 def run_bounds(context: Context, isolation: Isolation) -> int:
-    """Order attempts that have reached their bound to save and leave; return their number.
+    """Order attempts to save and leave once they reach their bound; return their number.
 
     An unclaimed attempt ends at the time limit for claims instead (docs/lifecycle-placing.md, 7 and
     58).

@@ -69,7 +69,7 @@ def held_back(context: Context) -> frozenset[str]:
 def _await_builds(
     context: Context, builds: Sequence[AwaitedOperation], by_id: Mapping[str, _WaitingJob]
 ) -> frozenset[str]:
-    """Return the ids of jobs with open builds, which cannot start without their environment."""
+    """Return the ids of jobs with open builds; such jobs have to wait for their environment."""
     changed = []
     for build in builds:
         job, task = by_id[build.job_id], _task(build)

@@ -218,7 +218,7 @@ def leading(context: Context, leader: Leader, epoch: int) -> Context:
 
 @contextmanager
 def _transaction(database: Database) -> Iterator[Connection]:
-    """Open a transaction of the leader; PostgreSQL ends it if the process is stopped.
+    """Open a transaction of the leader; PostgreSQL ends the transaction of a stopped process.
 
     SQLite has no such limit, so a process that is stopped inside a transaction blocks the database
     until the process continues or ends.

@@ -27,8 +27,8 @@ the default of 700, the collector used a third of the CPU time."""
 
 
 WorkOf = Callable[[Context, Dispatcher], PeriodicWork]
-"""Function that returns the tasks of one epoch, which write only in this epoch and keep no older
-state."""
+"""Function that returns the tasks of one epoch; the tasks write only in this epoch, and keep no
+older state."""
 
 
 class Scheduler:

@@ -204,8 +204,8 @@ def held_on(
 def _order_checks(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
     """Order a network check for attempts with a node that has not been checked for a day.
 
-    The decision is the same for all nodes of an attempt, because otherwise ranks would wait
-    forever.
+    The decision is the same for all nodes of an attempt, because otherwise some ranks would wait
+    for the others forever.
     """
     nodes_of = [
         {share["node"] for share in start.shares if share["spare_since"] is None}

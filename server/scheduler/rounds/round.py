@@ -34,8 +34,8 @@ DECIDE_AGAIN_SECONDS = 10.0
 LEARNED_AT_ONCE = 100
 """Maximum number of jobs for which one search looks up durations in newly ended attempts."""
 LEARN_SINCE = timedelta(seconds=30)
-"""Maximum age of ended attempts that a search covers, because an end is committed after its
-timestamp."""
+"""Time by which a search looks back at ended attempts; an end is committed after its timestamp, so
+a search may find it late."""
 PLACED_TOGETHER = 50
 """Maximum number of jobs placed in one transaction, which locks their rows; each job takes a few
 milliseconds."""

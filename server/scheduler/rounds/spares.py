@@ -71,7 +71,7 @@ class _Round:
 
 
 class SpareKeeper:
-    """Places jobs that lost a node on their spare nodes, and keeps spare nodes reserved."""
+    """Replaces the lost nodes of jobs with their spare nodes, and keeps spare nodes reserved."""
 
     def __init__(
         self, context: Context, dispatcher: Dispatcher, usage: ReadUsage = read_usage

@@ -1158,7 +1158,7 @@ export interface paths {
          * @description Return the newest sample of a node, and its series.
          *
          *     A request for at most 6 hours gets a point per minute, and a longer request (at most 14 days) a
-         *     point per 15 minutes. If these were more than 20,000 points, each point covers a longer period.
+         *     point per 15 minutes. If this gives more than 20,000 points, each point covers a longer period.
          */
         get: operations["nodes_metrics"];
         put?: never;
