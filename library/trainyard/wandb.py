@@ -201,7 +201,8 @@ class TrackedRun:
         return artifact
 
     def define_metric(self, name: str, *_: object, **options: object) -> Inert:
-        """Accept the name without effect: charts run over steps, and lists show the last values."""
+        """Accept the name without effect, because charts always run over steps and lists show last
+        values."""
         if options:
             _warn("define_metric", f"ignores {', '.join(options)}: charts run over steps")
         return Inert(f"define_metric({name!r})")
@@ -334,7 +335,7 @@ def _present(name: str) -> TrackedRun:
 
 
 def _logged(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings, and yield images of lists with their index."""
+    """Yield the values in nested mappings; yield images in lists with the index of each image."""
     for name, value in chain.from_iterable(nested(str(key), data[key]) for key in data):
         if isinstance(value, Mapping) and not value:
             continue

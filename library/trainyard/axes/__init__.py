@@ -24,10 +24,11 @@ _MODULES = sorted(_modules(), key=lambda module: min(axis.order for axis in modu
 AXES: tuple[Axis, ...] = tuple(
     sorted((axis for module in _MODULES for axis in module.AXES), key=lambda axis: axis.order)
 )
-"""All axes, in the order of products, labels and tables."""
+"""All axes, in the order in which products, labels and tables list them."""
 MESH_AXES: tuple[Axis, ...] = tuple(
     sorted((axis for axis in AXES if axis.multiplies_world), key=lambda axis: axis.mesh_order)
 )
-"""Axes with the world size as their product, in rank order: the first axis varies slowest."""
+"""Axes with sizes that multiply to the world size. In the numbering of the ranks, the first of
+these axes varies slowest."""
 FIELDS: tuple[type[AxisFields], ...] = tuple(module.FIELDS for module in _MODULES)
 """Fields that each module adds to the section `parallelism`, in the order of the axes."""

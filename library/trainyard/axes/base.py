@@ -81,9 +81,9 @@ class TrafficFacts:
     """Number of elements in the rank's share of the final norm and the head; 0 if they are on
     another rank, or if the head is a tied embedding."""
     compute_bytes: int
-    """Bytes per element in computation."""
+    """Size of an element in computation, in bytes."""
     reduce_bytes: int
-    """Bytes per element in the sum of gradients."""
+    """Size of an element in the sum of gradients, in bytes."""
     micro_batches: int
     """Number of micro-batches of the rank in a step, including empty ones."""
     stages: int
@@ -111,19 +111,20 @@ class TrafficFacts:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Communication of a rank along one axis in one step."""
+    """Communication of one rank along one axis during one step."""
 
     sent_bytes: float = 0.0
     """Number of bytes that the rank sends, with ring and tree algorithms."""
     messages: float = 0.0
-    """Number of collectives and sends; each has a latency."""
+    """Number of collectives and sends; each costs one latency."""
     overlaps: bool = False
     """Whether a device with separate streams computes during the communication."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A parallel axis as data, over which layouts, mesh, planner, rules and labels iterate."""
+    """Description of a parallel axis; layouts, mesh, planner, rules and labels iterate over all
+    axes."""
 
     name: str
     """Name of the field in the spec and in a layout, such as `tp`."""
@@ -138,20 +139,21 @@ class Axis:
     divides: Literal["sequences", "tokens", "matrices", "layers"]
     """Dimension that the ranks of the axis divide."""
     scope: Literal["batch", "sequence"]
-    """`sequence` for an axis inside a sequence or matrix; `batch` for an axis that divides
-    sequences or layers. Whether the sizes in one scope are legal does not depend on sizes in the
-    other."""
+    """`sequence` for an axis that divides a single sequence or matrix; `batch` for an axis that
+    distributes whole sequences or layers. Whether sizes in one scope are legal does not depend on
+    sizes in the other scope."""
     shards_weights: bool = False
     """Whether each rank only stores its shard of weights, gradients and optimizer states."""
     borrows_from: tuple[str, ...] = ()
-    """Other axes, if this axis regroups their ranks. Such an axis is no factor of the world size.
+    """Axes with ranks that this axis regroups; empty for most axes. An axis that regroups ranks is
+    no factor of the world size.
     """
     rules: tuple[Rule, ...] = field(default=(), repr=False)
-    """Rules that a job must satisfy."""
+    """Rules for this axis that a job must satisfy."""
     traffic: Callable[[TrafficFacts], Traffic] = field(default=lambda _: Traffic(), repr=False)
     """Returns the communication of a rank along the axis in one step."""
     resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=lambda *_: {}, repr=False)
-    """Returns new values for the options that a change of sizes resets, given old and new sizes."""
+    """Given old and new sizes, returns new values for the options that this change resets."""
 
     @property
     def multiplies_world(self) -> bool:

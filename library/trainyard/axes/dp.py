@@ -19,12 +19,13 @@ class DataParallelFields(AxisFields):
     """Number of ranks that share the weights of one replica (FSDP); -1 uses all remaining slots."""
     reshard_after_forward: Literal["default", "always", "never"] = "default"
     """Whether gathered weights are freed after the forward pass. `default` frees them, except under
-    pipeline parallelism, and except in the last layers, because backward needs those
+    pipeline parallelism, and except in the last layers, because backward needs their weights
     immediately."""
 
 
 def sums_over_replicas(facts: TrafficFacts) -> Traffic:
-    """Return the traffic for one all-reduce per step of the gradients' shards over replicas."""
+    """Return the traffic of the all-reduce that sums the gradient shards over replicas, per
+    step."""
     ranks = facts.size("dp_replicate")
     if ranks == 1:
         return Traffic()
@@ -37,7 +38,8 @@ def gathers_weights(facts: TrafficFacts) -> Traffic:
     """Return the traffic for FSDP's all-gathers of weights and reduce-scatters of gradients.
 
     Context-parallel ranks share the weights too. `default` keeps the gathered weights of the last
-    layers, and in a pipeline keeps all of them. An untied embedding is only gathered for forward.
+    layers; in a pipeline it keeps all gathered weights. An untied embedding is gathered for forward
+    only.
     """
     ranks = _sharing(facts)
     if not facts.sharded or ranks == 1:

@@ -93,7 +93,7 @@ def microbatches_of(facts: LayoutFacts) -> int:
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """A user's own model needs a plan for its layers."""
+    """With pipeline parallelism, a user's own model needs a plan for its layers."""
     yield from lacks_plan(facts, "pp", plan="pipeline", what="the layers")
 
 
@@ -155,7 +155,8 @@ def _too_few(facts: LayoutFacts) -> Problem:
 
 
 def sends_stream(facts: TrafficFacts) -> Traffic:
-    """Return the traffic of a middle rank: one activation and one gradient per stage."""
+    """Return the traffic of a rank between the first and the last: per micro-batch, each of its
+    stages sends one activation and one gradient."""
     if facts.size("pp") == 1:
         return Traffic()
     sends = 2 * facts.stages * facts.micro_batches
@@ -163,7 +164,7 @@ def sends_stream(facts: TrafficFacts) -> Traffic:
 
 
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
-    """Reset the options for stages, which only apply to one number of pipeline ranks."""
+    """Return the defaults of the options for stages if the number of pipeline ranks changes."""
     if before["pp"] == after["pp"]:
         return {}
     return {"pp_stage_modules": (), "pp_layers_per_stage": None}

@@ -35,7 +35,7 @@ class TensorParallelFields(AxisFields):
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """A user's own model needs a plan for its matrices."""
+    """With tensor parallelism, a user's own model needs a plan for its matrices."""
     yield from lacks_plan(facts, "tp", plan="tensor", what="matrices")
 
 
@@ -83,7 +83,7 @@ def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def exchanges_stream(facts: TrafficFacts) -> Traffic:
-    """Return the traffic of the residual stream: two pairs of collectives per pass of a block.
+    """Return the traffic of the residual stream: two pairs of collectives per pass through a block.
 
     A pair is an all-gather and a reduce-scatter. Without `sequence_parallel`, an all-reduce
     replaces the pair and sends the same bytes. Embedding and head each have one pair.
@@ -101,7 +101,7 @@ def exchanges_stream(facts: TrafficFacts) -> Traffic:
 
 
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
-    """Reset `async_tp` if `tp` becomes 1."""
+    """Return `async_tp` set to false if `tp` becomes 1."""
     return {"async_tp": False} if after["tp"] == 1 < before["tp"] else {}
 
 

@@ -106,7 +106,7 @@ def retry(
     retries: Retries,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Result:
-    """Call `call` until it succeeds, and return its result; retry errors if `when` returns True.
+    """Call `call` until it succeeds, and return its result; retry errors that `when` accepts.
 
     Raises:
         Exception: the error of the last try, or the first error for which `when` returns False.

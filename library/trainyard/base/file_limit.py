@@ -8,7 +8,8 @@ import resource
 def raise_file_limit() -> int:
     """Raise the limit of open files to the hard limit, and return it; child processes inherit it.
 
-    A process needs several files per rank that it communicates with, and a server one per client.
+    A process opens several files for each rank with which it communicates; a server opens one file
+    for each client.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

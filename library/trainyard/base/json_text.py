@@ -24,7 +24,7 @@ def is_json_number(text: str) -> bool:
 
 
 def json_problem(text: str | bytes) -> Problem | None:
-    """Return the first problem that models do not detect: a duplicate key, the size or the depth.
+    """Return the first problem that models do not detect: a duplicate key, excess size or depth.
 
     Return None for text that is not JSON, because parsing it into a model reports that error.
     """

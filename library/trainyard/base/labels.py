@@ -14,13 +14,13 @@ VALUE = rf"^({_PART})?$"
 LEGAL_VALUE = "at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
 LEGAL_KEY = f"{LEGAL_VALUE}, after a prefix and '/' where there is one"
 MAX_LABELS = 64
-"""Maximum number of labels of a node, and in a selector."""
+"""Maximum number of labels on a node, and maximum number of labels in a selector."""
 
 FABRIC = "fabric"
 """Key of the label for the network of a node; all nodes of an attempt have the same value."""
 BLOCK, RACK = "block", "rack"
-"""Keys of the labels for a node's location. If possible without further nodes, all nodes of an
-attempt are in one block and one rack."""
+"""Keys of the labels for a node's location. Placement keeps an attempt in one block and one rack,
+unless this needs more nodes."""
 
 
 def checked_labels(labels: Mapping[str, str | None]) -> Mapping[str, str | None]:

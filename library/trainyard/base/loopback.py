@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 def uses_tls(url: str) -> bool:
     """Return whether a client for a URL needs certificates (`verify` of httpx's clients).
 
-    Plain HTTP needs no certificates, and reading those of the machine takes 20 to 60 ms at each
-    start of a process. A client that follows redirects always needs them.
+    Plain HTTP needs no certificates, and to read the machine's certificates takes 20 to 60 ms at
+    each start of a process. A client that follows redirects always needs them.
     """
     return not url.lower().startswith("http://")

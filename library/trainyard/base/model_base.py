@@ -31,7 +31,7 @@ class SpecModel(DescribedFields, BaseModel):
 class RecordModel(DescribedFields, BaseModel):
     """A frozen record that programs exchange (run directory, reports, API views).
 
-    Unlike a spec, a record may contain NaN and infinity, so that a NaN loss stays visible. They are
+    Unlike a spec, a record may contain NaN and infinity, so that a NaN loss stays visible. Both are
     written as strings, because pydantic's default would write null.
     """
 

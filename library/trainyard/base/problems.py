@@ -119,7 +119,8 @@ def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int
 
 
 def _shown(item: ErrorDetails, detail: str) -> str:
-    """Return the given value as text; empty if the detail contains it or it may be a secret."""
+    """Return the given value as text; empty if the detail contains this text, or if the value may
+    be a secret."""
     shown = repr(item["input"])
     may_hold_secret = not item["loc"] or "env" in item["loc"]
     if may_hold_secret or (isinstance(item["input"], str) and shown in detail):

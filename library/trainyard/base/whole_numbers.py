@@ -1,4 +1,5 @@
-"""Integers from callers: of Python, of numpy, or in tensors with one element."""
+"""Conversion of integers from callers: Python integers, numpy integers, tensors with one
+element."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import operator
 from typing import SupportsIndex
 
 LAST_STEP = 10**9
-"""Maximum number of a step."""
+"""Highest legal number of a step."""
 
 
 def whole_number(name: str, value: SupportsIndex, *, least: int, most: int | None = None) -> int:

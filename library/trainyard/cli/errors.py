@@ -67,7 +67,7 @@ def explained(
     """Explain the server's errors in the user's input, field by field, and exit with code 2.
 
     Args:
-        origin: function that returns the source of a field, from a problem with a spec field.
+        origin: function from a problem to the source of the field in which the problem is.
         remedy: text of the last line.
         title: text of the first line if the error names fields; by default the server's title.
         spec_field: function that converts a pointer into the request to a pointer into the spec.

@@ -124,7 +124,7 @@ def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
 
 
 def draw_what_if(answer: WhatIf) -> RenderableType:
-    """Return the expected start of a spec as if it were submitted now."""
+    """Return the expected start of a job with a given spec, as if the job were submitted now."""
     if answer.starts_now:
         return Text("It would start immediately.")
     start = answer.expected_start_at

@@ -231,7 +231,8 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
 
 
 def _helping(job: JobView, name: str) -> list[tuple[str, str]]:
-    """Return a command with a change that may avoid the failure; none for a plain resume."""
+    """Return the command of the suggested action on a failure; empty if the action changes
+    nothing."""
     action = job.next_action
     if action is None or (action.verb == "resume" and action.setting is None):
         return []

@@ -12,7 +12,7 @@ from rich.text import Text
 GAP = 2
 """Number of blanks between two columns."""
 LEAST = 12
-"""Default minimum width of the elastic column; below it, other columns are dropped."""
+"""Default minimum width of the elastic column; other columns are dropped to keep this width."""
 
 
 class Listing:
@@ -23,7 +23,7 @@ class Listing:
         right: headings of the right-aligned columns, which contain numbers.
         spare: headings of the columns that may be dropped, in the order of dropping.
         elastic: heading of the column with cells that may be cut.
-        least: minimum width of the elastic column; below it, spare columns are dropped.
+        least: minimum width of the elastic column; spare columns are dropped to keep this width.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ SECRET = (
 )
 """Patterns, in lower case, for names of files and folders that often contain secrets."""
 LEFT_OUT = frozenset({".git", "__pycache__"})
-"""Folders that are never packed if the folder is not in a git repository."""
+"""Names of subfolders that are never packed, if the packed folder is not in a git repository."""
 DIFF_LINES = 200
 LARGEST = 5
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -85,7 +85,7 @@ class Code:
         return result
 
     def missing_script(self, document: Mapping[str, Any]) -> str | None:
-        """Return a message if the spec starts a script that the pack does not have, or None.
+        """Return a message if the pack lacks the script that the spec starts; otherwise None.
 
         Args:
             document: the spec as the user wrote it.

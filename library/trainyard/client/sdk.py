@@ -116,7 +116,7 @@ class Client(
     # ---- jobs ----------------------------------------------------------------------------------
 
     def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
-        """Submit a job; calls with the same key submit one job. By default the key is new."""
+        """Submit a job; several calls with the same idempotency key submit one job."""
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
 
@@ -185,7 +185,7 @@ class Client(
     def request(
         self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
     ) -> JobRequestView:
-        """Send a running job a request, such as a save or a profile; an event has the answer."""
+        """Send a request to a running job, such as a save or a profile; an event has the answer."""
         body = JobRequest(kind=kind, steps=steps, ranks=ranks)
         return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
 

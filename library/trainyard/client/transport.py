@@ -167,7 +167,7 @@ class Transport:
     def upload(
         self, model: type[Model], path: str, content: bytes, *, query: Query, media_type: str
     ) -> Model:
-        """Send bytes in a POST. Path or query identify the bytes, so the POST may be repeated.
+        """Send bytes in a POST. The URL identifies the bytes, so the POST may be repeated.
 
         Raises:
             ConnectionFailedError: the server could not be reached, or did not respond in time.

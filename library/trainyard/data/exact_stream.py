@@ -23,9 +23,9 @@ class ExactStream:
     rank gets `len(weights)` micro-batches, so that all ranks join every collective. A rank
     without remaining samples gets the first sample of the step again, with weight 0.
 
-    Iteration starts at `step` and does not change `step`, because a loader reads ahead, so that
-    samples may be read before they are trained on. The training loop must add 1 to `step` after
-    each optimizer step; then `state_dict` is exact at any time.
+    Iteration starts at `step` but does not change `step`, because a loader reads samples long
+    before the training loop trains on them. The training loop must add 1 to `step` after each
+    optimizer step; then `state_dict` is exact at any time.
 
     Args:
         global_batch_size: number of samples in one optimizer step, over all ranks.
@@ -87,7 +87,8 @@ class ExactStream:
 
     @property
     def position(self) -> int:
-        """First position not trained on: number of samples consumed so far, over all ranks."""
+        """First position that is not trained on yet, which is the number of samples consumed so far
+        over all ranks."""
         return int(self.step) * self.global_batch_size
 
     def positions(self, step: int) -> tuple[int, ...]:

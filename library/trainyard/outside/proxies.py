@@ -23,7 +23,7 @@ LOCAL_NAME = "localhost"
 LOCAL_NAMES = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)")
 """Names that resolve to loopback addresses, from RFC 6761, nss-myhostname and Debian's hosts."""
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-"""Scheme of a URL (RFC 3986), because text before `://` may also be part of a password."""
+"""Pattern of a URL's scheme (RFC 3986). Other text before `://` may be part of a password."""
 HTTP_SCHEMES, SOCKS_SCHEMES = ("http", "https"), ("socks5", "socks5h")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")

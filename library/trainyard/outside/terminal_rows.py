@@ -14,7 +14,7 @@ ROW_BYTES = 64 * 1024
 MAX_ROWS = 100
 """Maximum number of rows that may still change."""
 MAX_COLUMNS = 1000
-"""Column at which the cursor stops when it moves beyond the text."""
+"""Last column that the cursor can reach by moves beyond the end of the text."""
 LONGEST_ESCAPE = 256
 LONGEST_CELL = 8
 """Maximum number of characters in one cell: a letter and its marks."""
@@ -190,7 +190,7 @@ class _Screen:
                 self._move(kind, [int(count or 0) for count in token["counts"].split(";")])
 
     def leave_full_rows(self) -> None:
-        """Complete rows, so that the rows that may still change have at most `ROW_BYTES`."""
+        """Complete rows if those that may still change have more than `ROW_BYTES` together."""
         if len(self._window) > 1 and sum(len(row.text()) for row in self._window) > ROW_BYTES:
             self._leave()
         self.complete += self._row.leave_full()

@@ -38,7 +38,8 @@ _OLD_WORD = re.compile(
     r"(?:y|Y|n|N|(?:yes|no|on|off)|(?:Yes|No|On|Off)|(?:YES|NO|ON|OFF)"
     r"|[-+]?0b[01_]+|[-+]?(?=[0-9_.]*_)[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?)\Z"
 )
-"""Words that are text in YAML 1.2, but a boolean or a number in YAML 1.1 (as in Kubernetes)."""
+"""Words that are text in YAML 1.2, but a boolean or a number in YAML 1.1, which Kubernetes
+reads."""
 
 
 def read_yaml(text: str, *, as_old: bool = False) -> Any:

@@ -12,7 +12,7 @@ from trainyard.spec.precision import quantizes
 
 BYTES = {"float32": 4, "bfloat16": 2}
 MEASURED = "float8_tensorwise"
-"""Recipe for which memory was measured; the savings of other recipes are unknown."""
+"""The only float8 recipe with measured memory; the savings of other recipes are unknown."""
 
 
 def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:

@@ -29,7 +29,7 @@ _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MAX_LISTED = 24
 """Maximum number of layouts in a list; further layouts are only counted."""
 LEAST_LISTED = 4
-"""Layouts that can always be listed per number of slots, however many numbers are requested."""
+"""Number of layouts that may be listed for each number of slots, even in the largest request."""
 LISTED_IN_ALL = 512
 """Maximum number of layouts in a request for many numbers of slots."""
 MAX_RANKED = 256
@@ -101,8 +101,8 @@ class LegalLayouts:
         return tuple(map(self._ranked, listed)), len(options)
 
     def _legal(self, world_size: int) -> tuple[list[Layout], list[Layout]]:
-        """Return all layouts for a number of slots, and the legal ones, both sorted nearest
-        first."""
+        """Return two lists for a number of slots: all layouts, and the legal layouts. Both are
+        sorted by distance from the job's own axes, nearest first."""
         own = own_layout(self._spec, world_size)
         candidates = list(self._candidates(world_size))
         candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
@@ -183,7 +183,7 @@ def option(
 
 
 def _resets(before: JobSpec, after: JobSpec) -> tuple[str, ...]:
-    """Return the fields other than the axes that another layout changes."""
+    """Return the fields that another layout changes, without the axes."""
     former, new = dict(before.parallelism), dict(after.parallelism)
     return tuple(name for name in new if name not in _NAMES and new[name] != former[name])
 
@@ -214,7 +214,8 @@ def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, .
 
 
 def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, ...]:
-    """Return the sizes in one scope, with the product for the `dp` axes; 1 for other axes."""
+    """Return the size of each axis, with 1 for the axes outside the scope. For the `dp` axes, the
+    size of `dp_shard` is their product, and the other size is 1."""
     sizes = {axis.name: layout.size(axis.name) if axis.scope == scope else 1 for axis in AXES}
     if scope == "batch":
         sizes |= {"dp_replicate": 1, "dp_shard": layout.dp}
@@ -235,7 +236,7 @@ def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
     """Return the job on another layout, with a legal micro-batch size.
 
     Raises:
-        ValueError: with no size does each data-parallel rank get enough micro-batches.
+        ValueError: no size gives each data-parallel rank enough micro-batches.
     """
     training, given = spec.training, spec.training.micro_batch_size
     rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
@@ -254,7 +255,7 @@ def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
 
 
 def own_layout(spec: JobSpec, world_size: int) -> Layout | None:
-    """Return the layout by the spec's own axes; None if they do not give this world size."""
+    """Return the layout with the spec's own axes; None if their product is not this world size."""
     try:
         return spec.layout(world_size)
     except ValueError:

@@ -30,7 +30,7 @@ from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 SLACK = 0.15
 """Memory that the caching allocator reserves but does not use, because of rounding and
-fragmentation, as a share of the short-lived parts. Fitted to the published peaks in
+fragmentation, as a share of the short-lived parts. The value is fitted to the published peaks in
 docs/planner.md."""
 
 
@@ -187,7 +187,8 @@ class Step:
         return self.head * bytes_each // (self.layout.dp_shard * self.layout.cp)
 
     def _converts(self) -> bool:
-        """Return whether gradient shards are stored in another dtype than the sum over ranks."""
+        """Return whether gradient shards are stored in another dtype than the dtype of the sum over
+        ranks."""
         return self.sharded and self.reduce != self.weight
 
     def _earlier_gradients(self) -> int:
@@ -219,8 +220,8 @@ class Step:
         return activations_of_the_head(self.spec, tokens=self.tokens) + by_its_input
 
     def _head_gradient(self) -> int:
-        """Return the bytes of the head's unsharded gradient; several chunks are summed in
-        float32."""
+        """Return the bytes of the head's unsharded gradient; gradients of several chunks are summed
+        in float32."""
         return self.head * (BYTES["float32"] if self.several_chunks else self.compute)
 
     def _logits(self) -> int:

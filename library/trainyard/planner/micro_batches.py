@@ -47,8 +47,8 @@ def chosen_micro_batch_size(
 def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int:
     """Return the largest micro-batch size up to `at_most` with the least idle share.
 
-    Each rank runs at least c = ceil(global / dp) sequence slots, and exactly c if the size
-    divides c. So the result is the largest legal divisor of c.
+    The micro-batches of a rank have places for at least c = ceil(global / dp) sequences, and for
+    exactly c if the size divides c. So the result is the largest legal divisor of c.
 
     Raises:
         ValueError: `dp` exceeds the global batch size, so that no size is legal.

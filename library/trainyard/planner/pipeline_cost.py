@@ -45,9 +45,9 @@ def microbatches_that_fit(
 ) -> int | None:
     """Return the largest `pp_microbatches` with which a GPipe step fits into the given memory.
 
-    Several values may give the same number of runs. Of these the smallest is returned, so that
-    the fewest micro-batches are empty. Return None if memory does not depend on the value, or if
-    not even one micro-batch fits.
+    If smaller values give the same number of runs, the smallest of them is returned, so that the
+    fewest micro-batches are empty. Return None if memory does not depend on the value, or if not
+    even one micro-batch fits.
     """
     if layout.pp == 1 or spec.parallelism.pp_schedule != "GPipe":
         return None

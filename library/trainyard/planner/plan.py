@@ -61,7 +61,7 @@ def plan(
     """Return the plan of a job of the built-in trainer, from its spec alone.
 
     Args:
-        spec: the job, or an attempt's `Overrides.apply` of it.
+        spec: the job's spec, with or without the overrides of an attempt (`Overrides.apply`).
         slots: slots of the nodes, if known; one slot of each kind is enough.
         predictor: ranks the legal layouts by step time; without it the plan has no predictions.
 
@@ -121,7 +121,8 @@ def resume_options(
     """Return the legal layouts for each world size, or the reason why none is legal.
 
     Args:
-        spec: the job of either kind, or an attempt's `Overrides.apply` of it.
+        spec: spec of a job of either kind, with or without the overrides of an attempt
+            (`Overrides.apply`).
         world_sizes: numbers of slots, each at least 1.
         slots: slots of the nodes, if known; one slot of each kind is enough.
         predictor: predicts the step time of each layout; without it there are no predictions.

@@ -58,10 +58,10 @@ class BatchPlan(RecordModel):
     rounds: Count
     """Number of micro-batches per rank in a step, including those of weight zero."""
     idle_share: Share
-    """Share of the ranks' sequence slots that contain no sequence."""
+    """Share of the places for sequences that stay empty, over all micro-batches of a step."""
     less_idle_micro_batch_size: Count | None
-    """Smaller micro-batch size with the least idle share; the largest of several such sizes. Absent
-    if no smaller size reduces the idle share."""
+    """Micro-batch size below `micro_batch_size` with the least idle share; if several sizes have
+    this share, the largest of them. Absent if no smaller size reduces the idle share."""
 
 
 class PipelinePlan(RecordModel):
@@ -76,10 +76,10 @@ class PipelinePlan(RecordModel):
     runs: Annotated[int, Field(ge=1)]
     """Number of runs of the schedule in one step."""
     empty: Count
-    """Number of micro-batches in a step without a sequence, which only fill the last run."""
+    """Number of empty micro-batches in a step, which only fill up the last run."""
     bubble_share: Share
     """Share of a run during which a rank waits, if all stages take equal time. For a zero-bubble
-    schedule also forward and both halves of backward are assumed to take equal time."""
+    schedule, this value also assumes that forward and each half of backward take equal time."""
 
 
 class MemoryEstimate(RecordModel):
@@ -89,17 +89,19 @@ class MemoryEstimate(RecordModel):
     """Backward pass in which the peak occurs: of the loss, of the head, of the last block or, at
     the end, of the embedding."""
     weights: Bytes
-    """Rank's shard of the stored weights."""
+    """Memory of the rank's shard of the stored weights."""
     gradients: Bytes
-    """Accumulated gradients of earlier micro-batches; at the end of the step, their shards."""
+    """Memory of gradients accumulated over earlier micro-batches; at the end of the step, of their
+    shards."""
     optimizer_states: Bytes
-    """Rank's shard of both moments."""
+    """Memory of the rank's shard of both moments."""
     gathered: Bytes
-    """Unsharded weights and gradients of the active layers."""
+    """Memory of unsharded weights and gradients of the active layers."""
     activations: Bytes
-    """Activations that the backward pass still needs, saved or recomputed."""
+    """Memory of saved or recomputed activations that the backward pass still needs."""
     logits: Bytes
-    """Logits of one chunk of tokens, and values that the loss computes from them."""
+    """Memory of the logits of one chunk of tokens, and of values that the loss computes from
+    them."""
     slack: Bytes
     """Memory that the allocator reserves in addition to the short-lived parts above."""
     total: Bytes
@@ -122,8 +124,8 @@ class SpeedEstimate(RecordModel):
     update, traffic between ranks, and further time of the host. Waits in a pipeline are
     included."""
     memory_bytes: Bytes
-    """Predicted memory peak of the fullest rank: the estimate, corrected by runs on the
-    hardware."""
+    """Predicted memory peak of the fullest rank: the planner's estimate, corrected by finished runs
+    on the hardware."""
 
 
 class LayoutOption(RecordModel):
@@ -141,8 +143,8 @@ class LayoutOption(RecordModel):
     memory: MemoryEstimate | None
     """Peak memory of the fullest rank; absent for a program."""
     fits: bool | None
-    """Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
-    hardware are known, the corrected estimate with its margin decides."""
+    """Whether the layout fits into the memory of the device; absent if unknown. Finished runs on
+    this hardware correct the memory estimate and add a margin."""
     speed: SpeedEstimate | None = None
     """Predicted speed; absent for a program and for unknown hardware."""
 
@@ -151,8 +153,8 @@ class RankedLayout(LayoutOption):
     """A legal layout for a draft of a spec, with the fields to reset in the draft."""
 
     resets: tuple[str, ...]
-    """Fields of `parallelism` that are reset to their defaults, because they apply to other
-    sizes."""
+    """Fields of `parallelism` to reset to their defaults, because their values fit only the draft's
+    own sizes."""
 
 
 class ResumeOption(RecordModel):
@@ -182,7 +184,7 @@ class Strategy(RecordModel):
 
 
 class ProgramPlan(RecordModel):
-    """Plan of a program, of which only the slots are known before it runs."""
+    """Plan of a job with a program. Before the program runs, only its slots are known."""
 
     kind: Literal["program"] = "program"
     """Kind of job: a program."""
@@ -193,19 +195,21 @@ class ProgramPlan(RecordModel):
     name: str
     """Number of slots, as text."""
     device: DeviceKind
-    """Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs."""
+    """Expected kind of slot: the kind in the spec; for `auto`, GPUs unless all nodes have only
+    CPUs."""
     steps: Count | None
     """Total number of steps; absent if the spec does not give it."""
     command: tuple[str, ...]
     """Command of the first attempt, word by word."""
     unknown: tuple[str, ...]
-    """Quantities that are unknown before the program runs."""
+    """Names of the quantities that are unknown before the program runs."""
     warnings: tuple[Problem, ...]
     """Settings that are legal but probably unintended, each with its field."""
 
     @property
     def fits(self) -> None:
-        """Whether the program fits into the memory of the device, which is unknown."""
+        """Always null, because it is unknown whether the program fits into the memory of the
+        device."""
         return None
 
 
@@ -221,10 +225,11 @@ class Plan(RecordModel):
     name: str
     """Layout as text, such as `HSDP 2x2`."""
     device: DeviceKind
-    """Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs."""
+    """Expected kind of slot: the kind in the spec; for `auto`, GPUs unless all nodes have only
+    CPUs."""
     auto: AutoValues
-    """Value of each `auto` field on the expected kind of slot; an attempt resolves it by its own
-    slots."""
+    """Value of each `auto` field on the expected kind of slot; an attempt resolves these fields
+    again, for its own slots."""
     strategy: Strategy
     """Recommended axes for a model of this size; they may differ from the axes in the spec."""
     batch: BatchPlan
@@ -248,8 +253,8 @@ class Plan(RecordModel):
     memory: MemoryEstimate
     """Peak memory of the fullest rank."""
     fits: bool | None
-    """Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
-    hardware are known, the corrected estimate with its margin decides."""
+    """Whether the layout fits into the memory of the device; absent if unknown. Finished runs on
+    this hardware correct the memory estimate and add a margin."""
     speed: SpeedEstimate | None = None
     """Predicted speed; absent for unknown hardware."""
     ranked: tuple[RankedLayout, ...] = ()
@@ -258,7 +263,8 @@ class Plan(RecordModel):
     ranked_of: Count = 0
     """Number of legal layouts that were compared; `ranked` lists the best of them."""
     calibration: Calibration | None = None
-    """Coefficients behind the predictions, with their errors; absent for unknown hardware."""
+    """Coefficients from which the predictions are computed, with the errors of such predictions;
+    absent for unknown hardware."""
     device_memory_bytes: Bytes | None = None
     """Memory of the smallest slot, which decides `fits`; absent if unknown."""
     checkpoint_bytes: Bytes

@@ -32,15 +32,15 @@ class Overrides(SpecModel):
     cpu_offload: bool | None = None
     """Whether weights, gradients and moments are kept in host memory."""
     activation_checkpoint: ActivationCheckpointSection | None = None
-    """Activations that the backward pass recomputes."""
+    """Changed choice of activations that the backward pass recomputes."""
     compile: CompileSection | None = None
-    """Options of torch.compile."""
+    """Changed options of torch.compile."""
     checkpoint: CheckpointSection | None = None
-    """Content, times and storage of checkpoints, and their retention."""
+    """Changed content, times, storage and retention of checkpoints."""
     resources: ResourcesSection | None = None
-    """Slots, nodes and priority of the job."""
+    """Changed slots, nodes and priority of the job."""
     retry: RetrySection | None = None
-    """Reaction to a failed attempt."""
+    """Changed reaction to a failed attempt."""
     steps: PositiveSteps | None = None
     """Changed total number of steps; the learning-rate schedule stays the same."""
 
@@ -70,7 +70,7 @@ class Overrides(SpecModel):
         return spec.model_copy(update=update)
 
     def with_priority(self, spec: JobSpec, priority: int) -> Self:
-        """Return the changes that also give a spec this priority in the queue."""
+        """Return these changes with, in addition, a change to this priority in the queue."""
         resources = self.resources or spec.resources
         if resources.priority == priority:
             return self
@@ -83,9 +83,9 @@ SINGLE_FIELDS = {
     "steps": "training.steps",
     "cpu_offload": "optimizer.cpu_offload",
 }
-"""Overrides of single fields for the built-in trainer: name of the override to path in the spec."""
+"""Path in the spec for each override of a single field, for jobs of the built-in trainer."""
 OF_PROGRAMS = {"steps": "program.steps"}
-"""Overrides of single fields for a program: name of the override to path in the spec."""
+"""Path in the spec for each override of a single field, for jobs with a program."""
 SECTIONS_OF_PROGRAMS = ("checkpoint", "resources", "retry")
 """Overrides of a whole section that also apply to programs."""
 SECTIONS = tuple(name for name in Overrides.model_fields if name not in SINGLE_FIELDS)
@@ -124,7 +124,8 @@ class ResumePoint(SpecModel):
     metadata_digest: str
     """XXH3-128 of the checkpoint's DCP metadata; it is compared before the metadata is opened."""
     parts: Parts = ALL_PARTS
-    """Parts of the checkpoint to load; fewer than all only if another job wrote the checkpoint."""
+    """Parts of the checkpoint to load. A checkpoint of the same job is loaded with all parts; a
+    fork may leave parts out."""
     allow_code_change: bool = False
     """Whether the files of `model.code` may have changed since the checkpoint was written."""
 
@@ -142,7 +143,7 @@ class AttemptSpec(SpecModel):
     layout: Layout
     """The parallel axes."""
     overrides: Overrides = Overrides()
-    """Differences of this attempt from the job's spec."""
+    """Settings of this attempt that replace settings of the job's spec."""
     device: Literal["cpu", "cuda"] | None = None
     """Kind of slot, which resolves each `auto`; absent in a launch by hand, which uses
     `resources.device`."""

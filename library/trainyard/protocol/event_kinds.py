@@ -63,7 +63,8 @@ class EventKind(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """Kind of a notice; live views need only the newest notice of each kind and part."""
+    """Kind of a notice. Live views need only the newest notice of each kind, for each part of a job
+    such as an operation."""
 
     WAITING = "waiting"
     PHASE = "phase"

@@ -21,13 +21,14 @@ class Guarantee(RecordModel):
     holds: bool
     """Whether the aspect continues exactly."""
     detail: str
-    """How the aspect continues, or why it does not and what happens instead, as a sentence."""
+    """Explanation as a sentence: how the aspect continues; or why it does not, and what happens
+    instead."""
 
 
 def settle_parts(
     before: JobSpec, after: JobSpec, requested: tuple[CheckpointPart, ...] | None
 ) -> tuple[CheckpointPart, ...]:
-    """Return the parts that a fork loads: the requested parts, or by default all that can continue.
+    """Return the parts that a fork loads; by default all parts that can continue.
 
     Raises:
         SpecError: the model's shape or a dtype differs, or a requested part cannot continue.
@@ -86,7 +87,7 @@ def guarantees(
 def departures(
     before: JobSpec, after: JobSpec, parts: Collection[CheckpointPart]
 ) -> tuple[str, ...]:
-    """Return the reasons why a fork's curve differs: parts left out, and changed fields.
+    """Return the reasons why a fork's curve differs from the curve of the other job.
 
     Args:
         before: the job that wrote the checkpoint.

@@ -123,24 +123,24 @@ class GoodputView(MeanTimeToFailure):
     """Productive share of the wall time. Null without wall time, and if steps were reported without
     their durations, as by a program that does not log `perf/step_seconds`."""
     ettr: float | None
-    """Effective training time ratio. Null until the job could run for at least a millisecond, and
-    if `goodput` is null."""
+    """Effective training time ratio. Null while the time in which the job could run is below 1 ms,
+    and if `goodput` is null."""
 
 
 class IntervalOutcome(RecordModel):
-    """Outcome of a job with one interval between saves."""
+    """Outcome of a job for one choice of the interval between saves."""
 
     wall_milliseconds: int
     """Time from submission to the end, or to now."""
     goodput: float | None
     """Productive share of the wall time; null without wall time."""
     expected_ettr: float | None
-    """Expected ETTR of a long run with this save interval, by the published formula. Null for the
-    recorded outcome, and without failures or saves."""
+    """Expected ETTR of a long run with this save interval, by the formula in docs/goodput.md. Null
+    for the recorded outcome, and without failures or saves."""
     kept_steps: int
-    """Number of steps that the job keeps."""
+    """Number of completed steps that the job did not have to repeat."""
     lost_steps: int
-    """Number of lost steps, which the job repeats."""
+    """Number of lost steps, which the job must repeat."""
     lost_milliseconds: int
     """Time of the lost steps."""
     save_stall_milliseconds: int
@@ -160,7 +160,7 @@ class SaveIntervalWhatIf(RecordModel):
     replayed: IntervalOutcome | None
     """Outcome with this interval; null before the first recorded step."""
     best_interval_steps: int | None
-    """Interval with the highest goodput of all that were tried."""
+    """Interval between saves, in steps, with the highest goodput among the tried intervals."""
     best: IntervalOutcome | None
     """Outcome with the best interval."""
     stall_seconds: float
@@ -227,7 +227,8 @@ class ClusterGoodputView(MeanTimeToFailure):
     since: datetime
     """Start of the first day."""
     until: datetime
-    """End of the last day, or time of the computation; a computed result is reused for a minute."""
+    """End of the last day; if this day has not ended, time of the computation. A computed result is
+    reused for a minute."""
     slot_milliseconds: int
     """Number of the nodes' slots, times the time for which the nodes offered them; equals the sum
     of the categories. For a project: the slot-time that its jobs held."""
@@ -285,12 +286,13 @@ class AdviceFinding(RecordModel):
     evidence: tuple[Evidence, ...]
     """Recorded values behind the finding."""
     field: str | None
-    """Dotted path of a spec field that reduces the cause; null if no field does."""
+    """Dotted path of a spec field whose change reduces the lost time; null if there is no such
+    field."""
     remedy: str
     """Suggested change, as a sentence."""
     gain: float | None
-    """Upper bound of the relative increase in kept steps per time on slots, such as 0.1 for 10 %.
-    Null if the records do not show the gain."""
+    """Upper bound of the gain: relative increase in the kept steps per unit of time on slots, such
+    as 0.1 for 10 %. Null if the records do not show the gain."""
 
 
 class AdviceView(RecordModel):
@@ -301,7 +303,7 @@ class AdviceView(RecordModel):
     attempt: int | None
     """Number of the attempt with the recent steps; null before the first recorded step."""
     recent_steps: int
-    """Number of steps in the recent means."""
+    """Number of recent steps over which the findings take means."""
     findings: tuple[AdviceFinding, ...]
     """Findings; empty if no cause takes a noticeable share of the time."""
 
@@ -312,9 +314,9 @@ class HardwareCalibration(RecordModel):
     device: DeviceKind
     """Kind of slot."""
     fitted_at: datetime
-    """Time at which the newest run was included."""
+    """Time at which the newest run was included in the calibration."""
     calibration: Calibration
-    """Coefficients, and their prediction error on the runs."""
+    """Coefficients, and the errors of their predictions for the runs."""
 
 
 class CalibrationsView(RecordModel):

@@ -98,9 +98,9 @@ class SaveFailed(EventData):
     tries: Annotated[int, Field(ge=1)]
     """Number of failed saves since the last successful save."""
     failing_since: AwareDatetime
-    """Time at which the first of these failures was noticed."""
+    """Time at which the first of these `tries` failures was noticed."""
     next_try_at: AwareDatetime
-    """Time of the next try, which saves the step that is current then."""
+    """Time of the next try, which saves the step that is current at that time."""
     give_up_at: AwareDatetime
     """Time of the last try; if it fails, the attempt ends (`give_up_after_seconds`)."""
     saved_step: Annotated[int, Field(ge=0)]
@@ -190,7 +190,9 @@ class Manifest(RecordModel):
 
     @property
     def metadata_digest(self) -> str:
-        """Checksum of the index, which identifies the checkpoint in resume points and the catalog.
+        """Checksum of the index.
+
+        Resume points and the catalog identify the checkpoint by this checksum.
 
         Raises:
             ValueError: the manifest lists no index.
@@ -223,7 +225,7 @@ class Manifest(RecordModel):
 
 
 def _saved_by(manifest: object) -> str:
-    """Return the tag of a manifest, parsed or not; without a tag, the trainer wrote it."""
+    """Return the writer of a manifest, which may be parsed or not: `program` or `trainer`."""
     if isinstance(manifest, dict):
         return str(manifest.get("saved_by", "trainer"))
     return "program" if isinstance(manifest, ProgramManifest) else "trainer"
@@ -249,8 +251,8 @@ def parse_manifest(text: str | bytes) -> Manifest | ProgramManifest:
 def manifest_of_event(data: Mapping[str, Any]) -> Manifest | ProgramManifest:
     """Parse the manifest in a line of `events.jsonl`, given as plain JSON values.
 
-    First convert the values to JSON text, because parsing from Python values is strict and
-    rejects strings as values of enums.
+    The values are first converted to JSON text, because strict parsing of Python values rejects
+    strings as values of enums.
 
     Raises:
         ValueError: the line has no valid manifest.

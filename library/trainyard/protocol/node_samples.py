@@ -26,7 +26,7 @@ DATA_DIR_FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 2
 DRIVER_SILENT = "the driver does not answer"
 """Reason for which a device is unusable while the driver returns no samples."""
 PROCESS = "process "
-"""First words of the reason why a device is unusable while other programs hold its memory."""
+"""Start of the text that explains why a device is unusable, if other programs hold its memory."""
 MAX_PROCESSES = 16
 """Maximum number of foreign processes per device in a sample."""
 XIDS_KEPT = 16
@@ -49,8 +49,8 @@ def _measured(value: object) -> object:
 
 
 Measured = Annotated[float | None, BeforeValidator(_measured)]
-"""A number that a device reports: finite and below 2^64 in magnitude, or absent. Another number
-becomes absent, because otherwise the server would reject the whole heartbeat."""
+"""A number that a device reports: finite and below 2^64 in magnitude, or absent. Any other number
+is stored as absent, because otherwise the server would reject the whole heartbeat."""
 
 
 class Accelerator(RecordModel):
@@ -132,19 +132,21 @@ class AcceleratorSample(RecordModel):
     ecc_uncorrected_lifetime: Count | None = None
     """Number of uncorrected memory errors over the life of the board."""
     row_remap_pending: bool | None = None
-    """Whether a damaged memory row will only be replaced after a reset."""
+    """Whether the replacement of a damaged memory row waits for a reset of the GPU."""
     row_remap_failed: bool | None = None
     """Whether the replacement of a damaged memory row failed, so that the board needs
     replacement."""
     xids: Annotated[tuple[XidError, ...], Field(max_length=XIDS_KEPT)] = ()
-    """Newest Xid errors of the last day since the worker started, oldest first."""
+    """Newest Xid errors of the last day, oldest first. Errors before the start of the worker are
+    not listed."""
     foreign: Annotated[tuple[DeviceProcess, ...], Field(max_length=MAX_PROCESSES)] = ()
     """Processes that hold much memory of the device and were not started by a supervisor of this
     node."""
 
     @property
     def why_unusable(self) -> str | None:
-        """Reason for which no rank can use the device now; its text changes only with its cause."""
+        """Reason for which no rank can use the device now; the text changes only if the cause
+        changes."""
         if self.problem is not None:
             return f"the device does not answer: {self.problem}"
         if not self.foreign:
@@ -175,7 +177,7 @@ class HostSample(RecordModel):
     load: Annotated[float, Field(ge=0, lt=2.0**64, allow_inf_nan=False)]
     """Number of processes that run or wait for a core of the machine, as a mean over one minute."""
     memory_bytes: Count
-    """Memory limit of the worker's cgroup, or memory of the machine."""
+    """Memory limit of the worker's cgroup; without a limit, memory of the machine."""
     memory_used_bytes: Count
     """Memory in use, without caches that the kernel can drop."""
     disks: Annotated[tuple[DiskSample, ...], Field(max_length=MAX_DISKS)] = ()

@@ -50,7 +50,7 @@ class OperationKind(StrEnum):
 
 
 LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
-"""Kinds of operations that only read a checkpoint; its deletion cancels such operations."""
+"""Kinds of operations that only read a checkpoint; a deletion of the checkpoint cancels them."""
 USES = frozenset({OperationKind.EXPORT, OperationKind.SAMPLE})
 """Kinds of operations with a result for a person; the checkpoint is kept until the operation has
 ended."""
@@ -66,7 +66,7 @@ SHARD_GIB = 4.0
 MAX_RECOVERED_BYTES = 512 * 1024
 """Maximum total size of the manifests in one report of a search, in bytes."""
 SAMPLE_SECONDS = 120.0
-"""Time limit of a sample, which then ends with the text generated so far."""
+"""Time limit of a sample; at this limit the sample ends with the text generated so far."""
 
 WeightsType = Literal["float32", "bfloat16", "float16"]
 ExportName = Annotated[str, Field(pattern=NAME, max_length=150)]
@@ -190,8 +190,8 @@ class BuildTask(SpecModel):
     """A request to build an environment."""
 
     digest: EnvironmentDigest
-    """Digest of the environment, which names the request and the folder in `environments` of the
-    storage root."""
+    """Digest of the environment. It is the name of the request, and of the folder in `environments`
+    below the storage root."""
 
 
 class OperationTask(RecordModel):
@@ -206,7 +206,7 @@ class OperationTask(RecordModel):
     paths: tuple[str, ...]
     """Folders of the checkpoints, relative to the storage root."""
     whole_job: bool = False
-    """Whether to delete the rest of the job's folder too."""
+    """Whether to delete the job's whole folder, not only the folders in `paths`."""
     checkpoint: ResumePoint | None = None
     """Checkpoint to read, with the expected digest of its metadata."""
     export: ExportTask | None = None
@@ -248,8 +248,8 @@ class OperationProgress(RecordModel):
     doing: Annotated[str, Cut(200)]
     """Current activity, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
-    """Number of bytes read and written, tokens generated, files deleted, or steps of a build
-    done."""
+    """Amount of work done: bytes read and written, generated tokens, deleted files, or steps of a
+    build."""
     total: Annotated[int, Field(ge=0, lt=2**62)]
     """Total to reach, in the unit of `done`."""
 

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that a new job may load, and the effects of parts that it omits."""
+"""Parts of a checkpoint that a new job may load, and the effects of omitting a part."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITHOUT = {
     CheckpointPart.DATA: "the data starts at position 0: sequences are repeated that were "
     "trained on, and no window is skipped",
 }
-"""Effect of each part that is not loaded."""
+"""For each part, the effect of not loading the part."""
 
 
 def _legal(parts: tuple[CheckpointPart, ...]) -> tuple[CheckpointPart, ...]:
@@ -49,11 +49,12 @@ Parts = Annotated[
     tuple[Annotated[CheckpointPart, Field(strict=False)], ...],
     Field(strict=False, max_length=4, json_schema_extra={"minItems": 1}), AfterValidator(_legal),
 ]  # fmt: skip
-"""Parts to load, in order: `model`, and any of the others; `data` needs `counters`."""
+"""Parts to load, in order: `model`, then any of the other parts; `data` needs `counters`."""
 
 
 def parts_not_loaded(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
-    """Return the effect of each part that is not loaded; empty if all parts are loaded."""
+    """Return the effects of omitting the parts that are not loaded; empty if all parts are
+    loaded."""
     taken = set(parts)
     return tuple(f"without {part}: {text}" for part, text in WITHOUT.items() if part not in taken)
 

@@ -11,7 +11,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.model import SHAPE_FIELDS, DataSection
 
 LABELS = ("name", "description", "tags", "project", "env")
-"""Fields that are never compared."""
+"""Fields that are never compared with the checkpoint's spec."""
 WITHOUT_EFFECT = frozenset(
     {
         "guard",
@@ -30,7 +30,8 @@ WITHOUT_EFFECT = frozenset(
 SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"})
 """Fields for the end of the schedule; the end is compared in tokens instead."""
 MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
-"""Sections and fields that may differ; all other fields must be equal."""
+"""Sections and fields that may differ from the checkpoint's spec; all other fields must be
+equal."""
 SAME_ORDER = frozenset({"data.document_masks", "data.prefetch_batches"})
 """Fields of the section `data` that change neither the sequences nor their order."""
 ORDER_FIELDS = (

@@ -151,5 +151,6 @@ NODE_REQUEST_MOVES: Mapping[NodeRequestState, frozenset[NodeRequestState]] = {
 
 
 def sources(moves: Mapping[State, frozenset[State]], target: State) -> frozenset[State]:
-    """Return the states from which `target` can be reached; the SQL UPDATE requires one."""
+    """Return the states from which `target` can be reached. The SQL UPDATE to `target` only changes
+    rows in one of these states."""
     return frozenset(state for state, targets in moves.items() if target in targets)

@@ -40,7 +40,7 @@ MAX_ASKED = 500
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
 EVENT_FILES = "event_files"
-"""Name of the file with metrics that a supervisor reads from a program's event files."""
+"""Name of the file to which a supervisor copies the metrics in a program's event files."""
 ARTIFACTS = "artifacts"
 """Name of the file with `ArtifactLine`s, which each node's supervisor writes."""
 SPOOL_FILE_PATTERN = rf"^(metrics|events|{EVENT_FILES}|{ARTIFACTS}|(metrics|log):\d{{1,9}})$"
@@ -59,7 +59,8 @@ class Hardware(RecordModel):
     device_name: str
     """Name of the GPU or CPU."""
     device_memory_bytes: Annotated[int, Field(ge=0)]
-    """Memory of one slot: of its GPU, or the host's memory divided by the number of slots."""
+    """Memory of one slot: the memory of its GPU; on CPUs, the host's memory divided by the number
+    of slots."""
     cores: Annotated[int, Field(ge=1)]
     """Number of CPU cores."""
     memory_bytes: Annotated[int, Field(ge=0)]
@@ -107,7 +108,8 @@ class Registration(RecordModel):
     labels: Labels = Field(default_factory=dict)
     """Labels from the worker's settings."""
     inbox: Literal["broker", "server"] = "broker"
-    """Source of the worker's messages: a queue at the broker, or long polls to the server."""
+    """Way in which messages reach the worker: from a queue at the broker, or by long polls to the
+    server."""
     pilot: PilotIdentity | None = None
     """Identity of the pilot; absent if the worker is no pilot in an allocation of a source."""
 
@@ -167,7 +169,8 @@ class NodeHeartbeat(RecordModel):
     sample: NodeSample | None = None
     """State of the node; absent if the worker takes no samples."""
     clock: ClockReading | None = None
-    """Clock of the node at the last heartbeat with a reply; absent before the first reply."""
+    """Comparison of the clocks during the last heartbeat that received a reply; absent before the
+    first reply."""
     ends_at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """End of the node's allocation, as Unix time; absent if unknown."""
 
@@ -221,7 +224,7 @@ class ClaimReply(RecordModel):
     spec: JobSpec
     """Spec of the job."""
     attempt: AttemptSpec
-    """Attempt, without paths of storage roots, which differ between nodes."""
+    """Attempt, without the paths of storage roots, because these paths differ between nodes."""
     attempt_token: str
     """Token for reports on this attempt from this node."""
     node_rank: int
@@ -310,7 +313,8 @@ class ReportReply(RecordModel):
 
 
 class LaunchMessage(RecordModel):
-    """Celery message for a launch. It only contains ids and grants nothing; only a claim grants."""
+    """Celery message for a launch. It contains only ids. The right to act on them comes only from a
+    claim."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -319,8 +323,8 @@ class LaunchMessage(RecordModel):
 
 
 class OperationMessage(RecordModel):
-    """Celery message for an operation. It only contains ids and grants nothing; only a claim
-    grants."""
+    """Celery message for an operation. It contains only ids. The right to act on them comes only
+    from a claim."""
 
     operation_id: str
     """Id of the operation."""

@@ -19,7 +19,7 @@ class CheckpointFault(StrEnum):
     FILE_SIZE = "file_size"
     """A file is too short or too long."""
     FILE_DAMAGED = "file_damaged"
-    """The checksum of a file differs from the manifest."""
+    """The checksum of a file differs from the checksum in the manifest."""
     METADATA_REFUSED = "metadata_refused"
     """The DCP metadata contains objects that no checkpoint needs."""
     TENSOR_INCOMPLETE = "tensor_incomplete"

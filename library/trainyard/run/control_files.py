@@ -25,9 +25,9 @@ def order_stop(run: RunDirectory, *, deadline: float | None = None) -> None:
 
     Args:
         run: the run directory.
-        deadline: Unix time after which the processes may be killed; the trainer does not start a
-            save that cannot end before. Without a deadline, an existing order stays unchanged.
-            With a deadline, an order with another deadline is replaced.
+        deadline: Unix time after which the processes may be killed; the trainer starts no save that
+            cannot end before this time. Without a deadline, an existing order stays unchanged. With
+            a deadline, an order with another deadline is replaced.
 
     Raises:
         OSError: the file cannot be written.

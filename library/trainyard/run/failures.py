@@ -42,7 +42,7 @@ NEVER_RETRIED = frozenset(
         FailureReason.DISK_LIMIT,
     }
 )
-"""Reasons that would recur in a retry; so the job ends, with a remedy."""
+"""Reasons of failures that a retry would repeat. Such a failure ends the job, with a remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Remedy(JsonRecord):
     text: ShortText
     """Remedy, in one or two sentences."""
     resume: Literal["memory", "earlier", "free"] | None = None
-    """Suggested kind of resume: `memory` needs less memory per slot, `free` fits into the free
+    """Suggested kind of resume: `memory` to need less memory per slot, `free` to fit into the free
     slots. `earlier` only occurs in failures of older versions; an earlier checkpoint would lead to
     the same failure."""
     field: ShortText | None = None
@@ -203,8 +203,8 @@ class Failure(JsonRecord):
     bad_window: BadWindow | None = None
     """Sequences that the next attempt skips, if a guard requires a rollback."""
     free_retry: bool = False
-    """Whether a retry does not use up the retry budget, whatever the reason, because the job did
-    not cause the failure."""
+    """Whether a retry leaves the retry budget unchanged for any `reason`, because the job did not
+    cause the failure."""
     node_at_fault: bool = False
     """Whether the failure counts against its node, because a worker, supervisor or torchrun failed.
     Ranks and the node's check never set this field; the reason `node_lost` counts without it."""

@@ -10,7 +10,7 @@ from unicodedata import category
 LONGEST = 268
 """Maximum length of a stored name, in characters."""
 LONGEST_LOGGED = 256
-"""Maximum length of a script's name, in characters; `/rank-99999` may be appended."""
+"""Maximum length of a name from a script, in characters; `/rank-99999` may be appended."""
 LEGAL_FORM = (
     f"a name has 1 to {LONGEST_LOGGED} printable characters of any script except the comma, starts "
     "with a letter, a digit, `_` or a symbol such as ∇ and ends without a space, as `train/loss`"
@@ -60,9 +60,9 @@ def _may_begin(character: str) -> bool:
 def legal_name(name: str) -> str:
     """Return the name under which a value is stored; a legal name stays unchanged.
 
-    In an illegal name, each sequence of illegal characters becomes `_`, and characters that may
-    not start a name are dropped from its start. The rest is cut, and a checksum of the original
-    name is appended: `top-5, in %` becomes `top-5_ in %_18412e97`. So different names stay
+    In an illegal name, each sequence of illegal characters becomes `_`, and characters that may not
+    start a name are dropped from its start. If the result is too long, it is cut. A checksum of the
+    original name is appended: `top-5, in %` becomes `top-5_ in %_18412e97`. So different names stay
     different, and a name has the same form on each rank and in each attempt.
 
     Raises:

@@ -61,8 +61,8 @@ class MetricRecord(JsonRecord):
     """Digest of the sequences in this step, in global order. In a program with several processes,
     digest of the samples of one process."""
     ranks: Annotated[int, Bounds(ge=1, le=MAX_RANKS)] = 1
-    """Number of processes that may record this step. If it is above 1, the values are from one
-    process."""
+    """Number of processes that may record this step. If it is above 1, this record has the values
+    of only one process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class Provenance(JsonRecord):
     git_diff: Annotated[str, Cut(DIFF_LIMIT_BYTES)] | None
     """Changes to tracked files since the commit; empty without changes."""
     git_diff_truncated: bool
-    """Whether `git_diff` was cut because of its limit."""
+    """Whether `git_diff` was cut because it exceeded its limit."""
     packages: Annotated[dict[ShortText, ShortText], Bounds(max_length=4000)]
     """Versions of all installed packages, by name."""
     python: ShortText
@@ -179,13 +179,13 @@ class Provenance(JsonRecord):
     gpus: Annotated[tuple[ShortText, ...], Bounds(max_length=1024)]
     """Names of the GPUs that the trainer sees, by index."""
     launch: ShortText | None = None
-    """Kind of start of the ranks: `warm` (forked from a process that had imported torch), or `cold`
-    with the reason; absent without a supervisor."""
+    """Way in which the ranks were started: `warm` (forked from a process that had imported torch),
+    or `cold` with the reason; absent without a supervisor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankRange(JsonRecord):
-    """Global ranks with equal distances."""
+    """Global ranks at equal distances, such as 0, 8, 16 and 24."""
 
     first: Annotated[int, Bounds(ge=0, lt=MAX_RANKS)]
     """First rank of the range."""

@@ -34,7 +34,7 @@ def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) ->
     """Return the spec with each `auto` replaced by its value; other fields stay.
 
     Args:
-        spec: the job, or an attempt's `Overrides.apply` of it.
+        spec: the job's spec, with or without the overrides of an attempt (`Overrides.apply`).
         device: kind of the slots.
         layout: layout of the attempt; by default the spec's own axes.
     """

@@ -116,7 +116,7 @@ def pipeline(spec: JobSpec) -> Iterator[Problem]:
 
 
 def budget(spec: JobSpec) -> Iterator[Problem]:
-    """Only the mode `memory_budget` uses the budget."""
+    """The field `memory_budget` has no effect, except in the mode `memory_budget`."""
     section = spec.activation_checkpoint
     if section.mode == "memory_budget":
         return

@@ -126,7 +126,8 @@ class JobSpec(SpecModel):
     def _fit_warmup(self) -> Self:
         """Shorten the default warm-up to the length of the schedule, so that short runs are legal.
 
-        The spec stores the shortened number, so a version with another default reads the same.
+        The spec stores the shortened number, so a version with another default reads the same
+        number.
         """
         if self.program is not None:
             return self
@@ -294,10 +295,10 @@ class JobSpec(SpecModel):
     def is_sharded(self, layout: Layout) -> bool:
         """Return whether FSDP holds the weights on a layout.
 
-        FSDP is useless if each pipeline stage has a single rank, which shards and gathers nothing,
-        and if the rank computes in the dtype of its weights, so that nothing is cast. FSDP would
-        still copy weights and gradients: 4 % of the step of a model with 5 M parameters, and the
-        memory of one layer.
+        FSDP is not used if each pipeline stage has a single rank that computes in the dtype of its
+        weights, without `cpu_offload`. There is then nothing to shard or cast. FSDP would still
+        copy weights and gradients, which takes 4 % of the step of a model with 5 M parameters, and
+        the memory of one layer.
         """
         casts = self.training.param_dtype != self.training.weight_dtype
         return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload

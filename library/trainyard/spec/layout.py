@@ -140,7 +140,8 @@ def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Lay
 
 
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
-    """Return an error for the largest axis that has another legal size, or else for the slots."""
+    """Return an error for the largest axis that has another legal size; without such an axis, for
+    the number of slots."""
     product = math.prod(axes.values())
     words = f"{' x '.join(axes)} = {product}"
     slots = around(world_size, multiples(product, world_size))

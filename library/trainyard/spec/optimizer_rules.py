@@ -59,8 +59,8 @@ def weights(spec: JobSpec) -> Iterator[Problem]:
 
 
 def schedule(spec: JobSpec) -> Iterator[Problem]:
-    """Each length of the schedule is given in steps or tokens, not both, and is at most the
-    total."""
+    """Each length of the schedule is given in either steps or tokens, and is at most the total
+    length."""
     section, total = spec.lr_schedule, spec.schedule_tokens
     tokens = {"warmup": spec.schedule.warmup_tokens, "decay": spec.schedule.decay_tokens}
     for part in ("warmup", "decay", "total"):

@@ -24,8 +24,8 @@ LINEAR_LAYERS = {
     "n_kv_heads": ("attention.wk", "attention.wv"),
     "ffn_dim": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3"),
 }
-"""Linear layers of a block, by the spec field of the width that TP shards. The other width is
-`dim`."""
+"""Linear layers of a block, by the spec field of the width that TP shards. The other width of each
+layer is `dim`."""
 FROM_SHARDED = ("attention.wo", "feed_forward.w2")
 """Layers with an input of the sharded width. The weights of these layers have `dim` rows."""
 
@@ -117,7 +117,8 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 
 def _quantized_fields(spec: JobSpec) -> dict[str, int]:
-    """Return the features per unit of each field that sets the width of a quantized layer."""
+    """Return the number of features per unit for each spec field that sets the width of a quantized
+    layer."""
     found = {field for field, _, _ in _quantized_layers(spec)}
     units = {"dim": 1, **_units(spec)}
     return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
@@ -201,7 +202,7 @@ PRECISION: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
 
 
 def depends_on_hardware(spec: JobSpec) -> bool:
-    """Return whether the rule `hardware` could reject the job on any nodes."""
+    """Return whether the rule `hardware` has anything to check for a job."""
     return spec.quantization.recipe != "none" or spec.parallelism.async_tp
 
 

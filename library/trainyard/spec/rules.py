@@ -32,8 +32,9 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     """Reject a job that cannot run, because of an unknown model, or inconsistent shapes or axes.
 
     Args:
-        spec: the job, or an attempt's `Overrides.apply` of it. Each `auto` is checked with its
-            value on the expected device, although the actual device may differ.
+        spec: the job's spec, with or without the overrides of an attempt (`Overrides.apply`). Each
+            `auto` is checked with its value on the expected device, although the actual device may
+            differ.
         slots: slots of the nodes; if empty, the hardware is not checked.
 
     Raises:
@@ -135,7 +136,7 @@ def _heads(shape: Architecture) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec) -> Iterator[Problem]:
-    """Reject fields that need a user's own model, or that such a model lacks."""
+    """Reject fields that need a user's own model, and fields that such a model does not support."""
     model = spec.model
     if model.factory is None:
         for name in ("code", "arguments", "block_classes", "plans"):
@@ -160,7 +161,8 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _data(spec: JobSpec) -> Iterator[Problem]:
-    """Reject missing data fields that the input needs, and data fields that it ignores."""
+    """Reject a job that lacks a data field that its input needs, or has one that its input
+    ignores."""
     data = spec.data
     corpus, bytes_only = data.source == "corpus", data.tokenizer == "byte"
     source = f"source={data.source!r}"

@@ -52,7 +52,8 @@ class BatchPartition:
 
     @property
     def idle_share(self) -> float:
-        """Share of the ranks' sequence slots that contain no sequence, from 0 to below 1."""
+        """Share of the places for sequences that stay empty, over all micro-batches of a step; from
+        0 to below 1."""
         return 1 - self.global_batch_size / (self.rounds * self.dp * self.micro_batch_size)
 
     def for_rank(self, dp_rank: int) -> list[range]:

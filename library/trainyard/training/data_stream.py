@@ -69,7 +69,7 @@ def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) 
 def left_out(windows: Iterable[tuple[int, int]], *, sequences: int) -> tuple[tuple[int, int], ...]:
     """Return the windows that are skipped within the first `sequences` sequences of the stream.
 
-    Two lineages of a job have trained on the same sequences as long as their results are equal.
+    If the result is the same for two lineages of a job, they have trained on the same sequences.
     """
     windows = merged(windows)
     if not sequences:

@@ -198,7 +198,8 @@ def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> Rende
 
 
 def written(checkpoint: CheckpointView) -> str:
-    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`; the save's duration if writers are unknown."""
+    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`, or only the save's duration for unknown
+    writers."""
     count, stall = checkpoint.writers, checkpoint.stall_seconds
     if count is None:
         parts = [f"in {checkpoint.save_seconds:.2f} s"]
@@ -258,7 +259,7 @@ def fork(
     wait: Follow = False,
     json: Json = False,
 ) -> None:
-    """Start a new job with changed settings from a checkpoint; list what continues exactly."""
+    """Start a new job from a checkpoint, with changed settings; list what continues exactly."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
 
     def origin(problem: Problem) -> str | None:

@@ -69,7 +69,7 @@ def compare(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Compare jobs: last value and range of each series, and differing config and summary."""
+    """Compare jobs: last value and range of each series; config and summary values that differ."""
     with Client() as yard:
         job_ids = [resolve_job(yard, reference) for reference in references]
         if facts:

@@ -29,7 +29,7 @@ from trainyard.protocol.goodput import (
 )
 
 BAR = 30
-"""Number of characters of a bar that stands for the whole time."""
+"""Number of characters in the bar of a category that takes the whole time."""
 DAY = ["%Y-%m-%d"]
 
 
@@ -92,7 +92,7 @@ def goodput(
 
 
 def draw(view: GoodputView) -> RenderableType:
-    """Return a row per category with time, the longest first, and the ratios."""
+    """Return a table of a job's time by category, longest first, followed by the goodput ratios."""
     times = [(each.words, each.milliseconds) for each in view.categories]
     rows = _bars("CATEGORY", "TIME", times)
     rows.add("wall time", duration(view.wall_milliseconds / 1000), "", "")
@@ -100,7 +100,7 @@ def draw(view: GoodputView) -> RenderableType:
 
 
 def draw_cluster(view: ClusterGoodputView) -> RenderableType:
-    """Return a row per category with slot-time, and the jobs that lost most."""
+    """Return a table of slot-time by category, and a table of the jobs that lost most slot-time."""
     rows = _bars(
         "SLOTS WERE",
         "SLOT TIME",
@@ -195,7 +195,7 @@ def _failed(view: MeanTimeToFailure) -> str:
 
 
 def advise(reference: JobReference, json: Json = False) -> None:
-    """Show what slows a job, with evidence from its records, a remedy, and its maximum gain.
+    """Show what slows a job, with evidence from its records, and a remedy with its maximum gain.
 
     docs/advice.md explains the rules.
     """

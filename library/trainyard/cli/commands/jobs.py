@@ -28,7 +28,7 @@ from trainyard.protocol.rest.jobs import CancelReply, JobView
 from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
-"""Name of the override for each spec field that a resume may change alone, without its section."""
+"""Name of the override for each spec field that a resume may change without its whole section."""
 
 
 def stop(
@@ -216,7 +216,7 @@ def delete(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete a finished job; its checkpoints are kept without --checkpoints."""
+    """Delete a finished job; with --checkpoints, delete its checkpoints too."""
     with Client() as yard:
         job = yard.job(resolve_job(yard, reference))
         if not yes:

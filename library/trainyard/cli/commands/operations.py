@@ -158,7 +158,7 @@ def _harmless(text: str) -> str:
 
 
 def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
-    """Print the result of an operation, or the command to follow it.
+    """Print the result of an operation, or the command that shows its progress.
 
     Raises:
         typer.Exit: with 1 if the command waited and the operation did not succeed.

@@ -54,8 +54,8 @@ def shell(
 ) -> None:
     """Run a command in a running attempt: on its slots, in its environment, as its user.
 
-    The command ends when the attempt ends, at the latest. The exit code is the command's exit code,
-    or 128 plus the number of the signal that ended the command. Server and node must allow code
+    The command ends with the attempt, at the latest. The exit code is the command's exit code, or
+    128 plus the number of the signal that ended the command. Server and node must allow code
     (TRAINYARD_ALLOW_CODE). The job's events name the command and its user. No shell parses the
     command; to use a shell, write `trainyard shell JOB -- sh -c 'ls | wc -l'`.
     """

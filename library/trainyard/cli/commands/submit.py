@@ -166,7 +166,7 @@ def _write_import(result: ImportResult) -> None:
 def _document(
     yard: Client, file: Path | None, settings: list[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Pack the code and yield the spec; in the block, explain the server's errors in that spec."""
+    """Pack the code and yield the spec; explain errors in this spec that the server reports."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
     document = spec_file.apply(spec_file.read_spec_file(file) if file else {}, assignments)
 

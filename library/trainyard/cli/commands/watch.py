@@ -52,7 +52,7 @@ class Screen:
         """Show the current state of the job."""
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:
-        """Show an event or a notice, and the job's state after the event or notice."""
+        """Show an event or a notice, and the state of the job after this item."""
 
 
 def end_code(state: JobState) -> int:

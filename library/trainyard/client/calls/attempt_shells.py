@@ -48,7 +48,7 @@ class ShellCalls:
         Raises:
             InvalidRequestError: the server runs no user code, or the attempt does not have the
             node.
-            ConflictError: the job does not run, or it has too many commands.
+            ConflictError: the job is not running, or too many commands are running.
         """
         body = ShellRequest(
             argv=tuple(argv), node=node, rank=rank, terminal=terminal, seconds=seconds
@@ -73,7 +73,9 @@ class ShellCalls:
         end: bool = False,
         terminal: Terminal | None = None,
     ) -> int:
-        """Send input, and return the offset up to which the server stored it; then send the rest.
+        """Send input, and return the offset up to which the server stored it.
+
+        The caller must send the input after this offset again.
 
         Raises:
             ConflictError: the command has ended.

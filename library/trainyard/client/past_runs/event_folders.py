@@ -15,7 +15,8 @@ def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
     """Return the run of a folder: the scalars of its event files, in the order of file names.
 
     As in TensorBoard, points that a restart repeats are dropped. A `SessionLog.START` drops all
-    earlier points from its step on. A point drops earlier points of its series with higher steps.
+    points read so far that have its step or a higher step. A point drops the points of its own
+    series that were read before it and have higher steps.
 
     Args:
         folder: the folder with the event files.

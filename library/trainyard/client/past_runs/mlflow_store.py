@@ -37,8 +37,8 @@ MAX_RUNS = 10_000
 LONGEST_VALUE = 16 * 2**20
 """Maximum size of a value in a store, in bytes; a run with a longer value is not read."""
 LEAST_OPERATIONS, OPERATIONS_A_BYTE = 10_000_000, 20
-"""Limits of SQLite operations in a query: the minimum, and the number per byte of the file. The
-limit is higher than the need of any query on a plain table."""
+"""A query may execute the first number of SQLite operations, plus the second number for each byte
+of the file. No query on a plain table needs as many."""
 OPERATIONS_AT_ONCE = 100_000
 READ: Mapping[str, frozenset[str]] = {
     "experiments": frozenset({"experiment_id", "name"}),
@@ -115,7 +115,9 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _is_plain(connection: sqlite3.Connection, table: str) -> bool:
-    """Return whether a name is a table without computed columns, which could take forever.
+    """Return whether a name is a table without computed columns.
+
+    A query of a computed column may never end.
 
     Views and virtual tables have no root page. Generated columns must be excluded here because the
     authorizer does not see them.
@@ -205,7 +207,7 @@ def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder in an experiment is a run, because it has points or parameters."""
+    """Return whether a folder in an experiment has points or parameters, as only a run has."""
     of_experiment = (folder.parent / "meta.yaml").is_file()
     return of_experiment and any((folder / name).is_dir() for name in ("metrics", "params"))
 
@@ -213,8 +215,8 @@ def _is_run(folder: Path) -> bool:
 def _resembles_run(folder: Path) -> bool:
     """Return whether a folder with an unreadable file is a run.
 
-    Otherwise it is an experiment, a model, or the folder of another tool with such files, such as
-    conda.
+    Otherwise the folder is an experiment, a model, or the folder of another tool with such files,
+    such as conda.
     """
     if any((folder / name).is_dir() for name in ("metrics", "params", "tags")):
         return True
@@ -309,7 +311,7 @@ def _document(path: Path) -> Mapping[str, object]:
 
 
 class PlainLoader(yaml.BaseLoader):
-    """Reads every value as text, a list or a table; the work is proportional to the text.
+    """Reads every value as text, a list or a table; the work is proportional to the text's length.
 
     Aliases are rejected, because with aliases a small file could stand for an endless value.
     """

@@ -111,7 +111,7 @@ class PastRun:
     def restart(self, step: int) -> None:
         """Drop all points from `step` on, because another session starts at this step.
 
-        In each series, points must have been added without a decrease of the step.
+        In each series, the steps of the points added so far must never decrease.
         """
         for name, columns in self.series.items():
             self._cut(name, bisect_left(columns.steps, step))
@@ -129,7 +129,7 @@ class PastRun:
             self.note(f"points that a restart wrote again are left out, such as of {name!r}")
 
     def note(self, text: str) -> None:
-        """Add a note on an omission, unless a note starts with the same 24 characters."""
+        """Add a note on an omission, unless an earlier note starts with the same 24 characters."""
         if len(self.notes) < 50 and not any(text[:24] == note[:24] for note in self.notes):
             self.notes.append(text)
 
@@ -206,7 +206,7 @@ def _unique(name: str, taken: Container[str], limit: int) -> str:
 
 
 def renamed(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the changed original names by new name, at most `MAX_RENAMED` names."""
+    """Return the original names of renamed series, by new name; at most `MAX_RENAMED` names."""
     changed = [(new, clean_text(old)[:500]) for old, new in names.items() if old != new]
     return dict(changed[:MAX_RENAMED])
 
@@ -276,7 +276,8 @@ def words_of(command: tuple[str, ...]) -> tuple[Word, ...]:
 
 
 def times_of(run: PastRun) -> tuple[float, float]:
-    """Return start (Unix time) and duration in seconds; by default taken from the points."""
+    """Return start (Unix time) and duration in seconds. Times that the tool did not store are taken
+    from the points."""
     firsts = [time for columns in run.series.values() for time in columns.times[:1]]
     lasts = [time for columns in run.series.values() for time in columns.times[-1:]]
     start = _bounded(min(firsts, default=0.0) if run.started is None else run.started, LATEST)

@@ -38,7 +38,7 @@ class ImportResult:
 
 
 def find_runs(tool: ImportTool, path: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the runs of a tool at a path; a damaged run does not stop the others.
+    """Yield the runs of a tool at a path; after a damaged run, the search continues.
 
     Raises:
         UsageError: the path has no run, or the path itself cannot be read.
@@ -70,7 +70,7 @@ def import_runs(
 ) -> Iterator[ImportResult | UnreadRun]:
     """Send runs one after another; yield the outcome of each run.
 
-    A run that cannot be read or that the server rejects does not stop the others.
+    If a run cannot be read, or if the server rejects it, the other runs are still sent.
 
     Raises:
         ApiError: the server rejects every run because of the token or the project.

@@ -32,7 +32,7 @@ LONGEST_RECORD = 16 * 2**20
 MAX_CONFIG = 5_000
 """Maximum number of values read from a configuration or a summary."""
 HEAD_RECORDS = 100
-"""Number of records at the start of a file in which the run's own record is searched."""
+"""Number of records at the start of a file that are searched for the run's own record."""
 STEP, TIME = "_step", "_timestamp"
 HISTORY, SUMMARY, CONFIG, RUN, EXIT, ENVIRONMENT = 2, 3, 4, 17, 18, 26
 

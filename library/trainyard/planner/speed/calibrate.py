@@ -19,11 +19,13 @@ from trainyard.planner.speed.rates import (
 )
 
 FOLDS = 5
-"""Number of parts into which the runs are divided; a fit to the other parts predicts each part."""
+"""Number of parts into which the runs are divided. The runs of each part are predicted by a fit to
+the other parts."""
 MEMORY_SPREAD = 0.3
-"""Standard deviation of a coefficient of memory; small, because shapes determine the estimate."""
+"""Standard deviation of a coefficient of memory. The value is small, because the estimate follows
+from shapes and needs little correction."""
 MARGIN_FROM = 8
-"""Minimum number of runs for which the margin of memory is derived from their errors."""
+"""Minimum number of runs whose errors determine the margin of memory."""
 MARGIN_BEYOND = 0.02
 """Margin in addition to the largest known error, because the next run may exceed that error."""
 MemoryPart = Literal["fixed", "lasting", "gathered", "activations", "logits"]
@@ -36,7 +38,7 @@ class MeasuredRun:
     work: StepWork
     """Work of one step."""
     memory: MemoryEstimate
-    """Estimate by the planner, from the spec."""
+    """Memory as the planner estimated it from the spec."""
     step_seconds: float | None = None
     """Measured time of a step; None if there were too few steps."""
     peak_bytes: int | None = None
@@ -138,7 +140,7 @@ def _memory_parts(
 
 
 def _margin(pairs: Sequence[tuple[MeasuredRun, Calibration]]) -> float:
-    """Return the factor on the predictions that no run exceeds; 1 if there are few runs."""
+    """Return the factor that raises all predictions above the measured peaks; 1 with few runs."""
     over = [
         run.peak_bytes / predicted_bytes(fitted, run.memory)
         for run, fitted in pairs

@@ -16,9 +16,10 @@ Name = TypeVar("Name", bound=Hashable)
 NOISE = 0.08
 """Relative standard deviation of a measured value."""
 SPREAD = 1.5
-"""Standard deviation of d. It makes a factor of 4 common and a factor of 20 rare."""
+"""Standard deviation of d, the part of its own that each coefficient has. It makes a factor of 4
+common and a factor of 20 rare."""
 COMMON_SPREAD = 3.0
-"""Standard deviation of s."""
+"""Standard deviation of s, the part that is common to all coefficients."""
 OUTLIER = 3.0
 """Residual, in standard deviations, above which a run has less weight."""
 BOUND = 6.0
@@ -36,9 +37,9 @@ def fit_coefficients(
     """Return the coefficients that fit the runs best.
 
     Args:
-        runs: per run, a function that returns the parts of the predicted value for given
-            coefficients, and the measured value, which is above 0. Each part has the name of a
-            coefficient and is proportional to it.
+        runs: one pair per run. The first item is a function that returns the parts of the predicted
+            value for given coefficients. The second item is the measured value, which is above 0.
+            Each part has the name of a coefficient and is proportional to it.
         prior: coefficients before any run, each above 0.
         common_spread: standard deviation of s; 0 omits s.
         spread: standard deviation of d.

@@ -92,7 +92,8 @@ class Calibration(RecordModel):
     memory: MemoryRates
     """Actual bytes per estimated byte, by part of the estimate."""
     memory_margin: Annotated[float, Field(ge=1)] = 1.0
-    """Factor on the predicted memory peak that no known run exceeds; `fits` includes it."""
+    """Factor for the predicted memory peak; with it, no known run exceeds its prediction. `fits`
+    includes this factor."""
     accuracy: Accuracy | None = None
     """Errors of the predictions for the runs; absent without runs."""
 

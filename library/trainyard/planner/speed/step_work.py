@@ -155,7 +155,7 @@ class _Rank:
         return counted / shards * (4 * BYTES[weight] + 4 * BYTES[state])
 
     def traffic(self, stages: int) -> list[tuple[str, Traffic]]:
-        """Return the rank's traffic by axis, if the rank has this many pipeline stages."""
+        """Return the traffic by axis of a rank with this many pipeline stages."""
         spec, layout, a = self.spec, self.layout, self.shape
         counted = count_parameters(a)
         heads = self.tokens * self.compute / self.matrices

@@ -12,12 +12,13 @@ ArtifactGroup = Literal["image", "histogram", "files"]
 
 
 class OutputDropped(EventData):
-    """Artifacts or logs of an attempt were dropped; there is one event per reason."""
+    """Artifacts or logs of an attempt were dropped; each reason causes one event, for the first
+    drop."""
 
     what: Literal["artifacts", "logs"]
     """Kind of the dropped data."""
     reason: DropReason
-    """Reason of the drop."""
+    """Reason why the data was dropped."""
     first: str | None
     """Name of the first dropped artifact; null for logs."""
 
@@ -28,5 +29,5 @@ class ArtifactsStored(EventData):
     count: int
     """Number of artifacts."""
     group: ArtifactGroup | None = None
-    """Group of the artifacts; `files` for other artifacts. Null in a notice of an earlier
-    version."""
+    """Group of the artifacts; `files` for artifacts that are neither images nor histograms. Null in
+    a notice of an earlier version."""

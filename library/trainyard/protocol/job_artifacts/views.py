@@ -34,8 +34,8 @@ class ArtifactView(RecordModel):
     """Kind of artifact: `image`, `histogram`, `output` for a collected file, or the kind that the
     script gave, such as `file`."""
     name: str
-    """Name of the artifact, with `/` between folders. If several artifacts have the same
-    name, the newest counts."""
+    """Name of the artifact, with `/` between folders. If several artifacts have the same name, a
+    download returns the newest."""
     step: int | None
     """Number of completed optimizer steps; null if the script gave none."""
     caption: str

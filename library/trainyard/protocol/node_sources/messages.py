@@ -14,8 +14,8 @@ from trainyard.spec.storage_uri import ROOT_PATTERN
 
 SourceKind = Literal["slurm", "kubernetes", "ssh"]
 EngineState = Literal["unknown", "pending", "running", "completing", "ended"]
-"""State of a job in the engine. `unknown` proves nothing: the engine's call fails, or the engine
-has forgotten the job or lacks accounting."""
+"""State of a job in the engine. `unknown` proves nothing: the call to the engine failed, the engine
+has forgotten the job, or the engine keeps no records of ended jobs."""
 Purpose = Literal["nodes", "check"]
 """Purpose of a request. Pilots for `nodes` serve as nodes; the single pilot for `check` checks the
 source and then ends."""
@@ -36,7 +36,8 @@ SourceName = Annotated[str, Field(pattern=SOURCE_NAME, examples=["slurm-a100"])]
 """Name of a source, and prefix of the names of its nodes."""
 RequestId = Annotated[str, Field(pattern=ID_PATTERN)]
 """Id of a request for nodes. The id is stored before the engine is called, and the engine's job is
-named `trainyard-<id>`, so that a repeated call, or one without a response, can find the job."""
+named `trainyard-<id>`, so that the provisioner can find the job if it repeats the call or receives
+no response."""
 SecretHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Reason = Annotated[Text, Field(max_length=2000)]
 UnixTime = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -131,8 +132,8 @@ class SourceRegistrationReply(RecordModel):
 
 
 class SourceMessage(RecordModel):
-    """Celery message to a provisioner. It only contains ids and grants nothing; only a claim
-    grants."""
+    """Celery message to a provisioner. It contains only ids. The right to act on them comes only
+    from a claim."""
 
     source: SourceName
     """Name of the source."""
@@ -144,7 +145,8 @@ class SourceMessage(RecordModel):
 
 
 class RequestClaim(RecordModel):
-    """Claim of a request by the provisioner before its call to the engine; a repeat is granted."""
+    """Claim of a request by the provisioner before its call to the engine; the server grants a
+    repeated claim again."""
 
     protocol: int
     """Version of the protocol (`PROTOCOL`) of the sender."""
@@ -169,8 +171,8 @@ class RequestOrder(RecordModel):
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
     """Duration of the allocation; unlimited when absent."""
     wanted: bool
-    """Whether the nodes are still wanted. If not, the provisioner submits nothing, and cancels an
-    existing job."""
+    """Whether the nodes are still wanted. If they are not, the provisioner submits no job, and
+    cancels a job that it has already submitted."""
     urls: Annotated[tuple[str, ...], Field(max_length=8)] = ()
     """URLs of the server for pilots; a setting of the provisioner takes precedence."""
 
@@ -238,10 +240,10 @@ class SourceReport(RecordModel):
     """Ids of requests with a job in an earlier part of this report. A long report is split into
     parts; only the last part may have `complete`."""
     complete: bool = False
-    """Whether `jobs` and `earlier` contain all jobs of the source. A submitted job that is missing
-    then becomes `unknown`, never gone."""
+    """Whether `jobs` and `earlier` contain all jobs of the source. If they do, a submitted job that
+    is missing from the report becomes `unknown`, never gone."""
     asked: RequestId | None = None
-    """Id of the request that the call was for; absent for a call without a request."""
+    """Id of the request that the call concerned; absent for a call about no single request."""
     explanation: Reason | None = None
     """Result of the call `explain`."""
     error: Reason | None = None
@@ -257,8 +259,8 @@ class SourceReportReply(RecordModel):
     """Reply to a source's report."""
 
     cancel: Annotated[tuple[RequestId, ...], Field(max_length=MAX_CANCELS)] = ()
-    """Ids of requests with a job to cancel: withdrawn requests, and requests unknown to the
-    server."""
+    """Ids of requests whose jobs the provisioner must cancel: withdrawn requests, and requests that
+    the server does not know."""
 
 
 class PilotIdentity(RecordModel):
@@ -280,7 +282,7 @@ class CheckResult(RecordModel):
     passed: bool
     """Whether the finding satisfies a pilot's needs."""
     detail: Reason
-    """Found state and required state."""
+    """State that the check found, and state that a pilot requires."""
 
 
 class CheckReport(RecordModel):
@@ -309,9 +311,10 @@ class MessagesRequest(RecordModel):
 
 
 class MessagesReply(RecordModel):
-    """Ids for a worker to claim. An id grants nothing, as with the broker; only a claim grants."""
+    """Ids for a worker to claim. As with the broker, an id gives no right to act; only a claim
+    does."""
 
     attempts: tuple[str, ...] = ()
-    """Ids of attempts with a share on the node that is not claimed yet."""
+    """Ids of attempts whose share on the node is not claimed yet."""
     operations: tuple[str, ...] = ()
     """Ids of operations that are assigned to the node and not claimed yet."""

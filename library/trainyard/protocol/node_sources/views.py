@@ -28,7 +28,7 @@ class SourceOrder(SpecModel):
     """Body of a request to pause a source; every field is optional."""
 
     reason: Annotated[Text, Field(max_length=500)] | None = None
-    """Reason, which is shown with the source."""
+    """Reason for the pause, which is shown with the source."""
 
 
 class NodesRequest(SpecModel):

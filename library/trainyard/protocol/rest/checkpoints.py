@@ -82,14 +82,14 @@ class CheckpointView(RecordModel):
     created_at: datetime
     """Time at which the checkpoint was committed."""
     verification: Verification | None
-    """Result of the last check; absent before the first check."""
+    """Result of the last verification or scrub; absent before the first one."""
     pinned_at: datetime | None
     """Time at which the checkpoint was pinned, so that retention keeps it; absent if it is not
     pinned."""
     pinned_by: str | None
     """Person who pinned the checkpoint."""
     deleting: bool
-    """Whether a deletion was requested; then no job can start from the checkpoint."""
+    """Whether a deletion was requested; if so, no job can start from the checkpoint."""
     not_deleted: FailedTries | None
     """Failed tries to delete the files; absent before the first failure."""
 
@@ -104,12 +104,13 @@ class CheckpointDetails(CheckpointView):
 
 
 class ForkRequest(SpecModel):
-    """Body of a fork; every field is optional."""
+    """Body of a request for a fork; every field is optional."""
 
     name: JobName | None = None
-    """Name of the new job; when absent, the other job's name with `-fork`."""
+    """Name of the new job; when absent, the name of the checkpoint's job, followed by `-fork`."""
     changes: dict[str, Any] = Field(default_factory=dict)
-    """Changes to the other job's spec, by section, as a JSON merge patch; null removes a field."""
+    """Changes to the spec of the checkpoint's job, by section, as a JSON merge patch; null removes
+    a field."""
     parts: Parts | None = None
     """Parts of the checkpoint to load. When absent: all parts, except the position in the data if
     the new job has other data."""
@@ -146,7 +147,7 @@ class ForkReply(RecordModel):
 
 
 class ExportRequest(SpecModel):
-    """Body of an export; every field is optional."""
+    """Body of a request for an export; every field is optional."""
 
     dtype: WeightsType | None = None
     """Dtype of the written weights; when absent, the stored dtype."""

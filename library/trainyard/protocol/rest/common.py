@@ -54,7 +54,7 @@ class TaskView(RecordModel):
     seconds: float
     """Duration of the last run."""
     lag_seconds: float
-    """Delay between the time at which the last run was due, and its start."""
+    """Time from the moment at which the last run was due to the start of this run."""
 
 
 class Readiness(RecordModel):

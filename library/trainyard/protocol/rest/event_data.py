@@ -36,7 +36,7 @@ class Submitted(EventData):
     parts: tuple[CheckpointPart, ...] = ()
     """Parts of the checkpoint that the job loads."""
     not_exact: tuple[str, ...] = ()
-    """Effects of omitting the other parts of the checkpoint."""
+    """Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`."""
 
 
 class Imported(EventData):
@@ -78,7 +78,7 @@ class ResumeRequested(EventData):
     checkpoint_id: str | None
     """Checkpoint that the attempt loads; absent for a start at step 0."""
     branch: bool
-    """Whether the job abandons steps after the checkpoint."""
+    """Whether the job abandons steps that it completed after the checkpoint."""
 
 
 class PriorityChanged(EventData):
@@ -179,11 +179,12 @@ class Resumed(TrainerData):
     parts: tuple[CheckpointPart, ...] = ()
     """Loaded parts of the checkpoint."""
     not_exact: tuple[str, ...] = ()
-    """Effects of omitting the other parts of the checkpoint."""
+    """Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`."""
     changed: tuple[str, ...] = ()
-    """Fields that differ between the checkpoint's spec and the attempt's, with both values."""
+    """Fields that differ between the checkpoint's spec and the attempt's spec, with both values."""
     compared: tuple[str, ...] = ()
-    """Compared fields: the whole `spec`, or the content of an older manifest."""
+    """Compared fields: the whole `spec`; for a manifest of an older version, the fields that it
+    contains."""
     code: CodeDigests | None = None
     """Digests of the code of a user's own model, if both are known."""
 
@@ -241,7 +242,8 @@ class AttemptEnded(EndData):
 
 
 class Unreachable(EventData):
-    """The lease of a node expired; the attempt ends only once its processes provably have ended."""
+    """The lease of a node expired; the attempt ends only once the end of its processes is
+    proved."""
 
 
 class Reachable(EventData):
@@ -275,7 +277,8 @@ class MetricsStored(EventData):
 
 
 class MetricsDropped(EventData):
-    """Points of metrics were dropped; there is one event per limit."""
+    """Points of metrics were dropped because they exceeded a limit; each limit causes only one
+    event."""
 
     what: Literal["series", "steps"]
     """Quantity that exceeded its limit: number of series, or highest step."""
@@ -328,7 +331,7 @@ class CheckpointDamaged(EventData):
 
 
 class CheckpointPinned(EventData):
-    """A checkpoint was pinned, so that retention keeps it, or unpinned."""
+    """A checkpoint was pinned or unpinned; retention keeps a pinned checkpoint."""
 
     checkpoint_id: str
     """Id of the checkpoint."""

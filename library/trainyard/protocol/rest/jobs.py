@@ -161,13 +161,13 @@ class NextAction(RecordModel):
     text: str
     """Reason for the action, in one or two sentences."""
     aim: Literal["memory", "free"] | None = None
-    """Aim of a resume: `memory` needs less memory per slot, `free` fits into the free slots."""
+    """Aim of a resume: `memory` to need less memory per slot, `free` to fit into the free slots."""
     field: str | None = None
     """Spec field to change in a fork or new job; the name of a section ends in a dot."""
     setting: str | None = None
     """Suggested setting of the spec field, such as `optimizer.lr=0.00015`."""
     checkpoint_id: str | None = None
-    """Checkpoint for a fork."""
+    """Checkpoint from which the suggested fork starts."""
     step: int | None = None
     """Step of the checkpoint."""
 
@@ -203,8 +203,8 @@ class JobView(JobSummary):
     current_attempt: AttemptView | None
     """Newest attempt of the job."""
     active_seconds: float | None = None
-    """Total duration of the ended attempts, each from its placement; null until the first has
-    ended."""
+    """Total duration of the ended attempts, each from its placement; null until the first attempt
+    has ended."""
     next_action: NextAction | None = None
     """Suggested action on a failed job."""
     retries_left: int
@@ -258,7 +258,7 @@ class QueuePlace(RecordModel):
 
 
 class WhatIf(RecordModel):
-    """Forecast for a spec, as if it were submitted now."""
+    """Forecast for a job with a given spec, as if the job were submitted now."""
 
     starts_now: bool = False
     """Whether the job would start immediately."""
@@ -274,10 +274,10 @@ class WhatIf(RecordModel):
 
 
 class StopRequest(SpecModel):
-    """Body of a stop or cancel."""
+    """Body of a request to stop or cancel a job."""
 
     reason: Annotated[Text, Field(max_length=500)] = ""
-    """Reason, which is shown in the events."""
+    """Reason for the stop or cancellation, which is shown in the events."""
 
 
 class CancelReply(RecordModel):
@@ -290,14 +290,14 @@ class CancelReply(RecordModel):
 
 
 class PriorityRequest(SpecModel):
-    """Body of a change to the priority."""
+    """Body of a request to change a job's priority."""
 
     priority: Priority
     """New priority."""
 
 
 class JobRequest(SpecModel):
-    """Body of a request on a running job."""
+    """Body of a request to the trainer of a running job."""
 
     kind: RequestKind
     """Kind of the request."""
@@ -308,7 +308,7 @@ class JobRequest(SpecModel):
 
 
 class JobRequestView(RecordModel):
-    """A request on a running job, and the trainer's response."""
+    """A request to the trainer of a running job, with the response of the trainer."""
 
     id: str
     """Id of the request."""

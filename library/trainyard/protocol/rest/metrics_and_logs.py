@@ -160,7 +160,8 @@ class LogPage(RecordModel):
     first_error_line: int | None
     """Number of the first line that looks like an error."""
     dropped_bytes: int
-    """Number of bytes that were dropped because of the quota."""
+    """Number of bytes that were dropped from the start of the log, because the log exceeded its
+    quota."""
     open_line: str | None = None
     """Last line if it is incomplete, such as a progress bar. Its number is `total_lines`, and its
     text may still change. Absent if the last line is complete."""
@@ -187,14 +188,15 @@ StragglerKind = Literal["compute", "data"]
 
 
 class RankSpan(RecordModel):
-    """Adjacent ranks, represented by the rank with the longest own time."""
+    """Adjacent ranks, represented by the rank that computes and waits for data longest."""
 
     first_rank: Rank
     """First rank in the span."""
     last_rank: Rank
     """Last rank in the span."""
     rank: Rank
-    """Rank with the longest own time, to which the times of this span belong."""
+    """Rank that computes and waits for data longest; the times of this span are the times of this
+    rank."""
     compute_seconds: Seconds
     """Time of a step, without waiting for data and without waiting for other ranks."""
     data_seconds: Seconds
@@ -215,7 +217,7 @@ class RankTimes(RecordModel):
 
 
 class ComparedRanks(EventData):
-    """Result of a comparison of the ranks by the trainer."""
+    """Result of a comparison of ranks, which the trainer made."""
 
     step: int
     """Completed optimizer steps."""
@@ -229,9 +231,11 @@ class StragglerFound(ComparedRanks):
     rank: Rank
     """Global rank."""
     kind: StragglerKind
-    """Part of a step that takes longer than for the peers: computation, or waiting for data."""
+    """Part of a step in which the rank is slower than its peers: computation, or waiting for
+    data."""
     factor: Annotated[float, Field(ge=1, lt=1e9, allow_inf_nan=False)]
-    """The rank's own time, as a multiple of the median of its peers."""
+    """Ratio of the rank's own time in a step to the median own time of its peers. Own time excludes
+    waiting for other ranks."""
     share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
     """Share of each step that the job loses because of the rank, from 0 to 1."""
     node: str | None = None
@@ -264,9 +268,11 @@ class StragglerView(RecordModel):
     slot: int
     """Slot of the rank on its node."""
     kind: StragglerKind
-    """Part of a step that takes longer than for the peers: computation, or waiting for data."""
+    """Part of a step in which the rank is slower than its peers: computation, or waiting for
+    data."""
     factor: float
-    """The rank's own time, as a multiple of the median of its peers."""
+    """Ratio of the rank's own time in a step to the median own time of its peers. Own time excludes
+    waiting for other ranks."""
     share: float
     """Share of each step that the job loses because of the rank, from 0 to 1."""
     step: int
@@ -282,7 +288,8 @@ class StragglerView(RecordModel):
 class SlowSlot(RecordModel):
     """A slot on which ranks of several jobs were slower than their peers.
 
-    Only stragglers in the last 30 days and since the end of the node's last drain count.
+    A straggler counts only if it was found in the last 30 days and after the end of the node's last
+    drain.
     """
 
     slot: int

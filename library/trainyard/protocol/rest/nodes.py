@@ -19,7 +19,7 @@ Running = Literal["move", "finish"]
 
 
 class DrainRequest(SpecModel):
-    """Body of a drain; every field is optional."""
+    """Body of a request to drain a node; every field is optional."""
 
     running: Running = "move"
     """Effect on the node's attempts: `move` saves them at the next step boundary and resumes them
@@ -27,7 +27,7 @@ class DrainRequest(SpecModel):
 
 
 class LabelChange(SpecModel):
-    """Body of a change to the labels of a node."""
+    """Body of a request to change the labels of a node."""
 
     labels: ChangedLabels
     """New values, by key. They override the labels in the worker's settings, even after the worker
@@ -35,14 +35,14 @@ class LabelChange(SpecModel):
 
 
 class CordonRequest(SpecModel):
-    """Body of a cordon; every field is optional."""
+    """Body of a request to cordon a node; every field is optional."""
 
     reason: Annotated[Text, Field(max_length=500)] | None = None
-    """Reason, which is shown with the node."""
+    """Reason for the cordon, which is shown with the node."""
 
 
 class Drain(RecordModel):
-    """Order of a person or the server to place nothing new on a node."""
+    """Order by a person or by the server to place nothing new on a node."""
 
     running: Running
     """Effect on the node's attempts."""

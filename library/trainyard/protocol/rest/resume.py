@@ -14,7 +14,7 @@ from trainyard.protocol.rest.jobs import JobView
 
 
 class ResumeRequest(SpecModel):
-    """Body of a resume; every field is optional."""
+    """Body of a request to resume a job; every field is optional."""
 
     checkpoint_id: Annotated[str, Field(max_length=200)] | None = None
     """Checkpoint to load; when absent, the newest checkpoint of the current lineage."""
@@ -94,4 +94,5 @@ class ResumeOptions(RecordModel):
     options: tuple[ResumeOptionView, ...]
     """Options, by world size."""
     calibration: Calibration | None = None
-    """Coefficients behind the predicted speeds, with their errors; absent for unknown hardware."""
+    """Coefficients from which the speeds are predicted, with the errors of such predictions; absent
+    for unknown hardware."""

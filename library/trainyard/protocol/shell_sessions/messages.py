@@ -60,8 +60,8 @@ class ShellExit(RecordModel):
 
 
 class ShellOutputMessage(RecordModel):
-    """Output of a command, from its supervisor; without content it only shows that the command
-    runs."""
+    """Output of a command, from its supervisor; a message without content only shows that the
+    command runs."""
 
     model_config = BYTES
 

@@ -55,7 +55,8 @@ class ArtifactLog:
         until a GPU has computed a tensor. Another thread encodes and writes the image.
 
         Args:
-            name: such as `samples/first`; images of one name form a sequence over steps.
+            name: name of the image, such as `samples/first`; images of one name form a sequence
+                over steps.
             image: path or bytes of a PNG, JPEG or WebP file of at most 16 MiB; an image of PIL; or
                 an array or tensor of uint8, of height x width, or height x width x 1, 3 or 4.
             step: completed optimizer steps.
@@ -84,7 +85,8 @@ class ArtifactLog:
         thread counts them. NaN and infinite values are counted separately.
 
         Args:
-            name: such as `weights/layer1`; histograms of one name form a sequence over steps.
+            name: name of the histogram, such as `weights/layer1`; histograms of one name form a
+                sequence over steps.
             values: an array, a tensor, or lists of numbers, of any shape, with at most 10,000,000.
             step: completed optimizer steps.
             bins: number of bins, from 1 to 512.
@@ -115,7 +117,8 @@ class ArtifactLog:
         or beyond 4 MiB, are dropped, with one warning per name.
 
         Args:
-            name: such as `predictions`; `.json` is added. Tables of one name form a sequence.
+            name: name of the table, such as `predictions`; `.json` is added. Tables of one name
+                form a sequence.
             columns: names of the columns, at most 256.
             rows: rows, each with one cell per column.
             step: completed optimizer steps.

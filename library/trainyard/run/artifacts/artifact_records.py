@@ -12,7 +12,7 @@ from trainyard.run.record_base import JsonRecord
 
 IMAGE, HISTOGRAM, FILE, OUTPUT, TABLE = "image", "histogram", "file", "output", "table"
 OWN_KINDS = frozenset({IMAGE, HISTOGRAM})
-"""Kinds with methods of their own, which `log_artifact` therefore rejects."""
+"""Kinds of artifacts that `log_artifact` rejects, because they have methods of their own."""
 CONTENT_NAME = re.compile(r"[a-z0-9-]{1,80}")
 """Legal names of a content file in `artifacts/`."""
 LONGEST_NAME, LONGEST_KIND, LONGEST_CAPTION = 200, 64, 1000
@@ -31,8 +31,8 @@ _NO_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 DropReason = Literal[
     "disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"
 ]
-"""Reason of a drop: lack of disk space on the node, a full writer queue, a full spool, the job's
-limit on bytes or on artifacts, a file that is too large, or an unreadable file."""
+"""Reason why data was dropped: lack of disk space on the node, a full writer queue, a full spool,
+the job's limit on bytes or on artifacts, a file that is too large, or an unreadable file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class ArtifactRecord(JsonRecord):
     histogram: HistogramRecord | None = None
     """Content of a histogram; absent for other kinds."""
     dropped: DropReason | None = None
-    """Reason of the drop of the content. Only the first drop per reason has a record."""
+    """Reason why the content was dropped. Only the first drop for each reason has a record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class ArtifactLine(JsonRecord):
     size: Annotated[int, Bounds(ge=0, lt=2**62)] = 0
     """Size of the content, in bytes."""
     dropped: DropReason | None = None
-    """Reason of the drop, if output was dropped."""
+    """Reason why output was dropped; absent if none was dropped."""
 
 
 def check_name(name: str) -> str:

@@ -29,8 +29,8 @@ from trainyard.run.record_files import append_record
 logger = logging.getLogger("trainyard")
 
 RESERVED_BYTES, RESERVED_SHARE = 256 * 1024 * 1024, 20
-"""Free disk space that artifacts leave for metrics and logs: this number of bytes, or a twentieth
-of a small disk."""
+"""Free disk space that artifacts leave for metrics and logs: the first value in bytes; on a small
+disk, the size of the disk divided by the second value."""
 QUEUE_BYTES, QUEUE_ITEMS = 64 * 1024 * 1024, 1000
 """Limits of the queue, in bytes and in artifacts; artifacts beyond a limit are dropped."""
 SPOOL_BYTES, SPOOL_FILES = 1024 * 1024 * 1024, 5000

@@ -14,8 +14,8 @@ from trainyard.run.checkpoints.checkpoint_names import FENCE
 
 LOCK = "FENCE.lock"
 LOCK_SECONDS = 30.0
-"""Maximum wait for the lock. A process holds the lock for milliseconds; a longer wait means that
-the process hangs."""
+"""Maximum wait for the lock of the fence file, in seconds. A process holds the lock for
+milliseconds; a longer wait means that the process hangs."""
 MAX_ATTEMPTS = 2**31 - 1
 """Maximum number of an attempt, limited by the catalog's column."""
 MAX_DIGITS = 20
@@ -37,7 +37,7 @@ class FencedOffError(FenceError):
 
 
 def check_fence(highest: int, attempt: int, path: object) -> None:
-    """Raise an error if the fence is above an attempt.
+    """Raise an error if the fence is above the number of an attempt.
 
     Raises:
         FencedOffError: a newer attempt has raised the fence.

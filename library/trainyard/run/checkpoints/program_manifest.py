@@ -63,7 +63,7 @@ class ProgramManifest(JsonRecord):
     kind: Annotated[str, Bounds(max_length=16)] = "interval"
     """Reason for the save, as given by the program."""
     save_seconds: float
-    """Time from the start of rank 0's block to the last checksum."""
+    """Time from the moment at which rank 0 enters its save block to the last checksum."""
     algorithm: Literal["sha256"] = ALGORITHM
     """Algorithm of the checksums."""
     size: Annotated[int, Bounds(ge=0, lt=2**62)]
@@ -82,7 +82,7 @@ class ProgramManifest(JsonRecord):
 
     @property
     def write_seconds(self) -> None:
-        """None, because the write times of the ranks are unknown."""
+        """Always None, because the write times of the ranks are unknown."""
         return None
 
     @property

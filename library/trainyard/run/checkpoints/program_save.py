@@ -152,7 +152,7 @@ class ProgramCheckpoints:
 
 
 class _OneSave:
-    """Part of one rank in one save."""
+    """One rank's part in one save."""
 
     def __init__(self, checkpoints: ProgramCheckpoints, number: int, step: int, kind: str) -> None:
         self._all = checkpoints

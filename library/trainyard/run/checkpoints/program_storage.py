@@ -31,8 +31,8 @@ from trainyard.run.record_base import to_json
 CONTROL = ".save-"
 """Prefix of the names of folders with messages between ranks."""
 LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone)")
-"""Names of folders that a killed save without a job leaves: `old` is the step's earlier checkpoint,
-and `gone` is a partly removed one."""
+"""Names of folders that a save outside a job leaves if it is killed: `old` is the step's earlier
+checkpoint, and `gone` is a partly removed checkpoint."""
 
 
 class UnusableCheckpointError(RuntimeError):
@@ -217,7 +217,7 @@ class LocalStorage:
             shutil.rmtree(old.rename(old.with_suffix(".gone")), ignore_errors=True)
 
     def bring_back(self) -> None:
-        """Rename a checkpoint back if a kill came between the renames in `name`."""
+        """Rename a checkpoint back if a process was killed between the two renames in `name`."""
         for found in _plain_folders(self.folder):
             leftover = LEFTOVER.fullmatch(found.name)
             if leftover and leftover["kind"] == "old":

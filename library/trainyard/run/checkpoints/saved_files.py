@@ -25,8 +25,8 @@ READ_SIZE = 4 * 2**20
 def sync_files(folder: Path) -> tuple[str, ...]:
     """Make every visible file below a folder durable, and return the paths.
 
-    A rank always sees its own files, and perhaps files of other ranks. To sync those costs
-    little. A file that disappears meanwhile was renamed by the rank that wrote it.
+    A rank always sees its own files, and perhaps files of other ranks. Syncing files of other ranks
+    costs little. A file that disappears meanwhile was renamed by the rank that wrote it.
 
     Raises:
         ValueError: the folder contains something other than regular files, an illegal name, or too
@@ -82,7 +82,7 @@ def describe(folder: Path, names: Iterable[str]) -> Iterator[SavedFile]:
 
 
 def shares(named: Mapping[int, Iterable[str]], ranks: int) -> list[list[str]]:
-    """Divide files over the ranks that see them; each file goes to one rank, as evenly as possible.
+    """Divide files evenly over the ranks that see them; each file goes to exactly one rank.
 
     Args:
         named: paths that each rank sees, by rank.

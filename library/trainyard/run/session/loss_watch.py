@@ -33,7 +33,7 @@ class BadLossError(RuntimeError):
 
 
 class RecentLosses:
-    """Last losses of an attempt, and the limit for a spike that follows from them."""
+    """Last losses of an attempt, and the loss above which the next step counts as a spike."""
 
     def __init__(self, spike_factor: float) -> None:
         self._factor = spike_factor
@@ -66,7 +66,8 @@ class LossWatch:
         Args:
             guard: section `guard` of the job's spec; if empty, nothing is checked.
             start: step of the parent checkpoint; 0 without one.
-            error: file for the failure at a bad step, to which the server reacts; None for no file.
+            error: file in which the failure of a bad step is stored for the server; None for no
+                file.
         """
         self._error = error
         self._non_finite = guard.get("non_finite_loss", "ignore")

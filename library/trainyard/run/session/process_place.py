@@ -23,8 +23,8 @@ class ProcessPlace:
     def of(cls, variables: Mapping[str, str]) -> ProcessPlace:
         """Return the place from `RANK` and `WORLD_SIZE`, otherwise from `NODE_RANK` and `NNODES`.
 
-        torchrun sets the first pair. The second pair is for one process per node. Without both
-        pairs, the process is the only one.
+        torchrun sets the first pair. The second pair is for one process per node. If neither pair
+        is set, the process is the only one.
 
         Raises:
             ValueError: a variable is no integer, or is out of range.

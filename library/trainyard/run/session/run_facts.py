@@ -51,7 +51,7 @@ class RunValues(MutableMapping[str, Any]):
 class FactBook:
     """Facts of one run, for all threads of the process that created the run.
 
-    In a forked process nothing changes, because the lock may be held there for ever.
+    In a forked process, calls have no effect, because the lock may be held there for ever.
 
     Args:
         arguments: initial configuration, which the job already has.

@@ -249,7 +249,7 @@ class Run(ArtifactLog):
     def should_save(self, step: SupportsIndex) -> bool:
         """Return whether a person requests a save; the result is the same on all ranks.
 
-        Each request is returned once.
+        The call returns True once for each request.
 
         Args:
             step: completed optimizer steps.

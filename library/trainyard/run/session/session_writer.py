@@ -79,7 +79,8 @@ class SessionWriter:
             self._start()
 
     def replace_facts(self, facts: Callable[[], RunFacts]) -> None:
-        """Queue a write of the facts; every `FACTS_SECONDS` the then current facts are written."""
+        """Queue the facts; the thread writes their newest values, at most once per
+        `FACTS_SECONDS`."""
         if self._facts_file is not None:
             self._facts = facts
             self._start()

@@ -29,7 +29,7 @@ class CheckpointSection(SpecModel):
     the clock. Such a save does not start while another save is being written. `auto` is 600 on GPUs
     if `interval_steps` is `auto` and resolves to 0, else 0."""
     preflight: bool = True
-    """Save a complete checkpoint before the first update of the weights. If the path or disk cannot
+    """Save a complete checkpoint before the first update of the weights. If the storage root cannot
     hold a checkpoint, the job fails in its first step."""
     async_mode: Literal["auto", "disabled", "async", "async_with_pinned_mem"] = "auto"
     """Whether training continues while a checkpoint is written. During the next forward and

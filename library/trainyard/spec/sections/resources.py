@@ -82,8 +82,8 @@ class ResourcesSection(SpecModel):
         Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
     ) = None
     """Time without a report from a node after which a job continues without the node; only for
-    elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
-    if this field is absent, the job waits no longer."""
+    elastic jobs and jobs with spare nodes. The job never continues before the node's lease has
+    expired. If this field is absent, the job continues as soon as the lease has expired."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
     """Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
     number of nodes with enough free slots, with equal numbers of slots if those nodes allow it."""

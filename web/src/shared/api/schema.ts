@@ -2129,7 +2129,7 @@ export interface components {
             ecc_uncorrected_lifetime: number | null;
             /**
              * Row Remap Pending
-             * @description Whether a damaged memory row will only be replaced after a reset.
+             * @description Whether the replacement of a damaged memory row waits for a reset of the GPU.
              */
             row_remap_pending: boolean | null;
             /**
@@ -2140,7 +2140,8 @@ export interface components {
             row_remap_failed: boolean | null;
             /**
              * Xids
-             * @description Newest Xid errors of the last day since the worker started, oldest first.
+             * @description Newest Xid errors of the last day, oldest first. Errors before the start of the worker are
+             *     not listed.
              * @default []
              */
             xids: components["schemas"]["XidError"][];
@@ -2235,7 +2236,7 @@ export interface components {
             ecc_uncorrected_lifetime?: number | null;
             /**
              * Row Remap Pending
-             * @description Whether a damaged memory row will only be replaced after a reset.
+             * @description Whether the replacement of a damaged memory row waits for a reset of the GPU.
              */
             row_remap_pending?: boolean | null;
             /**
@@ -2246,7 +2247,8 @@ export interface components {
             row_remap_failed?: boolean | null;
             /**
              * Xids
-             * @description Newest Xid errors of the last day since the worker started, oldest first.
+             * @description Newest Xid errors of the last day, oldest first. Errors before the start of the worker are
+             *     not listed.
              * @default []
              */
             xids?: components["schemas"]["XidErrorInput"][];
@@ -2358,7 +2360,8 @@ export interface components {
             evidence: components["schemas"]["Evidence"][];
             /**
              * Field
-             * @description Dotted path of a spec field that reduces the cause; null if no field does.
+             * @description Dotted path of a spec field whose change reduces the lost time; null if there is no such
+             *     field.
              */
             field: string | null;
             /**
@@ -2368,8 +2371,8 @@ export interface components {
             remedy: string;
             /**
              * Gain
-             * @description Upper bound of the relative increase in kept steps per time on slots, such as 0.1 for 10 %.
-             *     Null if the records do not show the gain.
+             * @description Upper bound of the gain: relative increase in the kept steps per unit of time on slots, such
+             *     as 0.1 for 10 %. Null if the records do not show the gain.
              */
             gain: number | null;
         };
@@ -2390,7 +2393,7 @@ export interface components {
             attempt: number | null;
             /**
              * Recent Steps
-             * @description Number of steps in the recent means.
+             * @description Number of recent steps over which the findings take means.
              */
             recent_steps: number;
             /**
@@ -2428,8 +2431,8 @@ export interface components {
             kind: string;
             /**
              * Name
-             * @description Name of the artifact, with `/` between folders. If several artifacts have the same
-             *     name, the newest counts.
+             * @description Name of the artifact, with `/` between folders. If several artifacts have the same name, a
+             *     download returns the newest.
              */
             name: string;
             /**
@@ -2478,8 +2481,8 @@ export interface components {
             count: number;
             /**
              * Group
-             * @description Group of the artifacts; `files` for other artifacts. Null in a notice of an earlier
-             *     version.
+             * @description Group of the artifacts; `files` for artifacts that are neither images nor histograms. Null in
+             *     a notice of an earlier version.
              */
             group?: ("image" | "histogram" | "files") | null;
         };
@@ -2569,7 +2572,7 @@ export interface components {
             /** @description The parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
-             * @description Differences of this attempt from the job's spec.
+             * @description Settings of this attempt that replace settings of the job's spec.
              * @default {}
              */
             overrides: components["schemas"]["Overrides"];
@@ -2809,13 +2812,13 @@ export interface components {
             rounds: number;
             /**
              * Idle Share
-             * @description Share of the ranks' sequence slots that contain no sequence.
+             * @description Share of the places for sequences that stay empty, over all micro-batches of a step.
              */
             idle_share: number;
             /**
              * Less Idle Micro Batch Size
-             * @description Smaller micro-batch size with the least idle share; the largest of several such sizes. Absent
-             *     if no smaller size reduces the idle share.
+             * @description Micro-batch size below `micro_batch_size` with the least idle share; if several sizes have
+             *     this share, the largest of them. Absent if no smaller size reduces the idle share.
              */
             less_idle_micro_batch_size: number | null;
         };
@@ -2826,8 +2829,8 @@ export interface components {
         BuildTask: {
             /**
              * Digest
-             * @description Digest of the environment, which names the request and the folder in `environments` of the
-             *     storage root.
+             * @description Digest of the environment. It is the name of the request, and of the folder in `environments`
+             *     below the storage root.
              */
             digest: string;
         };
@@ -2857,7 +2860,8 @@ export interface components {
             memory: components["schemas"]["MemoryRates"];
             /**
              * Memory Margin
-             * @description Factor on the predicted memory peak that no known run exceeds; `fits` includes it.
+             * @description Factor for the predicted memory peak; with it, no known run exceeds its prediction. `fits`
+             *     includes this factor.
              * @default 1
              */
             memory_margin: number;
@@ -2983,7 +2987,7 @@ export interface components {
             passed: boolean;
             /**
              * Detail
-             * @description Found state and required state.
+             * @description State that the check found, and state that a pilot requires.
              */
             detail: string;
         };
@@ -3118,7 +3122,7 @@ export interface components {
              * @description Time at which the checkpoint was committed.
              */
             created_at: string;
-            /** @description Result of the last check; absent before the first check. */
+            /** @description Result of the last verification or scrub; absent before the first one. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
@@ -3133,7 +3137,7 @@ export interface components {
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether a deletion was requested; then no job can start from the checkpoint.
+             * @description Whether a deletion was requested; if so, no job can start from the checkpoint.
              */
             deleting: boolean;
             /** @description Failed tries to delete the files; absent before the first failure. */
@@ -3163,7 +3167,7 @@ export interface components {
         CheckpointPart: "model" | "optimizer" | "counters" | "data";
         /**
          * CheckpointPinned
-         * @description A checkpoint was pinned, so that retention keeps it, or unpinned.
+         * @description A checkpoint was pinned or unpinned; retention keeps a pinned checkpoint.
          */
         CheckpointPinned: {
             /**
@@ -3208,7 +3212,7 @@ export interface components {
             interval_seconds: number | "auto";
             /**
              * Preflight
-             * @description Save a complete checkpoint before the first update of the weights. If the path or disk cannot
+             * @description Save a complete checkpoint before the first update of the weights. If the storage root cannot
              *     hold a checkpoint, the job fails in its first step.
              * @default true
              */
@@ -3307,7 +3311,7 @@ export interface components {
             interval_seconds?: number | "auto";
             /**
              * Preflight
-             * @description Save a complete checkpoint before the first update of the weights. If the path or disk cannot
+             * @description Save a complete checkpoint before the first update of the weights. If the storage root cannot
              *     hold a checkpoint, the job fails in its first step.
              * @default true
              */
@@ -3467,7 +3471,7 @@ export interface components {
              * @description Time at which the checkpoint was committed.
              */
             created_at: string;
-            /** @description Result of the last check; absent before the first check. */
+            /** @description Result of the last verification or scrub; absent before the first one. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
@@ -3482,7 +3486,7 @@ export interface components {
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether a deletion was requested; then no job can start from the checkpoint.
+             * @description Whether a deletion was requested; if so, no job can start from the checkpoint.
              */
             deleting: boolean;
             /** @description Failed tries to delete the files; absent before the first failure. */
@@ -3556,7 +3560,7 @@ export interface components {
         ClaimReply: {
             /** @description Spec of the job. */
             spec: components["schemas"]["JobSpec"];
-            /** @description Attempt, without paths of storage roots, which differ between nodes. */
+            /** @description Attempt, without the paths of storage roots, because these paths differ between nodes. */
             attempt: components["schemas"]["AttemptSpec"];
             /**
              * Attempt Token
@@ -3649,7 +3653,8 @@ export interface components {
             /**
              * Until
              * Format: date-time
-             * @description End of the last day, or time of the computation; a computed result is reused for a minute.
+             * @description End of the last day; if this day has not ended, time of the computation. A computed result is
+             *     reused for a minute.
              */
             until: string;
             /**
@@ -4022,12 +4027,12 @@ export interface components {
         };
         /**
          * CordonRequest
-         * @description Body of a cordon; every field is optional.
+         * @description Body of a request to cordon a node; every field is optional.
          */
         CordonRequest: {
             /**
              * Reason
-             * @description Reason, which is shown with the node.
+             * @description Reason for the cordon, which is shown with the node.
              */
             reason?: string | null;
         };
@@ -4433,7 +4438,7 @@ export interface components {
         };
         /**
          * Drain
-         * @description Order of a person or the server to place nothing new on a node.
+         * @description Order by a person or by the server to place nothing new on a node.
          */
         Drain: {
             /**
@@ -4462,7 +4467,7 @@ export interface components {
         };
         /**
          * DrainRequest
-         * @description Body of a drain; every field is optional.
+         * @description Body of a request to drain a node; every field is optional.
          */
         DrainRequest: {
             /**
@@ -6871,7 +6876,7 @@ export interface components {
         };
         /**
          * ExportRequest
-         * @description Body of an export; every field is optional.
+         * @description Body of a request for an export; every field is optional.
          */
         ExportRequest: {
             /**
@@ -7123,8 +7128,8 @@ export interface components {
             bad_window: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether a retry does not use up the retry budget, whatever the reason, because the job did
-             *     not cause the failure.
+             * @description Whether a retry leaves the retry budget unchanged for any `reason`, because the job did not
+             *     cause the failure.
              * @default false
              */
             free_retry: boolean;
@@ -7205,8 +7210,8 @@ export interface components {
             bad_window?: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether a retry does not use up the retry budget, whatever the reason, because the job did
-             *     not cause the failure.
+             * @description Whether a retry leaves the retry budget unchanged for any `reason`, because the job did not
+             *     cause the failure.
              * @default false
              */
             free_retry?: boolean;
@@ -7284,17 +7289,18 @@ export interface components {
         };
         /**
          * ForkRequest
-         * @description Body of a fork; every field is optional.
+         * @description Body of a request for a fork; every field is optional.
          */
         ForkRequest: {
             /**
              * Name
-             * @description Name of the new job; when absent, the other job's name with `-fork`.
+             * @description Name of the new job; when absent, the name of the checkpoint's job, followed by `-fork`.
              */
             name?: string | null;
             /**
              * Changes
-             * @description Changes to the other job's spec, by section, as a JSON merge patch; null removes a field.
+             * @description Changes to the spec of the checkpoint's job, by section, as a JSON merge patch; null removes
+             *     a field.
              */
             changes?: {
                 [key: string]: unknown;
@@ -7373,8 +7379,8 @@ export interface components {
             goodput: number | null;
             /**
              * Ettr
-             * @description Effective training time ratio. Null until the job could run for at least a millisecond, and
-             *     if `goodput` is null.
+             * @description Effective training time ratio. Null while the time in which the job could run is below 1 ms,
+             *     and if `goodput` is null.
              */
             ettr: number | null;
         };
@@ -7396,7 +7402,8 @@ export interface components {
             holds: boolean;
             /**
              * Detail
-             * @description How the aspect continues, or why it does not and what happens instead, as a sentence.
+             * @description Explanation as a sentence: how the aspect continues; or why it does not, and what happens
+             *     instead.
              */
             detail: string;
         };
@@ -7491,7 +7498,8 @@ export interface components {
             device_name: string;
             /**
              * Device Memory Bytes
-             * @description Memory of one slot: of its GPU, or the host's memory divided by the number of slots.
+             * @description Memory of one slot: the memory of its GPU; on CPUs, the host's memory divided by the number
+             *     of slots.
              */
             device_memory_bytes: number;
             /**
@@ -7540,10 +7548,10 @@ export interface components {
             /**
              * Fitted At
              * Format: date-time
-             * @description Time at which the newest run was included.
+             * @description Time at which the newest run was included in the calibration.
              */
             fitted_at: string;
-            /** @description Coefficients, and their prediction error on the runs. */
+            /** @description Coefficients, and the errors of their predictions for the runs. */
             calibration: components["schemas"]["Calibration"];
         };
         /**
@@ -7569,7 +7577,8 @@ export interface components {
             device_name: string;
             /**
              * Device Memory Bytes
-             * @description Memory of one slot: of its GPU, or the host's memory divided by the number of slots.
+             * @description Memory of one slot: the memory of its GPU; on CPUs, the host's memory divided by the number
+             *     of slots.
              */
             device_memory_bytes: number;
             /**
@@ -7683,7 +7692,7 @@ export interface components {
             load: number;
             /**
              * Memory Bytes
-             * @description Memory limit of the worker's cgroup, or memory of the machine.
+             * @description Memory limit of the worker's cgroup; without a limit, memory of the machine.
              */
             memory_bytes: number;
             /**
@@ -7710,7 +7719,7 @@ export interface components {
             load: number;
             /**
              * Memory Bytes
-             * @description Memory limit of the worker's cgroup, or memory of the machine.
+             * @description Memory limit of the worker's cgroup; without a limit, memory of the machine.
              */
             memory_bytes: number;
             /**
@@ -7753,7 +7762,7 @@ export interface components {
         };
         /**
          * ImportRequest
-         * @description Body of an import: a run that has ended, without its points.
+         * @description Body of a request to import a run that has ended, without its points.
          */
         ImportRequest: {
             /** @description Run to import. */
@@ -7991,7 +8000,7 @@ export interface components {
         };
         /**
          * IntervalOutcome
-         * @description Outcome of a job with one interval between saves.
+         * @description Outcome of a job for one choice of the interval between saves.
          */
         IntervalOutcome: {
             /**
@@ -8006,18 +8015,18 @@ export interface components {
             goodput: number | null;
             /**
              * Expected Ettr
-             * @description Expected ETTR of a long run with this save interval, by the published formula. Null for the
-             *     recorded outcome, and without failures or saves.
+             * @description Expected ETTR of a long run with this save interval, by the formula in docs/goodput.md. Null
+             *     for the recorded outcome, and without failures or saves.
              */
             expected_ettr: number | null;
             /**
              * Kept Steps
-             * @description Number of steps that the job keeps.
+             * @description Number of completed steps that the job did not have to repeat.
              */
             kept_steps: number;
             /**
              * Lost Steps
-             * @description Number of lost steps, which the job repeats.
+             * @description Number of lost steps, which the job must repeat.
              */
             lost_steps: number;
             /**
@@ -8081,7 +8090,7 @@ export interface components {
         JobOrder: "newest" | "active";
         /**
          * JobRequest
-         * @description Body of a request on a running job.
+         * @description Body of a request to the trainer of a running job.
          */
         JobRequest: {
             /**
@@ -8106,7 +8115,7 @@ export interface components {
         };
         /**
          * JobRequestView
-         * @description A request on a running job, and the trainer's response.
+         * @description A request to the trainer of a running job, with the response of the trainer.
          */
         JobRequestView: {
             /**
@@ -8820,8 +8829,8 @@ export interface components {
             current_attempt: components["schemas"]["AttemptView"] | null;
             /**
              * Active Seconds
-             * @description Total duration of the ended attempts, each from its placement; null until the first has
-             *     ended.
+             * @description Total duration of the ended attempts, each from its placement; null until the first attempt
+             *     has ended.
              */
             active_seconds: number | null;
             /** @description Suggested action on a failed job. */
@@ -8844,7 +8853,7 @@ export interface components {
         };
         /**
          * LabelChange
-         * @description Body of a change to the labels of a node.
+         * @description Body of a request to change the labels of a node.
          */
         LabelChange: {
             /**
@@ -8915,8 +8924,8 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
-             * @description Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
-             *     hardware are known, the corrected estimate with its margin decides.
+             * @description Whether the layout fits into the memory of the device; absent if unknown. Finished runs on
+             *     this hardware correct the memory estimate and add a margin.
              */
             fits: boolean | null;
             /** @description Predicted speed; absent for a program and for unknown hardware. */
@@ -9043,7 +9052,8 @@ export interface components {
             first_error_line: number | null;
             /**
              * Dropped Bytes
-             * @description Number of bytes that were dropped because of the quota.
+             * @description Number of bytes that were dropped from the start of the log, because the log exceeded its
+             *     quota.
              */
             dropped_bytes: number;
             /**
@@ -9380,32 +9390,34 @@ export interface components {
             peak_at: "loss" | "head" | "block" | "embedding";
             /**
              * Weights
-             * @description Rank's shard of the stored weights.
+             * @description Memory of the rank's shard of the stored weights.
              */
             weights: number;
             /**
              * Gradients
-             * @description Accumulated gradients of earlier micro-batches; at the end of the step, their shards.
+             * @description Memory of gradients accumulated over earlier micro-batches; at the end of the step, of their
+             *     shards.
              */
             gradients: number;
             /**
              * Optimizer States
-             * @description Rank's shard of both moments.
+             * @description Memory of the rank's shard of both moments.
              */
             optimizer_states: number;
             /**
              * Gathered
-             * @description Unsharded weights and gradients of the active layers.
+             * @description Memory of unsharded weights and gradients of the active layers.
              */
             gathered: number;
             /**
              * Activations
-             * @description Activations that the backward pass still needs, saved or recomputed.
+             * @description Memory of saved or recomputed activations that the backward pass still needs.
              */
             activations: number;
             /**
              * Logits
-             * @description Logits of one chunk of tokens, and values that the loss computes from them.
+             * @description Memory of the logits of one chunk of tokens, and of values that the loss computes from
+             *     them.
              */
             logits: number;
             /**
@@ -9498,12 +9510,13 @@ export interface components {
         };
         /**
          * MessagesReply
-         * @description Ids for a worker to claim. An id grants nothing, as with the broker; only a claim grants.
+         * @description Ids for a worker to claim. As with the broker, an id gives no right to act; only a claim
+         *     does.
          */
         MessagesReply: {
             /**
              * Attempts
-             * @description Ids of attempts with a share on the node that is not claimed yet.
+             * @description Ids of attempts whose share on the node is not claimed yet.
              * @default []
              */
             attempts: string[];
@@ -9545,7 +9558,8 @@ export interface components {
         };
         /**
          * MetricsDropped
-         * @description Points of metrics were dropped; there is one event per limit.
+         * @description Points of metrics were dropped because they exceeded a limit; each limit causes only one
+         *     event.
          */
         MetricsDropped: {
             /**
@@ -9907,7 +9921,7 @@ export interface components {
             text: string;
             /**
              * Aim
-             * @description Aim of a resume: `memory` needs less memory per slot, `free` fits into the free slots.
+             * @description Aim of a resume: `memory` to need less memory per slot, `free` to fit into the free slots.
              */
             aim: ("memory" | "free") | null;
             /**
@@ -9922,7 +9936,7 @@ export interface components {
             setting: string | null;
             /**
              * Checkpoint Id
-             * @description Checkpoint for a fork.
+             * @description Checkpoint from which the suggested fork starts.
              */
             checkpoint_id: string | null;
             /**
@@ -10056,7 +10070,10 @@ export interface components {
             notice?: string | null;
             /** @description State of the node; absent if the worker takes no samples. */
             sample?: components["schemas"]["NodeSampleInput"] | null;
-            /** @description Clock of the node at the last heartbeat with a reply; absent before the first reply. */
+            /**
+             * @description Comparison of the clocks during the last heartbeat that received a reply; absent before the
+             *     first reply.
+             */
             clock?: components["schemas"]["ClockReading"] | null;
             /**
              * Ends At
@@ -11019,8 +11036,8 @@ export interface components {
             doing: string;
             /**
              * Done
-             * @description Number of bytes read and written, tokens generated, files deleted, or steps of a build
-             *     done.
+             * @description Amount of work done: bytes read and written, generated tokens, deleted files, or steps of a
+             *     build.
              */
             done: number;
             /**
@@ -11162,7 +11179,7 @@ export interface components {
             paths: string[];
             /**
              * Whole Job
-             * @description Whether to delete the rest of the job's folder too.
+             * @description Whether to delete the job's whole folder, not only the folders in `paths`.
              * @default false
              */
             whole_job: boolean;
@@ -11409,7 +11426,8 @@ export interface components {
         };
         /**
          * OutputDropped
-         * @description Artifacts or logs of an attempt were dropped; there is one event per reason.
+         * @description Artifacts or logs of an attempt were dropped; each reason causes one event, for the first
+         *     drop.
          */
         OutputDropped: {
             /**
@@ -11420,7 +11438,7 @@ export interface components {
             what: "artifacts" | "logs";
             /**
              * Reason
-             * @description Reason of the drop.
+             * @description Reason why the data was dropped.
              * @enum {string}
              */
             reason: "disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable";
@@ -11447,15 +11465,15 @@ export interface components {
              * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload: boolean | null;
-            /** @description Activations that the backward pass recomputes. */
+            /** @description Changed choice of activations that the backward pass recomputes. */
             activation_checkpoint: components["schemas"]["ActivationCheckpointSection"] | null;
-            /** @description Options of torch.compile. */
+            /** @description Changed options of torch.compile. */
             compile: components["schemas"]["CompileSection"] | null;
-            /** @description Content, times and storage of checkpoints, and their retention. */
+            /** @description Changed content, times, storage and retention of checkpoints. */
             checkpoint: components["schemas"]["CheckpointSection"] | null;
-            /** @description Slots, nodes and priority of the job. */
+            /** @description Changed slots, nodes and priority of the job. */
             resources: components["schemas"]["ResourcesSection"] | null;
-            /** @description Reaction to a failed attempt. */
+            /** @description Changed reaction to a failed attempt. */
             retry: components["schemas"]["RetrySection"] | null;
             /**
              * Steps
@@ -11480,15 +11498,15 @@ export interface components {
              * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload?: boolean | null;
-            /** @description Activations that the backward pass recomputes. */
+            /** @description Changed choice of activations that the backward pass recomputes. */
             activation_checkpoint?: components["schemas"]["ActivationCheckpointSectionInput"] | null;
-            /** @description Options of torch.compile. */
+            /** @description Changed options of torch.compile. */
             compile?: components["schemas"]["CompileSectionInput"] | null;
-            /** @description Content, times and storage of checkpoints, and their retention. */
+            /** @description Changed content, times, storage and retention of checkpoints. */
             checkpoint?: components["schemas"]["CheckpointSectionInput"] | null;
-            /** @description Slots, nodes and priority of the job. */
+            /** @description Changed slots, nodes and priority of the job. */
             resources?: components["schemas"]["ResourcesSectionInput"] | null;
-            /** @description Reaction to a failed attempt. */
+            /** @description Changed reaction to a failed attempt. */
             retry?: components["schemas"]["RetrySectionInput"] | null;
             /**
              * Steps
@@ -11701,7 +11719,7 @@ export interface components {
             /**
              * Reshard After Forward
              * @description Whether gathered weights are freed after the forward pass. `default` frees them, except under
-             *     pipeline parallelism, and except in the last layers, because backward needs those
+             *     pipeline parallelism, and except in the last layers, because backward needs their weights
              *     immediately.
              * @default default
              * @enum {string}
@@ -11796,7 +11814,7 @@ export interface components {
             /**
              * Reshard After Forward
              * @description Whether gathered weights are freed after the forward pass. `default` frees them, except under
-             *     pipeline parallelism, and except in the last layers, because backward needs those
+             *     pipeline parallelism, and except in the last layers, because backward needs their weights
              *     immediately.
              * @default default
              * @enum {string}
@@ -12080,13 +12098,13 @@ export interface components {
             runs: number;
             /**
              * Empty
-             * @description Number of micro-batches in a step without a sequence, which only fill the last run.
+             * @description Number of empty micro-batches in a step, which only fill up the last run.
              */
             empty: number;
             /**
              * Bubble Share
              * @description Share of a run during which a rank waits, if all stages take equal time. For a zero-bubble
-             *     schedule also forward and both halves of backward are assumed to take equal time.
+             *     schedule, this value also assumes that forward and each half of backward take equal time.
              */
             bubble_share: number;
         };
@@ -12152,14 +12170,15 @@ export interface components {
             name: string;
             /**
              * Device
-             * @description Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs.
+             * @description Expected kind of slot: the kind in the spec; for `auto`, GPUs unless all nodes have only
+             *     CPUs.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Auto
-             * @description Value of each `auto` field on the expected kind of slot; an attempt resolves it by its own
-             *     slots.
+             * @description Value of each `auto` field on the expected kind of slot; an attempt resolves these fields
+             *     again, for its own slots.
              */
             auto: {
                 [key: string]: boolean | number | string;
@@ -12206,8 +12225,8 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"];
             /**
              * Fits
-             * @description Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
-             *     hardware are known, the corrected estimate with its margin decides.
+             * @description Whether the layout fits into the memory of the device; absent if unknown. Finished runs on
+             *     this hardware correct the memory estimate and add a margin.
              */
             fits: boolean | null;
             /** @description Predicted speed; absent for unknown hardware. */
@@ -12225,7 +12244,10 @@ export interface components {
              * @default 0
              */
             ranked_of: number;
-            /** @description Coefficients behind the predictions, with their errors; absent for unknown hardware. */
+            /**
+             * @description Coefficients from which the predictions are computed, with the errors of such predictions;
+             *     absent for unknown hardware.
+             */
             calibration: components["schemas"]["Calibration"] | null;
             /**
              * Device Memory Bytes
@@ -12272,7 +12294,7 @@ export interface components {
         };
         /**
          * PriorityRequest
-         * @description Body of a change to the priority.
+         * @description Body of a request to change a job's priority.
          */
         PriorityRequest: {
             /**
@@ -12397,7 +12419,7 @@ export interface components {
             kind: string;
             /**
              * Save Seconds
-             * @description Time from the start of rank 0's block to the last checksum.
+             * @description Time from the moment at which rank 0 enters its save block to the last checksum.
              */
             save_seconds: number;
             /**
@@ -12420,7 +12442,7 @@ export interface components {
         };
         /**
          * ProgramPlan
-         * @description Plan of a program, of which only the slots are known before it runs.
+         * @description Plan of a job with a program. Before the program runs, only its slots are known.
          */
         ProgramPlan: {
             /**
@@ -12442,7 +12464,8 @@ export interface components {
             name: string;
             /**
              * Device
-             * @description Expected kind of slot: as in the spec; otherwise GPUs, unless all nodes only have CPUs.
+             * @description Expected kind of slot: the kind in the spec; for `auto`, GPUs unless all nodes have only
+             *     CPUs.
              * @enum {string}
              */
             device: "cpu" | "cuda";
@@ -12458,7 +12481,7 @@ export interface components {
             command: string[];
             /**
              * Unknown
-             * @description Quantities that are unknown before the program runs.
+             * @description Names of the quantities that are unknown before the program runs.
              */
             unknown: string[];
             /**
@@ -13127,7 +13150,7 @@ export interface components {
         };
         /**
          * RankRange
-         * @description Global ranks with equal distances.
+         * @description Global ranks at equal distances, such as 0, 8, 16 and 24.
          */
         RankRange: {
             /**
@@ -13149,7 +13172,7 @@ export interface components {
         };
         /**
          * RankSpan
-         * @description Adjacent ranks, represented by the rank with the longest own time.
+         * @description Adjacent ranks, represented by the rank that computes and waits for data longest.
          */
         RankSpan: {
             /**
@@ -13164,7 +13187,8 @@ export interface components {
             last_rank: number;
             /**
              * Rank
-             * @description Rank with the longest own time, to which the times of this span belong.
+             * @description Rank that computes and waits for data longest; the times of this span are the times of this
+             *     rank.
              */
             rank: number;
             /**
@@ -13238,16 +13262,16 @@ export interface components {
             memory: components["schemas"]["MemoryEstimate"] | null;
             /**
              * Fits
-             * @description Whether the layout fits into the memory of the device; absent if unknown. Once runs on the
-             *     hardware are known, the corrected estimate with its margin decides.
+             * @description Whether the layout fits into the memory of the device; absent if unknown. Finished runs on
+             *     this hardware correct the memory estimate and add a margin.
              */
             fits: boolean | null;
             /** @description Predicted speed; absent for a program and for unknown hardware. */
             speed: components["schemas"]["SpeedEstimate"] | null;
             /**
              * Resets
-             * @description Fields of `parallelism` that are reset to their defaults, because they apply to other
-             *     sizes.
+             * @description Fields of `parallelism` to reset to their defaults, because their values fit only the draft's
+             *     own sizes.
              */
             resets: string[];
         };
@@ -13358,7 +13382,8 @@ export interface components {
             };
             /**
              * Inbox
-             * @description Source of the worker's messages: a queue at the broker, or long polls to the server.
+             * @description Way in which messages reach the worker: from a queue at the broker, or by long polls to the
+             *     server.
              * @default broker
              * @enum {string}
              */
@@ -13401,7 +13426,7 @@ export interface components {
             text: string;
             /**
              * Resume
-             * @description Suggested kind of resume: `memory` needs less memory per slot, `free` fits into the free
+             * @description Suggested kind of resume: `memory` to need less memory per slot, `free` to fit into the free
              *     slots. `earlier` only occurs in failures of older versions; an earlier checkpoint would lead to
              *     the same failure.
              */
@@ -13425,7 +13450,7 @@ export interface components {
             text: string;
             /**
              * Resume
-             * @description Suggested kind of resume: `memory` needs less memory per slot, `free` fits into the free
+             * @description Suggested kind of resume: `memory` to need less memory per slot, `free` to fit into the free
              *     slots. `earlier` only occurs in failures of older versions; an earlier checkpoint would lead to
              *     the same failure.
              */
@@ -13595,7 +13620,8 @@ export interface components {
         };
         /**
          * RequestClaim
-         * @description Claim of a request by the provisioner before its call to the engine; a repeat is granted.
+         * @description Claim of a request by the provisioner before its call to the engine; the server grants a
+         *     repeated claim again.
          */
         RequestClaim: {
             /**
@@ -13646,8 +13672,8 @@ export interface components {
             seconds: number | null;
             /**
              * Wanted
-             * @description Whether the nodes are still wanted. If not, the provisioner submits nothing, and cancels an
-             *     existing job.
+             * @description Whether the nodes are still wanted. If they are not, the provisioner submits no job, and
+             *     cancels a job that it has already submitted.
              */
             wanted: boolean;
             /**
@@ -13684,8 +13710,8 @@ export interface components {
             /**
              * Shrink After Seconds
              * @description Time without a report from a node after which a job continues without the node; only for
-             *     elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
-             *     if this field is absent, the job waits no longer.
+             *     elastic jobs and jobs with spare nodes. The job never continues before the node's lease has
+             *     expired. If this field is absent, the job continues as soon as the lease has expired.
              */
             shrink_after_seconds: number | null;
             /**
@@ -13766,8 +13792,8 @@ export interface components {
             /**
              * Shrink After Seconds
              * @description Time without a report from a node after which a job continues without the node; only for
-             *     elastic jobs and jobs with spare nodes. The job always waits until the node's lease has expired;
-             *     if this field is absent, the job waits no longer.
+             *     elastic jobs and jobs with spare nodes. The job never continues before the node's lease has
+             *     expired. If this field is absent, the job continues as soon as the lease has expired.
              */
             shrink_after_seconds?: number | null;
             /**
@@ -13872,7 +13898,10 @@ export interface components {
              * @description Options, by world size.
              */
             options: components["schemas"]["ResumeOptionView"][];
-            /** @description Coefficients behind the predicted speeds, with their errors; absent for unknown hardware. */
+            /**
+             * @description Coefficients from which the speeds are predicted, with the errors of such predictions; absent
+             *     for unknown hardware.
+             */
             calibration: components["schemas"]["Calibration"] | null;
         };
         /**
@@ -13902,7 +13931,8 @@ export interface components {
             metadata_digest: string;
             /**
              * Parts
-             * @description Parts of the checkpoint to load; fewer than all only if another job wrote the checkpoint.
+             * @description Parts of the checkpoint to load. A checkpoint of the same job is loaded with all parts; a
+             *     fork may leave parts out.
              * @default [
              *       "model",
              *       "optimizer",
@@ -13966,7 +13996,7 @@ export interface components {
         };
         /**
          * ResumeRequest
-         * @description Body of a resume; every field is optional.
+         * @description Body of a request to resume a job; every field is optional.
          */
         ResumeRequest: {
             /**
@@ -14024,7 +14054,7 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Branch
-             * @description Whether the job abandons steps after the checkpoint.
+             * @description Whether the job abandons steps that it completed after the checkpoint.
              */
             branch: boolean;
         };
@@ -14060,19 +14090,20 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of omitting the other parts of the checkpoint.
+             * @description Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`.
              * @default []
              */
             not_exact?: string[];
             /**
              * Changed
-             * @description Fields that differ between the checkpoint's spec and the attempt's, with both values.
+             * @description Fields that differ between the checkpoint's spec and the attempt's spec, with both values.
              * @default []
              */
             changed?: string[];
             /**
              * Compared
-             * @description Compared fields: the whole `spec`, or the content of an older manifest.
+             * @description Compared fields: the whole `spec`; for a manifest of an older version, the fields that it
+             *     contains.
              * @default []
              */
             compared?: string[];
@@ -14346,13 +14377,13 @@ export interface components {
             /**
              * Failing Since
              * Format: date-time
-             * @description Time at which the first of these failures was noticed.
+             * @description Time at which the first of these `tries` failures was noticed.
              */
             failing_since: string;
             /**
              * Next Try At
              * Format: date-time
-             * @description Time of the next try, which saves the step that is current then.
+             * @description Time of the next try, which saves the step that is current at that time.
              */
             next_try_at: string;
             /**
@@ -14394,7 +14425,7 @@ export interface components {
             replayed: components["schemas"]["IntervalOutcome"] | null;
             /**
              * Best Interval Steps
-             * @description Interval with the highest goodput of all that were tried.
+             * @description Interval between saves, in steps, with the highest goodput among the tried intervals.
              */
             best_interval_steps: number | null;
             /** @description Outcome with the best interval. */
@@ -14678,8 +14709,8 @@ export interface components {
         };
         /**
          * ShellOutputMessage
-         * @description Output of a command, from its supervisor; without content it only shows that the command
-         *     runs.
+         * @description Output of a command, from its supervisor; a message without content only shows that the
+         *     command runs.
          */
         ShellOutputMessage: {
             /**
@@ -14867,7 +14898,8 @@ export interface components {
          * SlowSlot
          * @description A slot on which ranks of several jobs were slower than their peers.
          *
-         *     Only stragglers in the last 30 days and since the end of the node's last drain count.
+         *     A straggler counts only if it was found in the last 30 days and after the end of the node's last
+         *     drain.
          */
         SlowSlot: {
             /**
@@ -14974,7 +15006,7 @@ export interface components {
         SourceOrder: {
             /**
              * Reason
-             * @description Reason, which is shown with the source.
+             * @description Reason for the pause, which is shown with the source.
              */
             reason?: string | null;
         };
@@ -15073,14 +15105,14 @@ export interface components {
             earlier?: string[];
             /**
              * Complete
-             * @description Whether `jobs` and `earlier` contain all jobs of the source. A submitted job that is missing
-             *     then becomes `unknown`, never gone.
+             * @description Whether `jobs` and `earlier` contain all jobs of the source. If they do, a submitted job that
+             *     is missing from the report becomes `unknown`, never gone.
              * @default false
              */
             complete?: boolean;
             /**
              * Asked
-             * @description Id of the request that the call was for; absent for a call without a request.
+             * @description Id of the request that the call concerned; absent for a call about no single request.
              */
             asked?: string | null;
             /**
@@ -15110,8 +15142,8 @@ export interface components {
         SourceReportReply: {
             /**
              * Cancel
-             * @description Ids of requests with a job to cancel: withdrawn requests, and requests unknown to the
-             *     server.
+             * @description Ids of requests whose jobs the provisioner must cancel: withdrawn requests, and requests that
+             *     the server does not know.
              * @default []
              */
             cancel: string[];
@@ -15236,8 +15268,8 @@ export interface components {
             };
             /**
              * Memory Bytes
-             * @description Predicted memory peak of the fullest rank: the estimate, corrected by runs on the
-             *     hardware.
+             * @description Predicted memory peak of the fullest rank: the planner's estimate, corrected by finished runs
+             *     on the hardware.
              */
             memory_bytes: number;
         };
@@ -15259,12 +15291,12 @@ export interface components {
         };
         /**
          * StopRequest
-         * @description Body of a stop or cancel.
+         * @description Body of a request to stop or cancel a job.
          */
         StopRequest: {
             /**
              * Reason
-             * @description Reason, which is shown in the events.
+             * @description Reason for the stop or cancellation, which is shown in the events.
              * @default
              */
             reason?: string;
@@ -15308,13 +15340,15 @@ export interface components {
             rank: number;
             /**
              * Kind
-             * @description Part of a step that takes longer than for the peers: computation, or waiting for data.
+             * @description Part of a step in which the rank is slower than its peers: computation, or waiting for
+             *     data.
              * @enum {string}
              */
             kind: "compute" | "data";
             /**
              * Factor
-             * @description The rank's own time, as a multiple of the median of its peers.
+             * @description Ratio of the rank's own time in a step to the median own time of its peers. Own time excludes
+             *     waiting for other ranks.
              */
             factor: number;
             /**
@@ -15376,13 +15410,15 @@ export interface components {
             slot: number;
             /**
              * Kind
-             * @description Part of a step that takes longer than for the peers: computation, or waiting for data.
+             * @description Part of a step in which the rank is slower than its peers: computation, or waiting for
+             *     data.
              * @enum {string}
              */
             kind: "compute" | "data";
             /**
              * Factor
-             * @description The rank's own time, as a multiple of the median of its peers.
+             * @description Ratio of the rank's own time in a step to the median own time of its peers. Own time excludes
+             *     waiting for other ranks.
              */
             factor: number;
             /**
@@ -15467,7 +15503,7 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of omitting the other parts of the checkpoint.
+             * @description Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`.
              * @default []
              */
             not_exact?: string[];
@@ -15511,7 +15547,7 @@ export interface components {
             seconds: number;
             /**
              * Lag Seconds
-             * @description Delay between the time at which the last run was due, and its start.
+             * @description Time from the moment at which the last run was due to the start of this run.
              */
             lag_seconds: number;
         };
@@ -15844,7 +15880,8 @@ export interface components {
         };
         /**
          * Unreachable
-         * @description The lease of a node expired; the attempt ends only once its processes provably have ended.
+         * @description The lease of a node expired; the attempt ends only once the end of its processes is
+         *     proved.
          */
         Unreachable: Record<string, never>;
         /**
@@ -16019,7 +16056,7 @@ export interface components {
         };
         /**
          * WhatIf
-         * @description Forecast for a spec, as if it were submitted now.
+         * @description Forecast for a job with a given spec, as if the job were submitted now.
          */
         WhatIf: {
             /**

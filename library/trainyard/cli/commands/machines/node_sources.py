@@ -23,9 +23,9 @@ from trainyard.protocol.node_sources.messages import CheckResult
 from trainyard.protocol.node_sources.views import NodeRequestView, SourceView
 
 EXPLANATION_SECONDS = 15.0
-"""Maximum wait for the engine's answer to `explain`; an idle provisioner answers within 1 s."""
+"""Maximum wait for the answer to `explain`, in seconds; an idle provisioner answers within 1 s."""
 LEAST_REASON = 32
-"""Minimum width of the column with an engine's reason; below it, other columns are dropped."""
+"""Minimum width of the column with an engine's reason; other columns are dropped to keep it."""
 COMMANDS = (
     "Write `trainyard sources [ls]`, `trainyard sources show|check|pause|unpause|delete|requests "
     "NAME`, `trainyard sources request NAME --nodes N` or "
