@@ -47,8 +47,8 @@ def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """Return `activations_of_a_block` without the activations that a compiled block recomputes.
 
     Inductor recomputes elementwise results: the SiLU, and in float8 also the outputs of the norms
-    and the product, because float8 matrix products save their own casts. Derived from the memory
-    peaks of an H200 (docs/planner.md).
+    and the product, because float8 matrix products save their own casts. These rules are derived
+    from the memory peaks of an H200 (docs/planner.md).
     """
     everything = activations_of_a_block(spec, layout, tokens=tokens)
     if spec.compile.enabled is not True or spec.compile.backend != "inductor":

@@ -35,7 +35,7 @@ docs/planner.md."""
 
 
 def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) -> MemoryEstimate:
-    """Return the bytes on the fullest rank at its peak.
+    """Return the memory of the fullest rank at its peak, in bytes.
 
     Args:
         spec: shape, dtypes and recomputation.

@@ -46,7 +46,7 @@ class OperationKind(StrEnum):
     RECOVER = "recover"
     """Fence off a lost attempt, and find commits that it did not report."""
     BUILD = "build"
-    """Install the packages of a program's lock."""
+    """Install the packages in the lock file of a program."""
 
 
 LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})

@@ -36,7 +36,8 @@ class RunDirectory:
     metrics = Entry("metrics.jsonl")
     """A `MetricRecord` per step and per late validation; only on the node of global rank 0."""
     rank_metrics = Entry("metrics")
-    """Folder with `rank-<r>.jsonl`: `MetricRecord` lines of a program's other processes."""
+    """Folder with `rank-<r>.jsonl`: `MetricRecord` lines of the processes of a program other than
+    global rank 0."""
     artifacts = Entry("artifacts")
     """Folder with `rank-<r>.jsonl`, the `ArtifactRecord` lines of a program's processes, and with
     content files that the server does not have yet."""

@@ -253,7 +253,8 @@ def _symmetric(slot: Slot) -> bool:
 
 
 def _named(slots: Collection[Slot]) -> str:
-    """Return the name of each kind of device once; for known GPUs with the compute capability."""
+    """Return each name of a device once; the name of a known GPU includes its compute
+    capability."""
     words = []
     for slot in slots:
         device = known_device(slot.name)

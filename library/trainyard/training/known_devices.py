@@ -17,7 +17,8 @@ GB = 10**9
 Precision = Literal["float32", "tf32", "bfloat16", "float8"]
 
 LEAST_CAPABILITY = {"float8": (8, 9), "mxfp8": (10, 0)}
-"""Minimum compute capability with tensor cores for a format (PTX ISA, `mma` and `tcgen05`)."""
+"""Minimum compute capability with tensor cores for a number format (PTX ISA, `mma` and
+`tcgen05`)."""
 
 
 @dataclass(frozen=True)

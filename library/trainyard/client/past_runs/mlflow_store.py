@@ -257,7 +257,7 @@ def _experiment_of(run: PastRun, folder: Path) -> str:
 
 
 def _add_line(run: PastRun, key: str, line: bytes) -> None:
-    """Add a line `<milliseconds> <value> <step>`; old stores have no step."""
+    """Add the point in a line `<milliseconds> <value> <step>`; lines of old stores have no step."""
     try:
         timestamp, value, *step = line.split()
         run.add(key, int(step[0]) if step else 0, time=int(timestamp) / 1000, value=float(value))

@@ -16,8 +16,8 @@ Name = TypeVar("Name", bound=Hashable)
 NOISE = 0.08
 """Relative standard deviation of a measured value."""
 SPREAD = 1.5
-"""Standard deviation of d, the part of its own that each coefficient has. It makes a factor of 4
-common and a factor of 20 rare."""
+"""Standard deviation of d, the individual part of each coefficient. With this value, a factor of 4
+is common and a factor of 20 is rare."""
 COMMON_SPREAD = 3.0
 """Standard deviation of s, the part that is common to all coefficients."""
 OUTLIER = 3.0

@@ -18,7 +18,6 @@ class UploadReply(RecordModel):
     """Reply to the upload of a block of an artifact's content."""
 
     stored: Annotated[int, Field(ge=0)]
-    """Number of stored bytes: the offset at which the sender continues, until all bytes are
-    stored."""
+    """Number of stored bytes. The sender continues at this offset until all bytes are stored."""
     refused: DropReason | None = None
     """Reason for which the server refuses the content."""

@@ -40,8 +40,8 @@ class TokenRequest(SpecModel):
     """Scope of the token: `api` for people and programs, `join` for a node or source, `login` for a
     browser login."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
-    """Lifetime of the token. When absent, a year for `api`, an hour for `join`, and ten minutes for
-    `login`. Ten minutes is also the maximum for `login`."""
+    """Lifetime of the token. The default is a year for `api`, an hour for `join`, and ten minutes
+    for `login`. Ten minutes is also the maximum for `login`."""
 
 
 class TokenView(RecordModel):

@@ -384,4 +384,5 @@ class OperationEnded(OperationData):
     state: OperationState
     """Final state of the operation."""
     ok: bool | None = None
-    """Whether a verification found the checkpoint undamaged; absent for other kinds."""
+    """Whether a verification found the checkpoint undamaged; absent for operations of other
+    kinds."""

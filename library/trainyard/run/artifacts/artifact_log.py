@@ -43,7 +43,7 @@ class ArtifactLog:
 
     @property
     def _open_artifacts(self) -> ArtifactWriter | None:
-        """Writer of this process; None if the run stores nothing."""
+        """Artifact writer of this process; None if the run stores nothing."""
         raise NotImplementedError  # subclasses implement it
 
     def log_image(

@@ -99,7 +99,7 @@ class SaveMessages:
 
 
 def seen(rank: int) -> str:
-    """Return the name of a rank's message at the end of its block."""
+    """Return the name of the message that a rank writes at the end of its block."""
     return f"seen-{rank}"
 
 

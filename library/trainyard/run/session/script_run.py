@@ -372,7 +372,7 @@ class Run(ArtifactLog):
 
     @property
     def _open_writer(self) -> SessionWriter | None:
-        """Writer of this process; None outside a job, and in a process created by a rank."""
+        """Record writer of this process; None outside a job, and in a process created by a rank."""
         return self._writer if os.getpid() == self._owner else None
 
     @property

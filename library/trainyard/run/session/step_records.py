@@ -28,7 +28,7 @@ class StepRecords:
     """Records of one process; each name has at most one value per step, and its steps rise."""
 
     def __init__(self, place: ProcessPlace) -> None:
-        """Create the state, without any records."""
+        """Start without records."""
         self._place = place
         self._renamed = WarnedNames()
         self._left_out = False

@@ -31,7 +31,8 @@ class TrainingSection(SpecModel):
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the forward and backward pass; `weight_dtype` is the dtype of the stored weights."""
     weight_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of stored weights and gradients. bfloat16 rounds small updates of the weights away."""
+    """Dtype of stored weights and gradients. With bfloat16, rounding removes small updates of the
+    weights."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype in which gradients are summed over ranks."""
     log_every_steps: PositiveSteps | Auto = "auto"
@@ -87,7 +88,8 @@ class LrScheduleSection(SpecModel):
     warmup_tokens: Tokens | None = None
     """Length of the linear rise to the peak in tokens, instead of `warmup_steps`."""
     decay_steps: Steps | None = None
-    """Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total."""
+    """Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total
+    steps."""
     decay_tokens: Tokens | None = None
     """Length of the decay in tokens, instead of `decay_steps`."""
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"

@@ -9136,7 +9136,8 @@ export interface components {
             warmup_tokens: number | null;
             /**
              * Decay Steps
-             * @description Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total.
+             * @description Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total
+             *     steps.
              */
             decay_steps: number | null;
             /**
@@ -9197,7 +9198,8 @@ export interface components {
             warmup_tokens?: number | null;
             /**
              * Decay Steps
-             * @description Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total.
+             * @description Number of steps of the decay of `warmup_stable_decay`; if absent, a fifth of the total
+             *     steps.
              */
             decay_steps?: number | null;
             /**
@@ -10944,7 +10946,8 @@ export interface components {
             state: components["schemas"]["OperationState"];
             /**
              * Ok
-             * @description Whether a verification found the checkpoint undamaged; absent for other kinds.
+             * @description Whether a verification found the checkpoint undamaged; absent for operations of other
+             *     kinds.
              */
             ok?: boolean | null;
         };
@@ -15626,8 +15629,8 @@ export interface components {
             kind?: "api" | "join" | "login";
             /**
              * Expires In Seconds
-             * @description Lifetime of the token. When absent, a year for `api`, an hour for `join`, and ten minutes for
-             *     `login`. Ten minutes is also the maximum for `login`.
+             * @description Lifetime of the token. The default is a year for `api`, an hour for `join`, and ten minutes
+             *     for `login`. Ten minutes is also the maximum for `login`.
              */
             expires_in_seconds?: number | null;
         };
@@ -15744,7 +15747,8 @@ export interface components {
             param_dtype: "float32" | "bfloat16";
             /**
              * Weight Dtype
-             * @description Dtype of stored weights and gradients. bfloat16 rounds small updates of the weights away.
+             * @description Dtype of stored weights and gradients. With bfloat16, rounding removes small updates of the
+             *     weights.
              * @default float32
              * @enum {string}
              */
@@ -15837,7 +15841,8 @@ export interface components {
             param_dtype?: "float32" | "bfloat16";
             /**
              * Weight Dtype
-             * @description Dtype of stored weights and gradients. bfloat16 rounds small updates of the weights away.
+             * @description Dtype of stored weights and gradients. With bfloat16, rounding removes small updates of the
+             *     weights.
              * @default float32
              * @enum {string}
              */
@@ -15891,8 +15896,7 @@ export interface components {
         UploadReply: {
             /**
              * Stored
-             * @description Number of stored bytes: the offset at which the sender continues, until all bytes are
-             *     stored.
+             * @description Number of stored bytes. The sender continues at this offset until all bytes are stored.
              */
             stored: number;
             /**
