@@ -204,12 +204,7 @@ def _spread(
         return _even(by_free, share, count=fewest, spares=demand.spare_nodes, room=room)
     if demand.nodes is not None:
         return None
-    filled = _fewest(size, by_free, room=room)
-    for count in range(fewest + 1, (filled or most) + 1):
-        share = size // count
-        if size % (count * unit) == 0 and room(by_free[-count]) >= share:
-            return _even(by_free, share, count=count, room=room)
-    return None if filled is None else _fill(size, by_free, count=filled, room=room)
+    return _fill(size, by_free, count=fewest, room=room)
 
 
 def _even(
