@@ -9,7 +9,12 @@ from typing import Any
 from trainyard.base.model_base import SpecModel
 from trainyard.spec.environment import ALLOWED
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
-from trainyard.spec.sections.program import CodeSection, EnvironmentSection, ProgramSection
+from trainyard.spec.sections.program import (
+    CodeSection,
+    EnvironmentSection,
+    ProgramLayout,
+    ProgramSection,
+)
 
 HEAD = """# The job spec
 
@@ -149,7 +154,11 @@ def _program_tables(definitions: Schema) -> Iterator[str]:
         "no sections of the trainer: "
         f"{', '.join(f'`{name}`' for name in TRAINER_SECTIONS)}."
     )
-    inner: dict[str, type[SpecModel]] = {"code": CodeSection, "environment": EnvironmentSection}
+    inner: dict[str, type[SpecModel]] = {
+        "layouts[]": ProgramLayout,
+        "code": CodeSection,
+        "environment": EnvironmentSection,
+    }
     whole: dict[str, type[SpecModel]] = {"": ProgramSection}
     rows = []
     for path, section in (whole | inner).items():
@@ -235,6 +244,8 @@ def describe_type(schema: Schema, definitions: Schema) -> str:
     kind = str(schema["type"])
     if kind == "array":
         return f"list of: {describe_type(schema['items'], definitions)}"
+    if "properties" in schema:  # the table of the section has a row for each field
+        return "table"
     if kind == "object":
         of_names = schema.get("patternProperties", {})  # if the names have a pattern
         values = next(iter(of_names.values()), None) or schema["additionalProperties"]

@@ -1,7 +1,7 @@
 """The pages of the job spec: complete, and drawn from the models alone."""
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from tools.spec_docs import describe_type, spec_markdown, spec_trainer_markdown
 from trainyard.base.model_base import SpecModel, description_of
@@ -17,14 +17,15 @@ def rows() -> dict[str, list[str]]:
 
 
 def descriptions(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the help of each field of a model and of its sections."""
+    """Yield the path and the help of each field of a model, of its sections and lists of tables."""
     for name, field in model.model_fields.items():
         kinds: tuple[Any, ...] = (field.annotation, *get_args(field.annotation))
         section = next((k for k in kinds if isinstance(k, type) and issubclass(k, SpecModel)), None)
-        if section is None:
+        is_list = get_origin(field.annotation) is tuple
+        if section is None or is_list:
             yield path + name, description_of(model, name)
-        else:
-            yield from descriptions(section, f"{path}{name}.")
+        if section is not None:
+            yield from descriptions(section, f"{path}{name}{'[]' if is_list else ''}.")
 
 
 def test_every_field_has_a_row_with_its_help() -> None:

@@ -200,7 +200,9 @@ class ProgramLauncher(TorchrunLauncher):
         if resume is not None:
             section = attempt.overrides.checkpoint or share.spec.checkpoint
             checkpoint = str(Path(attempt.roots[section.root], resume.path))
-        first, *others = program.words(begun_before=attempt.begun_before, checkpoint=checkpoint)
+        first, *others = program.words(
+            attempt.layout, begun_before=attempt.begun_before, checkpoint=checkpoint
+        )
         variables = self._variables()
         if interpreter.variables:
             for name in OF_OTHER_PYTHONS:

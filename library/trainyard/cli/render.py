@@ -253,6 +253,9 @@ def _next(job: JobView, name: str) -> list[RenderableType]:
         other = ("", "on the same number of slots")
     elif program is not None and program.resume == "never":
         other = (" --world-size N", "from the start, on any number of slots")
+    elif program is not None and program.layouts:
+        sizes = ", ".join(map(str, program.world_sizes))
+        other = (" --world-size N", f"on {sizes} slots")
     else:
         other = (" --world-size N", "on any number of slots")
     commands = {

@@ -131,8 +131,23 @@ def _plan_of_program(plan: ProgramPlan) -> RenderableType:
             ("unknown", "; ".join(plan.unknown)),
         ]
     )
-    head = Text.assemble(("program", "bold"), f" on {plan.name}")
-    return Group(head, rows, *_warnings(plan.warnings))
+    slots = formats.counted(plan.world_size, "slot")
+    head = Text.assemble(("program", "bold"), f" on {slots}")
+    if plan.layouts:
+        head = Text.assemble((plan.name, "bold"), f" on {slots}, program")
+    return Group(head, rows, *_listed(plan), *_warnings(plan.warnings))
+
+
+def _listed(plan: ProgramPlan) -> list[RenderableType]:
+    """Return the layouts of a program, one line for each number of slots."""
+    if not plan.layouts:
+        return []
+    names: dict[int, list[str]] = {}
+    for each in plan.layouts:
+        note = " (this one)" if each.layout == plan.layout else ""
+        names.setdefault(each.world_size, []).append(f"{each.name}{note}")
+    rows = facts((formats.counted(size, "slot"), ", ".join(names[size])) for size in sorted(names))
+    return [heading(formats.counted(len(plan.layouts), "layout")), rows]
 
 
 def _pipeline(pipeline: PipelinePlan | None) -> str | None:
@@ -161,7 +176,7 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
         start = f"from the checkpoint that its stop will save (now at step {preview.step:,})"
     slots = formats.counted(preview.plan.world_size, "slot")
     head = Text.assemble((preview.plan.name, "bold"), f" on {slots}, ", start)
-    if isinstance(preview.plan, ProgramPlan):
+    if isinstance(preview.plan, ProgramPlan) and not preview.plan.layouts:
         head = Text.assemble(("program", "bold"), f" on {slots}, ", start)
     if origin:
         head.append(f"  {origin}", style="dim")

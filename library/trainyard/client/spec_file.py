@@ -156,6 +156,8 @@ def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any]
 
 def section_of(field: FieldInfo) -> type[SpecModel] | None:
     """Return the model of a field that is a section, optional or not; None for any other field."""
+    if get_origin(field.annotation) is tuple:  # a list of tables, such as `program.layouts`
+        return None
     kinds = [field.annotation, *get_args(field.annotation)]
     models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, SpecModel)]
     return models[0] if models else None

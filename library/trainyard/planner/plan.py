@@ -26,6 +26,7 @@ from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
 from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.ignored_fields import WARNING_RULES
 from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 from trainyard.spec.precision import (
     can_quantize,
     gathered_in_float8,
@@ -46,13 +47,24 @@ VOCABULARY_PADDING = 64
 
 
 def plan_job(
-    spec: JobSpec, *, slots: Collection[Slot] = (), predictor: Predictor | None = None
+    spec: JobSpec,
+    *,
+    slots: Collection[Slot] = (),
+    predictor: Predictor | None = None,
+    layout: Layout | None = None,
 ) -> Plan | ProgramPlan:
-    """Return the plan of a job of either kind; arguments and errors are those of `plan`."""
+    """Return the plan of a job of either kind; other arguments and errors are those of `plan`.
+
+    Args:
+        spec: as in `plan`.
+        slots: as in `plan`.
+        predictor: as in `plan`.
+        layout: layout of a program's attempt; by default the first of its number of slots.
+    """
     if spec.program is None:
         return plan(spec, slots=slots, predictor=predictor)
     check_job_spec(spec, slots=slots)
-    return plan_program(spec, slots=slots)
+    return plan_program(spec, slots=slots, layout=layout)
 
 
 def plan(

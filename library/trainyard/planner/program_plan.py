@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from trainyard.base.problems import Problem
-from trainyard.planner.results import LayoutOption, ProgramPlan, ResumeOption
+from trainyard.base.problems import Problem, SpecError, named, refusal
+from trainyard.planner.results import LayoutOption, ListedLayout, ProgramPlan, ResumeOption
 from trainyard.spec.auto import expected_device
 from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 from trainyard.spec.precision import slots_for
+from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.spec.sections.program import ProgramSection
 from trainyard.training.known_devices import Slot
 
@@ -19,38 +21,109 @@ UNKNOWN = (
 )
 
 
-def plan_program(spec: JobSpec, *, slots: Collection[Slot] = ()) -> ProgramPlan:
+def plan_program(
+    spec: JobSpec, *, slots: Collection[Slot] = (), layout: Layout | None = None
+) -> ProgramPlan:
     """Return the plan of a valid job with a program.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         slots: slots of the nodes, if known; one slot of each kind is enough.
+        layout: layout of the attempt; by default the first of its number of slots.
     """
-    program, layout = _program(spec), spec.layout()
+    program, layout = _program(spec), layout or spec.layout()
     return ProgramPlan(
         world_size=layout.world_size,
         layout=layout,
         name=spec.layout_name(layout),
+        layouts=tuple(
+            ListedLayout(world_size=each.world_size, layout=each.axes, name=str(each))
+            for each in program.layouts
+        ),
         device=expected_device(spec, slots),
         steps=program.steps,
-        command=tuple(program.words(begun_before=False, checkpoint=None)),
+        command=tuple(program.words(layout, begun_before=False, checkpoint=None)),
         unknown=UNKNOWN if program.steps is not None else (*UNKNOWN, "how long it takes"),
         warnings=tuple(_warnings(spec, program, slots)),
     )
 
 
 def program_options(spec: JobSpec, world_sizes: Iterable[int]) -> list[ResumeOption]:
-    """Return, for each world size, a program's only layout or the reason why it cannot resume."""
+    """Return a program's layouts for each world size, or the reason why it cannot resume."""
     options = []
     for size in world_sizes:
-        layout, reason = spec.layout(size), size_refusal(spec, size)
-        name = spec.layout_name(layout)
-        option = LayoutOption(
-            layout=layout, name=name, batch=None, pipeline=None, memory=None, fits=None
-        )
-        layouts = (option,) if reason is None else ()
-        options.append(ResumeOption(world_size=size, layouts=layouts, reason=reason))
+        try:
+            layouts, reason = _legal(spec, size), None
+        except SpecError as error:
+            layouts, reason = [], "; ".join(problem.detail for problem in error.problems)
+        listed = tuple(_option(spec, each) for each in layouts)
+        options.append(ResumeOption(world_size=size, layouts=listed, reason=reason))
     return options
+
+
+def next_layout(
+    spec: JobSpec,
+    present: Layout,
+    *,
+    world_size: int | None = None,
+    section: ParallelismSection | None = None,
+) -> Layout:
+    """Return the layout of a program's next attempt.
+
+    Args:
+        spec: the job with the number of slots of its present layout.
+        present: layout of the newest attempt. It stays if the number of slots stays.
+        world_size: another number of slots, whose first layout is used.
+        section: sizes of another layout.
+
+    Raises:
+        SpecError: no layout of the program has this number of slots or these sizes, or the section
+            has an option of the built-in trainer.
+    """
+    if section is not None:
+        return _chosen(spec, section, section.layout_after(present, world_size=world_size))
+    if world_size is None or world_size == present.world_size:
+        return present
+    return _legal(spec, world_size)[0]
+
+
+def _chosen(spec: JobSpec, section: ParallelismSection, layout: Layout) -> Layout:
+    default = ParallelismSection().options
+    changed = [name for name, value in section.options.items() if value != default[name]]
+    if changed:
+        raise SpecError(
+            Problem(
+                pointer=f"/parallelism/{name}",
+                detail=f"{named(name, section.options[name])}, but a program has only the axes; "
+                f"legal: no {name}",
+            )
+            for name in changed
+        )
+    legal = _legal(spec, layout.world_size)
+    if layout not in legal:
+        raise refusal(
+            "/parallelism",
+            f"{layout} is not in program.layouts; legal on {layout.slots_in_words}: "
+            f"{', '.join(map(str, legal))}",
+        )
+    return layout
+
+
+def _legal(spec: JobSpec, world_size: int) -> list[Layout]:
+    """Return the layouts of a number of slots, in order of preference.
+
+    Raises:
+        SpecError: the program cannot resume on this number of slots.
+    """
+    if reason := size_refusal(spec, world_size):
+        raise refusal("/resources/world_size", reason)
+    program = _program(spec)
+    return program.layouts_on(world_size) if program.layouts else [spec.layout(world_size)]
+
+
+def _option(spec: JobSpec, layout: Layout) -> LayoutOption:
+    name = spec.layout_name(layout)
+    return LayoutOption(layout=layout, name=name, batch=None, pipeline=None, memory=None, fits=None)
 
 
 def size_refusal(spec: JobSpec, world_size: int) -> str | None:

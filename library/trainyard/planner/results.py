@@ -134,7 +134,7 @@ class LayoutOption(RecordModel):
     layout: Layout
     """Sizes of the parallel axes."""
     name: str
-    """Layout as text, such as `HSDP 2x2`; for a program, the number of slots."""
+    """Layout as text, such as `HSDP 2x2`; for a program without layouts, the number of slots."""
     batch: BatchPlan | None
     """Split of the global batch, with the job's own micro-batch size if it is legal on this layout.
     Absent for a program."""
@@ -163,7 +163,8 @@ class ResumeOption(RecordModel):
     world_size: Annotated[int, Field(ge=1)]
     """Number of slots."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts, nearest to the job's own axes first; may be empty."""
+    """Legal layouts, nearest to the job's own axes first; those of a program in the order of its
+    spec. May be empty."""
     more: Count = 0
     """Number of legal layouts that are not listed."""
     reason: str | None
@@ -183,6 +184,17 @@ class Strategy(RecordModel):
     """Reason for the recommendation."""
 
 
+class ListedLayout(RecordModel):
+    """A layout in the spec of a program."""
+
+    world_size: Annotated[int, Field(ge=1)]
+    """Number of slots."""
+    layout: Layout
+    """Sizes of the parallel axes."""
+    name: str
+    """Layout as text, such as `HSDP 2x2`."""
+
+
 class ProgramPlan(RecordModel):
     """Plan of a job with a program. Before the program runs, only its slots are known."""
 
@@ -191,9 +203,12 @@ class ProgramPlan(RecordModel):
     world_size: Annotated[int, Field(ge=1)]
     """Number of slots."""
     layout: Layout
-    """Layout with all slots as data-parallel ranks; a program may use the slots otherwise."""
+    """Layout of the attempt. Without layouts in the spec, all slots are data-parallel ranks,
+    although the program may use them otherwise."""
     name: str
-    """Number of slots, as text."""
+    """Layout as text, such as `HSDP 2x2`; without layouts in the spec, the number of slots."""
+    layouts: tuple[ListedLayout, ...] = ()
+    """All layouts in the spec, in order of preference; `layout` is one of them."""
     device: DeviceKind
     """Expected kind of slot: the kind in the spec; for `auto`, GPUs unless all nodes have only
     CPUs."""

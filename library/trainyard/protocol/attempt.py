@@ -26,7 +26,7 @@ class Overrides(SpecModel):
     """Settings that a resume may change, because they do not affect the result of the job."""
 
     parallelism: ParallelismSection | None = None
-    """Changed parallel axes."""
+    """Changed parallel axes; for a program, the sizes of one of its `program.layouts`."""
     micro_batch_size: Sequences | None = None
     """Changed micro-batch size."""
     cpu_offload: bool | None = None

@@ -145,6 +145,11 @@ class JobSpec(SpecModel):
         return "trainer" if self.program is None else "program"
 
     @property
+    def has_axes(self) -> bool:
+        """Whether the sizes of the axes are known: for the trainer, and a program with layouts."""
+        return self.program is None or bool(self.program.layouts)
+
+    @property
     def is_preemptible(self) -> bool:
         """Whether another job may preempt the job; for a program, a field of the spec decides."""
         return self.program is None or self.program.preemptible
@@ -155,8 +160,8 @@ class JobSpec(SpecModel):
         return self.training.steps if self.program is None else self.program.steps
 
     def layout_name(self, layout: Layout) -> str:
-        """Return a layout as text; for a program, only its number of slots."""
-        return str(layout) if self.program is None else layout.slots_in_words
+        """Return a layout as text; for a program without layouts, only its number of slots."""
+        return str(layout) if self.has_axes else layout.slots_in_words
 
     @property
     def architecture(self) -> Architecture:
@@ -237,10 +242,15 @@ class JobSpec(SpecModel):
     def layout(self, world_size: int | None = None) -> Layout:
         """Return the layout on `world_size` slots; by default, on the slots of the spec.
 
+        For a program with layouts, it is the first listed layout of this number of slots.
+
         Raises:
-            SpecError: the product of the axes differs from the world size.
+            SpecError: the product of the axes differs from the world size, or the program has no
+                layout of this world size.
         """
         size = world_size or self.resources.world_size
+        if self.program is not None and self.program.layouts:
+            return self.program.layouts_on(size)[0]
         return Layout.fill(world_size=size, **self.parallelism.sizes)
 
     def facts(self, layout: Layout) -> LayoutFacts:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trainyard.base.problems import Problem, named
+from trainyard.base.problems import Problem, named, nearest
 from trainyard.spec.checkpoint_rules import retention
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
+from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
+from trainyard.spec.sections.program import ProgramSection
 
 
 def sections(spec: JobSpec) -> Iterator[Problem]:
@@ -69,10 +71,49 @@ def resuming(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def layouts(spec: JobSpec) -> Iterator[Problem]:
+    """Listed layouts are unique, and need a program that resumes on any layout under torchrun."""
+    program = spec.program
+    assert program is not None, "the rules of programs apply to programs"
+    if not program.layouts:
+        return
+    for name, legal in (("resume", "any_world_size"), ("launcher", "torchrun")):
+        if (given := getattr(program, name)) != legal:
+            yield Problem(
+                pointer=f"/program/{name}",
+                detail=f"{named(name, given)}, but the program has layouts; legal: {legal}, or no "
+                "layouts",
+            )
+    first: dict[Layout, int] = {}
+    for index, each in enumerate(program.layouts):
+        if (before := first.setdefault(each.axes, index)) != index:
+            yield Problem(
+                pointer=f"/program/layouts/{index}",
+                detail=f"{each.axes} is already at /program/layouts/{before}; legal: each layout "
+                "once",
+            )
+    yield from _sizes_of_layouts(spec, program)
+
+
+def _sizes_of_layouts(spec: JobSpec, program: ProgramSection) -> Iterator[Problem]:
+    """The job's number of slots, and the ends of its range, have a layout."""
+    sizes, own = program.world_sizes, spec.resources.world_size
+    low, high = spec.resources.size_range or (own, own)
+    given = {"world_size": own, "min_world_size": low, "max_world_size": high}
+    for name, size in given.items():
+        # An absent end of the range is `world_size`, whose problem is reported already.
+        if size not in sizes and (name == "world_size" or size != own):
+            yield Problem(
+                pointer=f"/resources/{name}",
+                detail=f"{name}={size} has no layout in program.layouts; {nearest(size, sizes)}",
+            )
+
+
 PROGRAM: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     sections,
     saving,
     retention,
     resuming,
+    layouts,
 )
 """Rules for every job with a program."""

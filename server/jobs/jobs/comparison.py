@@ -10,6 +10,7 @@ from trainyard.protocol.manifest import TrainState
 from trainyard.protocol.rest.resume import Change
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 
 MIB = 2**20
@@ -42,8 +43,8 @@ def compare(
     same: dict[str, str] = {}
     if isinstance(following.plan, ProgramPlan):
         step = parent_step
-        left = _of_program(baseline.effective.on_layout(baseline.layout))
-        right = _of_program(following.effective)
+        left = _of_program(baseline.effective.on_layout(baseline.layout), baseline.layout)
+        right = _of_program(following.effective, following.plan.layout)
     else:
         before = resolved(baseline.effective, was, baseline.layout)
         try:
@@ -67,9 +68,10 @@ def compare(
     return tuple(sorted(changes, key=lambda change: not change.changed))
 
 
-def _of_program(spec: JobSpec) -> dict[str, str]:
+def _of_program(spec: JobSpec, layout: Layout) -> dict[str, str]:
     return {
         "world size": str(spec.resources.world_size),
+        **({"layout": str(layout)} if spec.has_axes else {}),
         "nodes": str(spec.resources.nodes or "as few as fit"),
         "steps": str(spec.total_steps or "unknown"),
         "retries": str(spec.retry.max_retries),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from server.core.errors import InvalidRequestError
-from trainyard.axes import MESH_AXES
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.legal_layouts import own_layout
 from trainyard.planner.micro_batches import chosen_micro_batch_size, legal_micro_batch_size
 from trainyard.planner.plan import plan_job, resume_options
-from trainyard.planner.program_plan import size_refusal
+from trainyard.planner.program_plan import next_layout
 from trainyard.planner.results import Plan, ProgramPlan
 from trainyard.protocol.attempt import (
     OF_PROGRAMS,
@@ -78,14 +76,10 @@ def plan_next_attempt(
     _check_kind(baseline.spec, request.overrides)
     steps = _agreed("steps", request.steps, request.overrides.steps, pointer="/overrides/steps")
     merged = _merged(baseline, request.overrides, steps=steps)
+    if baseline.spec.program is not None:
+        return _next_of_program(baseline, request, merged, slots=slots)
     changed = merged.apply(baseline.spec)
     world_size = _agreed_world_size(request)
-    if changed.program is not None:
-        world_size = world_size or baseline.layout.world_size
-        if refusal := size_refusal(changed.on_layout(baseline.layout), world_size):
-            raise InvalidRequestError.at("/world_size", refusal)
-        on_slots = changed.on_layout(changed.layout(world_size))  # the layout is only a slot count
-        return _planned(baseline, on_slots, slots=slots)
     # The micro-batch size and the options of some axes depend on the layout.
     layout = _layout(baseline, request, spec=changed, world_size=world_size)
     size = _micro_batch_size(changed, request, layout=layout, baseline=baseline)
@@ -99,9 +93,32 @@ def plan_next_attempt(
     return _planned(baseline, effective, slots=slots)
 
 
-def _planned(baseline: Baseline, effective: JobSpec, *, slots: Collection[Slot]) -> NextAttempt:
+def _next_of_program(
+    baseline: Baseline, request: ResumeRequest, merged: Overrides, *, slots: Collection[Slot]
+) -> NextAttempt:
+    """Return the settings of a program's next attempt; the axes select one of its layouts."""
+    changed = merged.model_copy(update={"parallelism": None}).apply(baseline.spec)
     try:
-        planned = plan_job(effective, slots=slots)
+        layout = next_layout(
+            changed.on_layout(baseline.layout),
+            baseline.layout,
+            world_size=_agreed_world_size(request),
+            section=request.overrides.parallelism,
+        )
+    except SpecError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+    return _planned(baseline, changed.on_layout(layout), slots=slots, layout=layout)
+
+
+def _planned(
+    baseline: Baseline,
+    effective: JobSpec,
+    *,
+    slots: Collection[Slot],
+    layout: Layout | None = None,
+) -> NextAttempt:
+    try:
+        planned = plan_job(effective, slots=slots, layout=layout)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
     return NextAttempt(_overrides(baseline.spec, effective), effective, planned)
@@ -112,6 +129,8 @@ def _check_kind(spec: JobSpec, requested: Overrides) -> None:
     if spec.program is None:
         return
     legal = (*SECTIONS_OF_PROGRAMS, *OF_PROGRAMS)
+    if spec.program.layouts:
+        legal = ("parallelism", *legal)
     why = "belongs to the built-in trainer, and the job runs a program; legal: " + ", ".join(legal)
     problems = [
         Problem(pointer=f"/overrides/{name}", detail=f"{name} {why}")
@@ -168,11 +187,8 @@ def _layout(
 
 
 def _given_layout(section: ParallelismSection, *, world_size: int | None, before: Layout) -> Layout:
-    if world_size is None:  # `dp_shard = -1` keeps the old world size
-        product = math.prod(section.sizes[axis.name] for axis in MESH_AXES)
-        world_size = before.world_size if section.dp_shard == -1 else product
     try:
-        return Layout.fill(world_size=world_size, **section.sizes)
+        return section.layout_after(before, world_size=world_size)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
 

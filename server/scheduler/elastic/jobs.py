@@ -90,6 +90,6 @@ def record_change(
     change = SizeChange(at=context.now(), before=before, world_size=now, reason=reason)
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(size_change=change))
     verb = "shrinks" if now < before else "grows"
-    shape = f" as {layout}" if job.spec.program is None else ""
+    shape = f" as {layout}" if job.spec.has_axes else ""
     message = f"{job.name} {verb} from {before} to {layout.slots_in_words}{shape}: {reason}"
     append_event(context, connection, NewEvent(change, SCHEDULER, Subject(job.id), message))

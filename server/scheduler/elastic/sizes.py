@@ -46,7 +46,8 @@ class Size:
         """Request for a resize to this size."""
         spec = self.next.effective
         if spec.program is not None:
-            return ResumeRequest(world_size=self.world_size)
+            axes = spec.parallelism.model_copy(update=self.layout.sizes) if spec.has_axes else None
+            return ResumeRequest(world_size=self.world_size, overrides=Overrides(parallelism=axes))
         overrides = Overrides(
             parallelism=spec.parallelism, micro_batch_size=spec.training.micro_batch_size
         )

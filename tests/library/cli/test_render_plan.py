@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from trainyard.cli.render_plan import draw_plan
-from trainyard.planner.plan import plan
+from trainyard.planner.plan import plan, plan_job
 from trainyard.planner.speed.prediction import Predictor
 from trainyard.planner.speed.quantities import NodeKind
 from trainyard.planner.speed.rates import Accuracy, sheet_rates
@@ -27,6 +27,19 @@ def test_a_pipeline_shows_its_runs_and_their_empty_microbatches() -> None:
     assert isinstance(console.file, StringIO)
     told = console.file.getvalue()
     assert "stages of 1+1+1+1+1+1+1+1 layers, 2 runs of 7 micro-batches (1 empty)," in told
+
+
+def test_a_plan_of_a_program_lists_its_layouts_by_number_of_slots() -> None:
+    layouts = [{"dp_shard": 4}, {"dp_shard": 2}, {"dp_shard": 2, "tp": 2}]
+    program = {"command": ["train.py"], "resume": "any_world_size", "layouts": layouts}
+    spec = parse_job_spec({"program": program, "resources": {"world_size": 4}})
+    console = Console(file=StringIO(), width=200)
+    console.print(draw_plan(plan_job(spec)))
+    assert isinstance(console.file, StringIO)
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert lines[0] == "FSDP 4 on 4 slots, program"
+    start = lines.index("3 layouts")
+    assert lines[start + 1 :] == ["2 slots FSDP 2", "4 slots FSDP 4 (this one), FSDP 2 x TP 2"]
 
 
 def test_a_plan_lists_what_auto_stands_for() -> None:

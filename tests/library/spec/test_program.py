@@ -84,7 +84,7 @@ def test_values_follow_the_command_in_their_order() -> None:
     given = {"b": 1e-05, "a": 3, "on": True, "off": False, "many": [1, "x", 2.5], "minus": -1}
     words = program(command=["python", "-m", "mine"], arguments=given)
     assert words.program is not None
-    assert words.program.words(begun_before=False, checkpoint=None) == [
+    assert words.program.words(words.layout(), begun_before=False, checkpoint=None) == [
         *("python", "-m", "mine", "--b", "1e-05", "--a", "3", "--on"),
         *("--many", "1", "x", "2.5", "--minus=-1"),
     ]
@@ -93,8 +93,10 @@ def test_values_follow_the_command_in_their_order() -> None:
 def test_braces_that_name_nothing_are_words_as_they_are() -> None:
     words = program(resume="same_world_size", resume_arguments=['{"resume": 1}', "{checkpoint}/a"])
     assert words.program is not None
-    assert words.program.words(begun_before=True, checkpoint="/c")[1:] == ['{"resume": 1}', "/c/a"]
-    assert words.program.words(begun_before=True, checkpoint=None)[1:] == []
+    section, layout = words.program, words.layout()
+    found = section.words(layout, begun_before=True, checkpoint="/c")
+    assert found[1:] == ['{"resume": 1}', "/c/a"]
+    assert section.words(layout, begun_before=True, checkpoint=None)[1:] == []
 
 
 def test_a_program_has_no_layout_but_its_slots() -> None:

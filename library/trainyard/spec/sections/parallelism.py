@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, create_model
 
-from trainyard.axes import AXES, FIELDS
+from trainyard.axes import AXES, FIELDS, MESH_AXES
 from trainyard.base.model_base import Auto, Fraction, SpecModel
+from trainyard.spec.layout import Layout
 
 if TYPE_CHECKING:
     from trainyard.axes.cp import ContextParallelFields
@@ -32,6 +34,24 @@ class ParallelismSection(_AxisFields):
     def sizes(self) -> dict[str, int]:
         """Size of each axis as given in the spec; `dp_shard` may be -1."""
         return {axis.name: getattr(self, axis.name) for axis in AXES}
+
+    def layout_after(self, before: Layout, *, world_size: int | None) -> Layout:
+        """Return the layout of these sizes for an attempt after one with the layout `before`.
+
+        Without a world size it is the product of the sizes; with `dp_shard=-1` it stays.
+
+        Raises:
+            SpecError: the product of the sizes differs from the world size.
+        """
+        if world_size is None:
+            product = math.prod(self.sizes[axis.name] for axis in MESH_AXES)
+            world_size = before.world_size if self.dp_shard == -1 else product
+        return Layout.fill(world_size=world_size, **self.sizes)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Values of the fields other than the sizes of the axes."""
+        return {name: value for name, value in self if name not in self.sizes}
 
 
 class ActivationCheckpointSection(SpecModel):

@@ -13,7 +13,9 @@ from pydantic.config import JsonDict
 
 from trainyard.base.model_base import PositiveSteps, SpecModel, Text
 from trainyard.base.names import ARGUMENT
+from trainyard.base.problems import around, refusal
 from trainyard.spec.code_pack import PACK_DIGEST
+from trainyard.spec.layout import Layout
 from trainyard.spec.storage_uri import Place, RootName
 
 UV_LOCK = "uv.lock"
@@ -23,6 +25,8 @@ ENVIRONMENTS = "environments"
 """Name of the folder in a storage root that contains installed environments."""
 CHECKPOINT = "{checkpoint}"
 """Placeholder in `resume_arguments` for the folder of the parent checkpoint."""
+MOST_LAYOUTS = 512
+"""Maximum number of layouts of a program."""
 COMMAND_LINE: JsonDict = {"command_line": True}
 """Mark of a field in the JSON Schema that forms show as one line in shell syntax."""
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
@@ -44,6 +48,7 @@ ArgumentValue = Annotated[
     BeforeValidator(_no_table),
 ]
 ArgumentName = Annotated[str, Field(pattern=ARGUMENT, max_length=200)]
+Arguments = Annotated[dict[ArgumentName, ArgumentValue], Field(max_length=256)]
 
 
 def _inside(folder: str) -> str:
@@ -163,6 +168,22 @@ class EnvironmentSection(SpecModel):
         return self
 
 
+class ProgramLayout(Layout):
+    """A legal layout of a program: sizes of the parallel axes, and arguments of the command.
+
+    The product of the axes is the number of slots.
+    """
+
+    arguments: Arguments = Field(default_factory=dict)
+    """Arguments that put the program into this layout. Each one replaces the entry of
+    `program.arguments` with the same name."""
+
+    @property
+    def axes(self) -> Layout:
+        """The sizes of the axes, without the arguments."""
+        return Layout(**self.sizes)
+
+
 class ProgramSection(SpecModel):
     """A program of the user's own that runs instead of the built-in trainer."""
 
@@ -179,9 +200,7 @@ class ProgramSection(SpecModel):
     """Way to start the command. `torchrun` starts it once per slot, with `RANK`, `LOCAL_RANK`,
     `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once per node, with
     `MASTER_ADDR`, `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`."""
-    arguments: Annotated[dict[ArgumentName, ArgumentValue], Field(max_length=256)] = Field(
-        default_factory=dict
-    )
+    arguments: Arguments = Field(default_factory=dict)
     """Arguments to add to the command as `--name value`; comparisons of jobs show them. The value
     `true` becomes `--name`, `false` is omitted, and a list becomes `--name` and all values of the
     list."""
@@ -199,6 +218,11 @@ class ProgramSection(SpecModel):
     resume: Literal["never", "same_world_size", "any_world_size"] = "never"
     """Number of slots on which the program can resume from its saves: on no number (`never`), on
     the same number, or on any number. An elastic job needs `any_world_size`."""
+    layouts: Annotated[tuple[ProgramLayout, ...], Field(strict=False, max_length=MOST_LAYOUTS)] = ()
+    """Legal layouts of the program, in order of preference; one of them has
+    `resources.world_size` slots. The first layout of a number of slots is its default. Other
+    numbers of slots are illegal. Layouts need `resume = "any_world_size"` and the launcher
+    `torchrun`."""
     preemptible: bool = False
     """Whether a job of higher priority may take the slots; work since the last save is then
     lost."""
@@ -228,6 +252,26 @@ class ProgramSection(SpecModel):
         return self
 
     @property
+    def world_sizes(self) -> tuple[int, ...]:
+        """Numbers of slots of the listed layouts, ascending; empty without layouts."""
+        return tuple(sorted({each.world_size for each in self.layouts}))
+
+    def layouts_on(self, world_size: int) -> list[Layout]:
+        """Return the listed layouts of a number of slots, in order of preference.
+
+        Raises:
+            SpecError: no layout has this number of slots.
+        """
+        found = [each.axes for each in self.layouts if each.world_size == world_size]
+        if not found:
+            raise refusal(
+                "/resources/world_size",
+                f"world_size={world_size} has no layout in program.layouts; nearest legal: "
+                f"{around(world_size, self.world_sizes)}",
+            )
+        return found
+
+    @property
     def needs_checkpoint(self) -> bool:
         """Whether `resume_arguments` contain the folder of a checkpoint."""
         return any(CHECKPOINT in word for word in self.resume_arguments)
@@ -243,19 +287,24 @@ class ProgramSection(SpecModel):
             and f"{self.environment.root}:{ENVIRONMENTS}",
         }
 
-    def words(self, *, begun_before: bool, checkpoint: str | None) -> list[str]:
+    def words(self, layout: Layout, *, begun_before: bool, checkpoint: str | None) -> list[str]:
         """Return the command of an attempt, word by word.
 
         Args:
+            layout: layout of the attempt; if it is listed, the command has its arguments.
             begun_before: whether ranks of an earlier attempt of the job have started.
             checkpoint: absolute path of the parent checkpoint's folder; None without one.
         """
         words = [*self.command]
-        for name, value in self.arguments.items():
+        for name, value in self._arguments_on(layout).items():
             words += _argument(name, value)
         if checkpoint is not None or (begun_before and not self.needs_checkpoint):
             words += [word.replace(CHECKPOINT, checkpoint or "") for word in self.resume_arguments]
         return words
+
+    def _arguments_on(self, layout: Layout) -> dict[str, ArgumentValue]:
+        listed = (each.arguments for each in self.layouts if each.sizes == layout.sizes)
+        return self.arguments | next(listed, {})
 
 
 def _argument(name: str, value: ArgumentValue) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -91,6 +92,21 @@ def test_a_size_is_the_request_of_a_resize_to_it() -> None:
     size = fastest(before, 4)
     assert size is not None
     assert plan_next_attempt(before, size.request).overrides == size.next.overrides
+
+
+def test_a_program_uses_its_layouts_and_keeps_the_one_of_the_person() -> None:
+    layouts = [{"dp_shard": 2}, {"tp": 2}, {"dp_shard": 4}, {"dp_shard": 2, "tp": 2}]
+    program = {"command": ["train.py"], "resume": "any_world_size", "layouts": layouts}
+    resources = {"world_size": 4, "min_world_size": 2}
+    spec = parse_job_spec({"program": program, "resources": resources})
+    before = Baseline(spec, Overrides(), Layout(dp_shard=2, tp=2))
+    found = {number: fastest(before, number) for number in (2, 3, 4)}
+    names = {number: str(size.layout) if size else None for number, size in found.items()}
+    assert names == {2: "FSDP 2", 3: None, 4: "FSDP 2 x TP 2"}
+    assert found[4] is not None
+    shrunk = replace(before, layout=Layout(dp_shard=2))
+    grown = plan_next_attempt(shrunk, found[4].request)
+    assert grown.plan.layout == before.layout
 
 
 def test_of_equally_fast_sizes_the_smallest_counts() -> None:

@@ -8910,7 +8910,7 @@ export interface components {
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description Layout as text, such as `HSDP 2x2`; for a program, the number of slots.
+             * @description Layout as text, such as `HSDP 2x2`; for a program without layouts, the number of slots.
              */
             name: string;
             /**
@@ -8951,6 +8951,24 @@ export interface components {
              * @description Error in the line.
              */
             error: string;
+        };
+        /**
+         * ListedLayout
+         * @description A layout in the spec of a program.
+         */
+        ListedLayout: {
+            /**
+             * World Size
+             * @description Number of slots.
+             */
+            world_size: number;
+            /** @description Sizes of the parallel axes. */
+            layout: components["schemas"]["Layout"];
+            /**
+             * Name
+             * @description Layout as text, such as `HSDP 2x2`.
+             */
+            name: string;
         };
         /**
          * LoadFailure
@@ -11456,7 +11474,7 @@ export interface components {
          * @description Settings that a resume may change, because they do not affect the result of the job.
          */
         Overrides: {
-            /** @description Changed parallel axes. */
+            /** @description Changed parallel axes; for a program, the sizes of one of its `program.layouts`. */
             parallelism: components["schemas"]["ParallelismSection"] | null;
             /**
              * Micro Batch Size
@@ -11489,7 +11507,7 @@ export interface components {
          * @description Settings that a resume may change, because they do not affect the result of the job.
          */
         OverridesInput: {
-            /** @description Changed parallel axes. */
+            /** @description Changed parallel axes; for a program, the sizes of one of its `program.layouts`. */
             parallelism?: components["schemas"]["ParallelismSectionInput"] | null;
             /**
              * Micro Batch Size
@@ -12361,6 +12379,98 @@ export interface components {
             request_id: string;
         };
         /**
+         * ProgramLayout
+         * @description A legal layout of a program: sizes of the parallel axes, and arguments of the command.
+         *
+         *     The product of the axes is the number of slots.
+         */
+        ProgramLayout: {
+            /**
+             * Dp Replicate
+             * @description Replicas of the sharded model.
+             * @default 1
+             */
+            dp_replicate: number;
+            /**
+             * Dp Shard
+             * @description Ranks that share one replica's weights.
+             * @default 1
+             */
+            dp_shard: number;
+            /**
+             * Cp
+             * @description Context parallel ranks.
+             * @default 1
+             */
+            cp: number;
+            /**
+             * Tp
+             * @description Tensor parallel ranks.
+             * @default 1
+             */
+            tp: number;
+            /**
+             * Pp
+             * @description Pipeline parallel stages.
+             * @default 1
+             */
+            pp: number;
+            /**
+             * Arguments
+             * @description Arguments that put the program into this layout. Each one replaces the entry of
+             *     `program.arguments` with the same name.
+             */
+            arguments: {
+                [key: string]: boolean | number | string | (boolean | number | string)[];
+            };
+        };
+        /**
+         * ProgramLayout
+         * @description A legal layout of a program: sizes of the parallel axes, and arguments of the command.
+         *
+         *     The product of the axes is the number of slots.
+         */
+        ProgramLayoutInput: {
+            /**
+             * Dp Replicate
+             * @description Replicas of the sharded model.
+             * @default 1
+             */
+            dp_replicate?: number;
+            /**
+             * Dp Shard
+             * @description Ranks that share one replica's weights.
+             * @default 1
+             */
+            dp_shard?: number;
+            /**
+             * Cp
+             * @description Context parallel ranks.
+             * @default 1
+             */
+            cp?: number;
+            /**
+             * Tp
+             * @description Tensor parallel ranks.
+             * @default 1
+             */
+            tp?: number;
+            /**
+             * Pp
+             * @description Pipeline parallel stages.
+             * @default 1
+             */
+            pp?: number;
+            /**
+             * Arguments
+             * @description Arguments that put the program into this layout. Each one replaces the entry of
+             *     `program.arguments` with the same name.
+             */
+            arguments?: {
+                [key: string]: boolean | number | string | (boolean | number | string)[];
+            };
+        };
+        /**
          * ProgramManifest
          * @description `manifest.json` of a program's checkpoint, of which only the files are known.
          */
@@ -12458,13 +12568,22 @@ export interface components {
              * @description Number of slots.
              */
             world_size: number;
-            /** @description Layout with all slots as data-parallel ranks; a program may use the slots otherwise. */
+            /**
+             * @description Layout of the attempt. Without layouts in the spec, all slots are data-parallel ranks,
+             *     although the program may use them otherwise.
+             */
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description Number of slots, as text.
+             * @description Layout as text, such as `HSDP 2x2`; without layouts in the spec, the number of slots.
              */
             name: string;
+            /**
+             * Layouts
+             * @description All layouts in the spec, in order of preference; `layout` is one of them.
+             * @default []
+             */
+            layouts: components["schemas"]["ListedLayout"][];
             /**
              * Device
              * @description Expected kind of slot: the kind in the spec; for `auto`, GPUs unless all nodes have only
@@ -12550,6 +12669,15 @@ export interface components {
              * @enum {string}
              */
             resume: "never" | "same_world_size" | "any_world_size";
+            /**
+             * Layouts
+             * @description Legal layouts of the program, in order of preference; one of them has
+             *     `resources.world_size` slots. The first layout of a number of slots is its default. Other
+             *     numbers of slots are illegal. Layouts need `resume = "any_world_size"` and the launcher
+             *     `torchrun`.
+             * @default []
+             */
+            layouts: components["schemas"]["ProgramLayout"][];
             /**
              * Preemptible
              * @description Whether a job of higher priority may take the slots; work since the last save is then
@@ -12637,6 +12765,15 @@ export interface components {
              * @enum {string}
              */
             resume?: "never" | "same_world_size" | "any_world_size";
+            /**
+             * Layouts
+             * @description Legal layouts of the program, in order of preference; one of them has
+             *     `resources.world_size` slots. The first layout of a number of slots is its default. Other
+             *     numbers of slots are illegal. Layouts need `resume = "any_world_size"` and the launcher
+             *     `torchrun`.
+             * @default []
+             */
+            layouts?: components["schemas"]["ProgramLayoutInput"][];
             /**
              * Preemptible
              * @description Whether a job of higher priority may take the slots; work since the last save is then
@@ -13251,7 +13388,7 @@ export interface components {
             layout: components["schemas"]["Layout"];
             /**
              * Name
-             * @description Layout as text, such as `HSDP 2x2`; for a program, the number of slots.
+             * @description Layout as text, such as `HSDP 2x2`; for a program without layouts, the number of slots.
              */
             name: string;
             /**
