@@ -91,6 +91,18 @@ describe("the request of a choice", () => {
     );
   });
 
+  test("names a layout of a program by its axes, and none for a program without layouts", () => {
+    const program = (layouts: object[]) => {
+      const effective_spec = { ...job.effective_spec, program: { layouts } };
+      return { ...job, effective_spec } as unknown as Job;
+    };
+    const choice = { ...plain, row: row("4/2x2") };
+    const listed = program([axes(2, 2)]);
+    expect(requestOf(listed, choice).overrides?.parallelism).toMatchObject(axes(2, 2));
+    expect(resumeCommand("tiny", listed, choice)).toContain("--set parallelism.dp_shard=2");
+    expect(requestOf(program([]), choice).overrides).toEqual({});
+  });
+
   test("before the first attempt, any layout except the spec's own is named", () => {
     const first = rowsOf(options, null);
     const choose = (key: string) => {

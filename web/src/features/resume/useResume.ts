@@ -196,8 +196,10 @@ export function resumeCommand(reference: string, job: Job, choice: Choice): stri
  * Return the axes that the request must name; null if the number of slots selects the layout.
  *
  * On the present number of slots a resume keeps the layout; on another number it uses the first legal one.
+ * A program without layouts has no axes.
  */
 function axesToName(job: Job, { option, isFirst, isBefore, worldSize }: Row) {
+  if (job.effective_spec.program?.layouts.length === 0) return null;
   const isSelected = isFirst && (isBefore || worldSize !== job.world_size);
   return isSelected ? null : (option?.layout ?? null);
 }

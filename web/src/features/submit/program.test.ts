@@ -7,6 +7,7 @@ import { submitCommand } from "./commandLine";
 import { draftProblems } from "./draftProblems";
 import { rowsOf, tableOf } from "./form/pairs";
 import { otherKind } from "./kind";
+import { layoutsBySize } from "./plan/layoutsBySize";
 import { formOf, type Pairs, pointerOf, sectionsFor, shownNames, trainerPointers } from "./schema";
 import { inOrder, withField } from "./spec";
 
@@ -178,6 +179,20 @@ describe("names and values", () => {
   });
 });
 
+describe("the layouts of a plan", () => {
+  it("are grouped by number of slots, in order of preference", () => {
+    const listed = [
+      [4, "FSDP 4"],
+      [2, "FSDP 2"],
+      [4, "TP 4"],
+    ].map(([world_size, name]) => ({ world_size, name })) as never;
+    expect(layoutsBySize(listed)).toEqual([
+      [2, ["FSDP 2"]],
+      [4, ["FSDP 4", "TP 4"]],
+    ]);
+  });
+});
+
 describe("a copy of another job", () => {
   const whole = {
     name: "old",
@@ -203,6 +218,14 @@ describe("a copy of another job", () => {
         "/program/arguments/url",
       ],
     });
+  });
+
+  it("has no list with a masked part", () => {
+    const layouts = (uri: string) => [{ tp: 2, arguments: { uri } }];
+    const copy = (uri: string) =>
+      sparseSpec({ program: { layouts: layouts(uri) } }, ["program.layouts"]);
+    expect(copy("s3://bucket").spec).toEqual({ program: { layouts: layouts("s3://bucket") } });
+    expect(copy("s3://********@bucket")).toEqual({ spec: {}, hidden: ["/program/layouts"] });
   });
 
   it("names the values to enter again, until they are set or removed", () => {

@@ -45,10 +45,13 @@ describe("the form", () => {
     );
   });
 
-  it("has help for every field, and a control other than raw JSON except for nested lists", () => {
+  it("has help for every field, and a control other than raw JSON except for lists of lists and tables", () => {
     expect(fields.filter((each) => each.help === "")).toEqual([]);
     const raw = fields.filter((each) => each.control.kind === "json");
-    expect(raw.map((each) => each.pointer)).toEqual(["/parallelism/pp_stage_modules"]);
+    expect(raw.map((each) => each.pointer)).toEqual([
+      "/program/layouts",
+      "/parallelism/pp_stage_modules",
+    ]);
   });
 
   it.each([

@@ -47,7 +47,7 @@ export function sparseSpec(whole: JsonObject, fields: readonly string[]): Sparse
 
 /** Return a value without its hidden parts; undefined where it, or an item of its list, is hidden. */
 function readable(value: Json, pointer: string, hidden: string[]): Json | undefined {
-  if (isHidden(value) || (Array.isArray(value) && value.some(isHidden))) {
+  if (isHidden(value) || (Array.isArray(value) && value.some(hasHidden))) {
     hidden.push(pointer);
     return undefined;
   }
@@ -78,6 +78,12 @@ function isRow(value: Json): value is [string, Json] {
 }
 
 const MASK = "********";
+
+/** Whether a value or a part of it is hidden. */
+function hasHidden(value: Json): boolean {
+  if (Array.isArray(value)) return value.some(hasHidden);
+  return isObject(value) ? Object.values(value).some(hasHidden) : isHidden(value);
+}
 
 /** Whether the server masks the value, or the browser cannot represent its number exactly. */
 function isHidden(value: Json): boolean {

@@ -22,6 +22,17 @@ describe("TOML", () => {
     expect(headers).toEqual(["[program]", "[program.arguments]", "[program.code]", "[env]"]);
   });
 
+  it("keeps the layouts of a program, each with its arguments", () => {
+    const layouts: JsonObject[] = [
+      { dp_shard: 4 },
+      { dp_shard: 2, tp: 2, arguments: { "x.tp": 2, on: true } },
+    ];
+    const spec: JsonObject = { program: { command: ["x.py"], layouts } };
+    const text = specToml(spec);
+    expect(text).toContain("[[program.layouts]]");
+    expect(readSpecText(text)).toEqual({ spec, error: null });
+  });
+
   it("omits nulls, which a comment may name", () => {
     const spec = { training: { max_grad_norm: null, steps: 5 } };
     expect(specToml(spec)).toBe("[training]\nsteps = 5\n");

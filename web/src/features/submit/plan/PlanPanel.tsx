@@ -14,6 +14,7 @@ import { InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { controlId } from "../form/FieldRow";
 import { BatchPartition } from "./BatchPartition";
+import { ListedLayouts } from "./ListedLayouts";
 import { MemoryBar } from "./MemoryBar";
 import { RankedLayouts } from "./RankedLayouts";
 import type { Planned } from "./usePlan";
@@ -69,9 +70,9 @@ function ProgramView({ plan }: { plan: ProgramPlan }) {
   return (
     <>
       <header className="plan-part plan-head row">
-        <h2>program</h2>
+        <h2>{plan.layouts.length > 0 ? plan.name : "program"}</h2>
         <span className="muted">
-          {plan.name}
+          {plural(plan.world_size, "slot")}
           {plan.steps !== null && ` · ${plural(plan.steps, "step")}`}
         </span>
       </header>
@@ -79,6 +80,7 @@ function ProgramView({ plan }: { plan: ProgramPlan }) {
         <h3>Command</h3>
         <code>{joinWords(plan.command)}</code>
       </section>
+      {plan.layouts.length > 0 && <ListedLayouts plan={plan} />}
       <section className="plan-part">
         <h3>Not known before it runs</h3>
         <ul className="faint">
