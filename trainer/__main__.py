@@ -1,6 +1,6 @@
 """Command line: `torchrun ... -m trainer <run>` trains an attempt.
 
-python -m trainer check <run> [--alongside]             checks a run as its ranks start
+python -m trainer check <run> [--alongside]             checks a run before or while its ranks start
 python -m trainer export <checkpoint> --to <folder>     writes the weights in the hub's format
 python -m trainer compare <run> <checkpoint>            compares a checkpoint with a run's model
 python -m trainer dcp-metadata <checkpoint>             writes the index that `dcp.load` needs
@@ -44,9 +44,9 @@ logger = logging.getLogger("trainer")
 
 
 def preload() -> None:
-    """Import every module that ranks need; a process calls it once before it forks ranks.
+    """Import every module that ranks need; called once in a process, before it forks ranks.
 
-    It also builds validators and lists the installed packages. The first rank of a node records the
+    Also build validators and list the installed packages. The first rank of a node records the
     list.
     """
     _import_torch()

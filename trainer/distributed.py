@@ -34,11 +34,12 @@ LISTENER = "TRAINYARD_STORE_FD"
 store. Ranks without such a descriptor ignore the value.
 """
 SAVING_TIMEOUT_SECONDS = 3600.0
-"""Timeout of the CPU group, in seconds; ranks wait this long while others read and write files."""
+"""Timeout of the CPU group, in seconds; ranks wait in this group while others read and write files.
+"""
 STARTING_SECONDS = 600.0
-"""Hang limit of the supervisor before ranks read data or weights, in seconds."""
+"""The supervisor's hang limit, in seconds, until the ranks read data or weights."""
 COMPILING_SECONDS = 3600.0
-"""Hang limit of the supervisor while ranks compile, in seconds."""
+"""The supervisor's hang limit, in seconds, while the ranks compile."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +140,13 @@ def collective_timeout(hang_seconds: float) -> timedelta:
     """Return the timeout of the collectives in training.
 
     The supervisor ends the attempt after `hang_seconds` without a heartbeat. Collectives time out
-    earlier, so that the ranks can record the hanging collective.
+    before that, so that the ranks can still record the hanging collective.
     """
     return timedelta(seconds=max(TIMEOUT_SHARE * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
 
 
 def record_collectives(folder: Path) -> None:
-    """Make NCCL's watchdog dump a rank's last collectives; variables that are set keep their
-    values.
-    """
+    """Make NCCL's watchdog dump a rank's last collectives; keep variables that are already set."""
     folder.mkdir(exist_ok=True)
     for name, value in {**FLIGHT_RECORDER, "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank-"}.items():
         os.environ.setdefault(name, value)
@@ -186,7 +185,7 @@ def run_near(device: torch.device) -> None:
 
 
 def _no_usable_gpu(kind: str, messages: Sequence[str]) -> str:
-    """Return why torch cannot use a GPU, from its build, the driver and its warnings."""
+    """Return why torch cannot use a GPU, judged by torch's build and warnings and the driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     given = "GPUs are here" if visible is None else f"CUDA_VISIBLE_DEVICES={visible!r}"
     build = torch.version.cuda
@@ -225,8 +224,8 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
 def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
     """Return the tensors of a CPU group's ranks, [world, N], on rank 0; None on other ranks.
 
-    The tensors are sent along a binomial tree. It uses the same pairs of ranks as a broadcast from
-    rank 0, while `dist.gather` would open a socket from rank 0 to every other rank.
+    The tensors are sent along a binomial tree. The tree uses the same pairs of ranks as a broadcast
+    from rank 0, whereas `dist.gather` would open a socket from rank 0 to every other rank.
 
     Args:
         mine_N: tensor of this rank; length and dtype must be equal on all ranks.

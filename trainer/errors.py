@@ -4,7 +4,7 @@ RunError
 ├── LaunchError        the run directory, the spec or the launch does not fit
 ├── DataError          the input is missing, empty or changed
 ├── CheckpointError    a checkpoint could not be written, or must not be loaded
-│   └── MismatchError      it is whole, but of another model or optimizer
+│   └── MismatchError      a whole checkpoint of another model or optimizer
 ├── GuardError         training went wrong without crashing
 │   ├── NonFiniteError     loss or gradient norm became NaN or infinite
 │   └── LossSpikeError     the loss is far above its recent values

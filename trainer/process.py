@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent dies, so that no rank trains unsupervised.
 
-    Call this as early as possible, because an earlier exit of the parent goes unnoticed.
+    Call this as early as possible, because an exit of the parent before the call goes unnoticed.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -53,11 +53,11 @@ def show_stacks_when_asked() -> None:
 def stop_on_sigterm(directory: RunDirectory) -> None:
     """Install a SIGTERM handler that creates the file `stop`, so that the run saves and ends.
 
-    torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. It also sends
-    SIGTERM after a failure; without a supervisor, SIGTERM ends this process if a failure is
-    recorded. Slurm sends SIGTERM to every process of a step. Ranks with a supervisor ignore the
-    signal, because the supervisor also gets it and creates `stop`. SIGTERM ends a process forked
-    from this process.
+    torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. torchrun also
+    sends SIGTERM after the failure of a rank. So without a supervisor, SIGTERM ends this process if
+    a failure is recorded. Slurm sends SIGTERM to every process of a step. Ranks with a supervisor
+    ignore the signal, because the supervisor also gets it and creates `stop`. SIGTERM ends a
+    process forked from this process.
     """
     supervised, own_pid = directory.secret.exists(), os.getpid()
 

@@ -122,7 +122,7 @@ def forget_check(directory: RunDirectory) -> None:
 
 
 def refuse_used(directory: RunDirectory) -> None:
-    """Reject a directory in which an attempt has run; records would be mixed.
+    """Reject a directory in which an attempt has run; its records would mix with the new ones.
 
     Raises:
         LaunchError: the directory has a record; the message names it.
@@ -176,7 +176,7 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec for the launched ranks, without nodes, because ranks are already placed."""
+    """Return the spec for the launched ranks, without a request for nodes, as ranks are placed."""
     moved = spec.on_layout(layout)
     return moved.model_copy(
         update={"resources": moved.resources.model_copy(update={"nodes": None, "spare_nodes": 0})}

@@ -94,7 +94,8 @@ def generate(
         tokens: maximum number of generated tokens; fewer if the model ends the text.
         temperature: divisor of the logits; 0 selects the most likely token.
         seed: seed of the draws.
-        proceed: called before each token with the number of tokens so far; False ends the text.
+        proceed: called before each token with the number of tokens so far; the text ends if it
+            returns False.
     """
     generator = torch.Generator().manual_seed(seed)
     # In training, a document follows its BOS token or, without BOS, the EOS token of the document

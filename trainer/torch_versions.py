@@ -1,4 +1,4 @@
-"""All code that depends on the version of torch, from 2.11, the lowest version, to 2.15.
+"""All code that depends on the version of torch, for the versions from 2.11 to 2.15.
 
 `docs/trainer.md` lists the tested versions; `make test-torch TORCH=2.11.0` tests one version.
 """

@@ -98,7 +98,7 @@ def _supervise(folder: Path, lock_fd: int, why_cold: str) -> int:
 
 
 def _idle(arguments: argparse.Namespace) -> NoReturn:
-    """Detach, then wait for launches; each launch forks a child that becomes its supervisor."""
+    """Detach, then wait for launches; for each launch, fork a child that becomes its supervisor."""
     _detach()
     from worker.node.node_store import NodeStore
     from worker.warm.idle import IdleSettings, run_idle
@@ -112,7 +112,7 @@ def _idle(arguments: argparse.Namespace) -> NoReturn:
 
 
 def _detach() -> None:
-    """Continue in a forked child; the parent exits immediately because the worker waits for it."""
+    """Continue in a forked child; the parent, whose exit the worker awaits, exits immediately."""
     if os.fork():
         os._exit(0)
     os.setsid()  # training must not get signals to the worker's process group

@@ -30,10 +30,10 @@ def adopt(node: NodeStore) -> tuple[str, ...]:
 def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[str, ...]:
     """Return the ids in `expected` that have no supervisor on this node.
 
-    The server counts all of `expected` as claimed by this node. An attempt has no supervisor if its
-    launch ended before the run directory existed, or if this node lost its data. Processes with the
-    marks of such an attempt are ended first. If this process may not end one of them, the attempt
-    is not returned, and the next heartbeat tries again.
+    The server counts all attempts in `expected` as claimed by this node. An attempt has no
+    supervisor if its launch ended before the run directory existed, or if this node lost its data.
+    Processes with the marks of such an attempt are ended first. If this process may not end one of
+    them, the attempt is not returned, and the next heartbeat tries again.
     """
     gone = []
     for attempt_id in expected:

@@ -110,13 +110,11 @@ class WorkerApi:
         return self._post("heartbeat", heartbeat, NodeHeartbeatReply)
 
     def ended_jobs(self, request: EndedJobsRequest) -> EndedJobsReply:
-        """Return the jobs of the request that have ended or are unknown."""
+        """Return the ended and the unknown jobs among the jobs of the request."""
         return self._post("ended-jobs", request, EndedJobsReply)
 
     def messages(self, request: MessagesRequest) -> MessagesReply:
-        """Return work that the node can claim; wait for a launch or an operation, up to the
-        timeout.
-        """
+        """Return launches and operations to claim; wait until there is one, up to the timeout."""
         seconds = request.wait_seconds + TIMEOUT_SECONDS
         return self._post("messages", request, MessagesReply, seconds=seconds)
 
@@ -211,7 +209,7 @@ class WorkerApi:
     def _client(self, url: str) -> httpx.Client:
         """Return the client for a URL; the first call creates it.
 
-        URLs with and without TLS have separate clients; the one without TLS verifies no
+        URLs with and without TLS have separate clients; the client without TLS verifies no
         certificate.
         """
         tls = uses_tls(url)
@@ -273,7 +271,7 @@ def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:
     """Return the reply to a claim; None if the server refuses the claim.
 
     Raises:
-        ServerAway: the server does not respond; the message is sent again later.
+        ServerAway: the server does not respond; it will send the message again.
     """
     try:
         return persist(call, for_seconds=CLAIM_SECONDS)

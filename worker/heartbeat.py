@@ -1,4 +1,4 @@
-"""Sends the node's heartbeats with its supervised attempts and its attempts without any process."""
+"""Sends the node's heartbeats, which list attempts with a supervisor and attempts without one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from worker.supervisor.preemption import read_deadline, read_notice, signal_supe
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-"""Interval, in seconds, between checks for a notice; a notice may come only 30 s ahead."""
+"""Interval, in seconds, between checks for a notice; a notice may come only 30 s before the machine
+ends.
+"""
 
 
 class Heart(threading.Thread):
@@ -74,9 +76,8 @@ class Heart(threading.Thread):
         self._stopping.set()
 
     def beat(self) -> None:
-        """Send one heartbeat; only log an error, because the next heartbeat repeats all.
-
-        While a notice exists, signal the supervisors first, because that needs no server.
+        """Send one heartbeat; only log an error, because the next heartbeat repeats everything.
+        While a notice exists, signal the supervisors first, because the signals need no server.
         """
         try:
             self._look_for_a_notice()

@@ -38,7 +38,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
     Raises:
         ValueError: the message has an invalid attempt id, or the claimed share cannot be started on
             this node.
-        ServerAway: the server does not respond; the message is sent again later.
+        ServerAway: the server does not respond; it will send the message again.
         ApiError: the server refuses the report that puts a launch back.
     """
     if message.node != node.name:
@@ -156,9 +156,9 @@ def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
     """Return the archive of compiled kernels that the attempt shares with others, or None.
 
     torch loads kernels as code. So an archive is shared only if no job's code can write to it. The
-    attempt's own code could do so; on a node without users of attempts, so could any job's code. An
-    attempt of several nodes shares no archive, because a person may run a command on another of its
-    nodes, and ranks trust each other.
+    attempt's own code could write to it. On a node whose ranks run as the worker's user, the code
+    of every job could do the same. An attempt of several nodes shares no archive, because a person
+    may run a command on another of its nodes, and ranks trust each other.
     """
     others_write = node.allow_code and node.run_as is None
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:

@@ -61,8 +61,9 @@ LOCK = "operations.lock"
 """Name of the lock in the data folder that is held while a command runs as the operations' user."""
 COMMAND = (sys.executable, "-m", "trainer.operations")
 AWAY_SECONDS = 120.0
-"""Time, in seconds, without a response after which an operation is left to its next claim. A
-restart is safe, and a node that has lost its server must not run processes for ever.
+"""Time, in seconds, without a response of the server after which the supervisor ends. The next
+claim restarts the operation, which is safe. A node without its server must not run processes for
+ever.
 """
 POLL_SECONDS = 0.05
 BUILD_SECONDS = 3600.0
@@ -89,14 +90,14 @@ class OperationLaunch(RecordModel):
     user: RankUser | None = None
     """User of the command; the worker's own user when absent."""
     environment_days: float = 30.0
-    """Days since its last use after which a build removes another environment."""
+    """Number of days without use after which a build removes another environment."""
 
 
 def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) -> bool:
     """Claim an operation and start its supervisor; return whether it was started.
 
     Raises:
-        ServerAway: the server does not respond; the message is sent again later.
+        ServerAway: the server does not respond; it will send the message again.
     """
     operation_id = message.operation_id
     if message.node != node.name or not is_id(operation_id):
@@ -310,7 +311,9 @@ class OperationSupervisor:
             time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        """Watch the resources of the command, because a job's code could stop a watch inside it."""
+        """Watch the command's resources, because a job's code could stop a watch inside the
+        command.
+        """
         folders = [self._folder]
         if self._build is not None:
             self._until = time.monotonic() + BUILD_SECONDS
@@ -336,7 +339,7 @@ class OperationSupervisor:
 
 @contextmanager
 def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
-    """Reserve the operations' user for the block, and first end its other processes.
+    """Reserve the operations' user for the block, and first end all processes of this user.
 
     An operation whose claim has ended may still run, for example just after its cancellation. Its
     code could write to the user's new files, and its supervisor finally ends all processes of the

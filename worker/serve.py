@@ -34,7 +34,9 @@ from worker.upkeep.run_cleaner import RunCleaner
 logger = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
-"""Minimum interval, in seconds, between device samples; one takes milliseconds per device."""
+"""Minimum interval, in seconds, between device samples; a sample takes a few milliseconds for each
+device.
+"""
 
 
 def serve() -> None:

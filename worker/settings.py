@@ -74,8 +74,8 @@ class Settings(BaseSettings):
     broker_url: str = "redis://127.0.0.1:6379/0"
     """Redis URL of the Celery broker."""
     broker_password_file: Path | None = None
-    """File with the password of `broker_url`, which must then contain none; no other user may read
-    it.
+    """File with the password for `broker_url`. The URL must then contain no password, and no other
+    user may read the file.
     """
     inbox: Literal["broker", "server"] = "broker"
     """Source of messages: `broker`, or `server` for a node that can reach only the server. With
@@ -121,18 +121,18 @@ class Settings(BaseSettings):
     """Kind of slots; `auto` uses GPUs if NVML lists some."""
 
     warm: bool = True
-    """Whether an idle process with torch imported waits for launches of the built-in trainer. It
-    takes about 320 MiB of memory. Without it, torchrun starts the ranks.
+    """Whether an idle process with torch imported waits for launches of the built-in trainer. The
+    process takes about 320 MiB of memory. Without this process, torchrun starts the ranks.
     """
 
     environment_days: Annotated[float, Field(gt=0)] = 30.0
-    """Days since its last use after which a build on this node removes another environment of the
-    same storage root.
+    """Number of days without use after which a build on this node removes another environment of
+    the same storage root.
     """
 
     run_days: Annotated[float, Field(gt=0)] = 7.0
-    """Days for which a run directory stays on this node after its attempt has ended. It stays in
-    any case until its job has ended.
+    """Days for which a run directory stays on this node after its attempt has ended. In any case
+    the directory stays until the job has ended.
     """
 
     run_bytes: Annotated[int, Field(ge=2**20)] = RUN_BYTES

@@ -1,4 +1,4 @@
-"""The fence: a number on the storage; attempts of the job with a lower number cannot commit."""
+"""The fence: a number on a job's storage; an attempt with a lower number cannot commit."""
 
 from __future__ import annotations
 

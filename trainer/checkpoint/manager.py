@@ -37,13 +37,13 @@ from trainyard.spec.auto import explicit
 TIMEOUT = timedelta(hours=1)
 """Timeout of a background save's collectives; ranks wait in them for the slowest write."""
 WAIT_SECONDS = 1.0
-"""Maximum time between two heartbeats, in seconds, while all ranks wait for the next try."""
+"""Maximum time between two heartbeats, in seconds, while all ranks wait for the retry of a save."""
 
 logger = logging.getLogger("trainer")
 
 
 class SaveObserver:
-    """Base class for observers of saves; the manager calls its methods, which do nothing."""
+    """Base class for observers of saves; the manager calls the methods, which here do nothing."""
 
     @property
     def step(self) -> int:
@@ -60,7 +60,7 @@ class SaveObserver:
     def committed(self, manifest: Manifest) -> None:
         """Called immediately after the commit of a checkpoint, in the thread that saves.
 
-        A run that dies before the loop settles the save has thus reported its checkpoint.
+        So even a run that dies before the loop settles the save has reported its checkpoint.
         """
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
@@ -122,7 +122,7 @@ class CheckpointManager:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Expected seconds of a save: the maximum of the last three; None before the first."""
+        """Expected duration of a save, in seconds: the maximum of the last three, if any."""
         return max(self._durations, default=None)
 
     @property
@@ -166,7 +166,7 @@ class CheckpointManager:
     def save(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> Manifest:
-        """Save this step unless it is saved, wait for the commit, and return the manifest.
+        """Save this step unless it is already saved; wait for the commit; return the manifest.
 
         The arguments are those of `begin`.
 
@@ -335,7 +335,7 @@ class CheckpointManager:
         return save
 
     def _in_background(self, kind: str) -> bool:
-        """Return whether a save runs in a thread; a preflight always does, without copies."""
+        """Return whether a save runs in a thread; a preflight always does so, without copies."""
         return self._staging is not None or kind == PREFLIGHT
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:

@@ -52,7 +52,7 @@ def committed_manifests(
 def stored_manifests(
     root: StoragePath, job_id: str, *, attempt: int | None = None
 ) -> list[Manifest | ProgramManifest]:
-    """Return the manifests of a job's committed checkpoints, or of one attempt's, in order.
+    """Return the manifests of committed checkpoints of a job, or of one attempt, in order.
 
     Omits a folder that is incomplete, does not match its marker, or belongs at another path.
     """
@@ -176,7 +176,7 @@ def _check_identity(
 
 
 def metadata_digest(manifest: Manifest | ProgramManifest) -> str:
-    """Return the digest that identifies the content in a resume point.
+    """Return the digest by which a resume point identifies a checkpoint's content.
 
     Raises:
         CheckpointError: the manifest does not list the metadata file.

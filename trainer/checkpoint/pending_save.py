@@ -44,7 +44,7 @@ class PendingSave(Future[Manifest]):
         self._buffers = buffers or {}
 
     def stage(self, tensors: Mapping[TensorChunk, Tensor]) -> Mapping[TensorChunk, Tensor]:
-        """Return the tensors to write; once they are copies, the originals may change."""
+        """Return the tensors to write; if these are copies, the originals may now change."""
         tensors = {chunk: self._buffers.get(chunk.name, t) for chunk, t in tensors.items()}
         if self._staging is None:
             return tensors

@@ -27,7 +27,8 @@ class Point(StrEnum):
     BEGUN = "begun"
     """Nothing is done yet; reached on every rank."""
     FENCED = "holding the fence"
-    """Rank 0 holds the fence's lock, and no newer attempt exists; reached at the start and the end.
+    """Rank 0 holds the fence's lock, and no newer attempt exists; reached at the start and at the
+    end of a save.
     """
     FOLDER_MADE = "folder made"
     """The checkpoint's folder exists and is empty; reached on rank 0."""
@@ -57,7 +58,7 @@ class Point(StrEnum):
 
 
 def reached(point: Point, path: StoragePath) -> None:
-    """Log, at level DEBUG, that this rank reached a point; at other levels this costs nothing.
+    """Log, at level DEBUG, that this rank reached a point; at other levels the call costs nothing.
 
     Args:
         point: the point that was reached.
@@ -94,8 +95,8 @@ def create_folder(folder: StoragePath) -> None:
 def collect_leftovers(root: StoragePath, job_id: str, *, attempt: int) -> list[StoragePath]:
     """Remove a job's uncommitted checkpoints up to an attempt; return the removed folders.
 
-    The caller must have raised the fence to that attempt, and must not have saved yet. Then no
-    attempt that still writes such a checkpoint can commit.
+    The caller must have raised the fence to that attempt, and must not have saved yet. The raised
+    fence prevents a commit by any attempt that still writes such a checkpoint.
     """
     with storage_errors("read", root / job_id):
         leftovers = [

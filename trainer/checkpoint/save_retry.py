@@ -17,7 +17,7 @@ BACKOFF = Backoff(first=5.0, longest=300.0, jitter=0.0)
 class SaveRetry(Retries):
     """The failures of saves since the last commit; only rank 0 uses this object.
 
-    Clocks of machines differ, so separate decisions would not start the save together.
+    Clocks of machines differ, so ranks that decided separately would not start the save together.
     """
 
     def __init__(self, give_up_after_seconds: float, *, clock: Clock = time.monotonic) -> None:

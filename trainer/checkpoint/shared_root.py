@@ -20,7 +20,9 @@ from trainer.storage.root import StoragePath
 
 PROBE = "PROBE-"
 SEEN_SECONDS = 10.0
-"""Time limit, in seconds, for another node's file to appear; network file systems cache folders."""
+"""Time limit, in seconds, for another node's file to appear. A network file system caches folders,
+so a new file may appear late.
+"""
 REMEDY = (
     "Mount one storage under this root on both nodes, or give the root another name or another "
     "UUID (.trainyard-root) where the storage differs; then resume."
@@ -39,7 +41,7 @@ def check_shared_root(run: TrainerRun, ranks: Ranks) -> None:
     The nodes form a ring. The first rank of each node writes a file, and the first rank of the
     previous node reads and deletes the file. Each node needs three requests, for any number of
     nodes. The root's UUID is no proof, because a copy of the folder has the same UUID, and because
-    storage may have been unmounted since.
+    storage may have been unmounted since the UUID was read.
 
     Raises:
         LaunchError: a node does not see the file of another node; the message names both.

@@ -27,7 +27,7 @@ LARGEST_PIECE = 64 * 2**20
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return weights by `model.<name>`, in the model's memory; reads into them load the model.
+    """Return the weights, named `model.<name>`, in the model's memory, where a load fills them.
 
     A tied parameter appears once, under its first name in module order, as in `named_parameters`.
     So weights have the same names as optimizer state.
@@ -41,7 +41,7 @@ def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tied_weights(model: nn.Module) -> dict[str, str]:
-    """Return the additional names of tied parameters, each with its name in a checkpoint."""
+    """Return the additional names of tied parameters, each with the parameter's checkpoint name."""
     return {f"{WEIGHTS}{name}": f"{WEIGHTS}{first}" for name, first in aliases(model)}
 
 
@@ -116,10 +116,10 @@ class TrainTensors:
 class _Places:
     """The tensors of a model and its optimizer, with their places in memory.
 
-    The training thread waits for `hold`. Reads of uncached memory take most of that time, so `hold`
-    reads the dictionaries of modules and tensors, but few of the objects in them. The objects,
-    including replaced buffers, are kept alive until the next listing, so that no other object gets
-    their identity.
+    The training thread waits for `hold`, which takes most of its time for reads of uncached memory.
+    So `hold` reads the dictionaries of modules and tensors, but few of the objects in them. The
+    objects, including replaced buffers, are kept alive until the next listing, so that no other
+    object gets their identity.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:

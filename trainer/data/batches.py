@@ -26,7 +26,7 @@ class MicroBatch:
     tokens: NDArray[np.int64]
     """Input token ids `[b, S]`."""
     labels: NDArray[np.int64]
-    """Label of each input token, which is the next token `[b, S]`; the loss ignores -100."""
+    """Label of each input token `[b, S]`: the next token; the loss ignores the label -100."""
     positions: NDArray[np.int64]
     """Position of each sequence in the endless stream `[b]`."""
     weight: int
@@ -34,7 +34,8 @@ class MicroBatch:
     labels.
     """
     segments: NDArray[np.int32] | None = None
-    """Document index of each token `[b, S]`, from 0 in each sequence; None without masks."""
+    """Document index of each token `[b, S]`, from 0 in each sequence; None without document masks.
+    """
 
 
 def micro_batches(
@@ -45,7 +46,7 @@ def micro_batches(
     dp_rank: int,
     skipped: Sequence[tuple[int, int]] = (),
 ) -> list[MicroBatch]:
-    """Return one rank's micro-batches of one global batch; every rank has `partition.rounds`.
+    """Return one rank's `partition.rounds` micro-batches of one global batch.
 
     Args:
         dataset: source of the sequences.

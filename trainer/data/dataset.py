@@ -25,7 +25,7 @@ from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec
 
 FORMAT_VERSION = 1
-"""Format version; raise it when the same files yield other windows or another order."""
+"""Format version; raise it if a change of the code changes the windows of a file or their order."""
 
 PROGRESS_SECONDS = 0.5
 
@@ -58,8 +58,7 @@ class Dataset:
         self.n_sequences = order.n_sequences
         """Number of windows in one epoch."""
         self.document_masks = document_masks
-        """Whether attention is restricted to single documents; `segments` then has the documents.
-        """
+        """Whether attention is restricted to single documents; the model then needs `segments`."""
         self.digest = digest
         """Digest of tokens, order, masks and format; equal on every node."""
         self.same_order = same_order
@@ -103,7 +102,8 @@ def open_dataset(
         spec: the job's spec.
         roots: absolute path of each root on this node, by name.
         cache_dir: folder of this node's token caches.
-        on_progress: called about every half second while this process or another one builds.
+        on_progress: called about every half second while this process or another one builds the
+            cache.
         processes: number of processes that build the cache; None for one process per available
             core.
 

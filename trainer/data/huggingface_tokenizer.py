@@ -66,7 +66,7 @@ class HuggingFaceTokenizer:
 
 
 class TokenizerFile:
-    """A `tokenizer.json`, or a folder that contains one, with its other tokenizer files."""
+    """A `tokenizer.json`, or a folder with a `tokenizer.json` and other tokenizer files."""
 
     def __init__(self, place: str, roots: Mapping[str, str]) -> None:
         self._field = f"data.tokenizer_path={place!r}"
@@ -121,7 +121,9 @@ class TokenizerFile:
         key: str,
         usual: Sequence[str],
     ) -> int | None:
-        """Return the token named by the configuration, or the first existing one of `usual`."""
+        """Return the token that the configuration names, or else the first existing token in
+        `usual`.
+        """
         if key not in config:
             ids = (known.token_to_id(name) for name in usual)
             return next((token for token in ids if token is not None), None)

@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """Return each text's tokens `[n]` with dtype `dtype_of(self)`, without special ones."""
+        """Return each text's tokens `[n]`, of dtype `dtype_of(self)`, without special tokens."""
         ...
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:

@@ -37,7 +37,7 @@ def entries(permutation: Permutation, index_B: NDArray[np.int64]) -> NDArray[np.
 
 
 class TrainingOrder:
-    """The order of training: each epoch contains every training window once, in its own order.
+    """The order of training: each epoch has every training window once; the order differs by epoch.
 
     Position p is entry `p % n_sequences` in the permutation for epoch `p // n_sequences`. With
     held-out windows, the entry is an index into the split's permutation, which starts with the

@@ -27,7 +27,7 @@ ONEDNN_FROM = 2**15
 ONEDNN, MKL = "medium", "highest"
 """Values of torch's float32 precision setting that select each library."""
 PROBED = 128
-"""Rows and columns of the test product; torch always uses MKL for products below 16."""
+"""Rows and columns of the test product; for up to 16^3 multiplications torch always uses MKL."""
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32; the unit roundoff of bfloat16 is 2^-9."""
 

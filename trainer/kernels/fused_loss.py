@@ -1,4 +1,4 @@
-"""The loss of a chunk of logits on a GPU, and its gradient in their memory, by two Triton kernels.
+"""Two Triton kernels: the loss of a chunk of logits, and its gradient, which replaces the logits.
 
 Each program reads one token's logits once for the log-sum-exp, and again for the gradient, in
 float32; only the gradient is written. `trainer.models.head` has the plain version, whose results
@@ -22,7 +22,7 @@ WARPS = 8
 def sums_and_label_logits(
     logits_CR: Tensor, labels_C: Tensor, first_row: int
 ) -> tuple[Tensor, Tensor]:
-    """Return each token's log-sum-exp over its logits, and its label's logit, float32 [C].
+    """Return each token's log-sum-exp over its logits, and its label's logit, both float32 [C].
 
     A label outside of the rows has the logit minus infinity. So the loss is infinite if no rank has
     the label's row.

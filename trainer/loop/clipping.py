@@ -25,8 +25,8 @@ def clip_grad_norm(
 
     This is a collective. The returned norm is the norm before clipping, a float32 scalar on the
     parameters' device, equal on every rank; the host does not wait for it. With an infinite
-    `max_norm` the gradients do not change. `stages` is the group of pipeline ranks with the other
-    parameters.
+    `max_norm` the gradients do not change. `stages` is the group of the pipeline's ranks, which
+    hold the other parameters.
 
     The update divides the gradients while it reads them. A separate pass over bfloat16 gradients
     with a float32 factor took 10 % of a step of Llama 8B on an H200.

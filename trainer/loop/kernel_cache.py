@@ -29,7 +29,7 @@ logger = logging.getLogger("trainer")
 
 @contextmanager
 def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterator[None]:
-    """Provide kernels of earlier attempts on this node to the block, this process' first step.
+    """Provide this node's kernels of earlier attempts to the block, which runs the first step.
 
     This is a collective. Each rank waits for the kernels of its node, and at the end for the
     compilers of all ranks. With a damaged cache or a full disk, the ranks only compile again.
@@ -94,7 +94,7 @@ class KernelCache:
         self._fetched = frozenset(file.filename for file in files)
 
     def archive(self) -> None:
-        """Write the compiled kernels for the worker; an empty file if its archive has them all."""
+        """Write all kernels for the worker, or an empty file if the node's archive has them."""
         files = sorted(_files(self._kernels))
         if not files:
             return

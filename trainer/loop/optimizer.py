@@ -117,8 +117,8 @@ class ShardAdamW(AdamW):
         """Dtype in which both moments are stored."""
         self.grad_scale: Tensor | None = None
         """Divisor of the gradients in the next update, float32 `[]` on their device. The update
-        also stores the divided gradients. None leaves them unchanged. torch's gradient scaler uses
-        this name.
+        also stores the divided gradients. With None, the gradients stay unchanged. torch's gradient
+        scaler uses this name.
         """
 
     @torch.no_grad()

@@ -232,7 +232,7 @@ def _refuse_other_data(
 
 
 def _unknown(manifest: Manifest, run: TrainerRun) -> tuple[str, ...]:
-    """Return a note if the spec differs in a field that an older manifest lacks."""
+    """Return a note if the specs differ in fields that an older checkpoint's manifest lacks."""
     here = run.submitted.digest
     if manifest.spec is not None or manifest.spec_digest == here:
         return ()

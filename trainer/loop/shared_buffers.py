@@ -39,7 +39,7 @@ class SharedBuffers:
         self._before = self._buffers.versions()
 
     def share(self) -> None:
-        """Give this rank the buffers of rank 0; a collective if any buffers are copied.
+        """Give this rank the buffers of rank 0; a collective, unless no buffer is copied.
 
         Raises:
             LaunchError: the forward pass has changed a buffer that is not copied, or the shape of a

@@ -38,7 +38,7 @@ class ForwardBackward(Protocol):
         """Return this rank's part of the summed loss, float32 `[]`, without gradients or dropout.
 
         The call changes neither weights nor the result of the next step. The number of
-        micro-batches must be that of a step.
+        micro-batches must equal that of a training step.
         """
         ...
 
@@ -46,8 +46,8 @@ class ForwardBackward(Protocol):
 class MicroBatchLoop:
     """Runs the whole model on each micro-batch in turn.
 
-    A micro-batch's loss is its sum over tokens, divided by the number of tokens in the global
-    batch. So the gradient of the batch is the plain sum over micro-batches and ranks.
+    The loss of a micro-batch is the sum of its tokens' losses, divided by the number of tokens in
+    the global batch. So the gradient of the batch is the plain sum over micro-batches and ranks.
     """
 
     def __init__(self, model: Model, spec: JobSpec, device: torch.device) -> None:

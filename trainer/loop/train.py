@@ -174,7 +174,7 @@ class Loop(SaveObserver):
         )
 
     def keep(self, metrics: dict[str, float]) -> None:
-        """Keep metrics of the start until the record of the first step."""
+        """Keep metrics of the start until the first step is recorded."""
         self._metrics_logger.keep(metrics)
 
     def run(self, dataset: Dataset) -> Outcome:
@@ -271,7 +271,7 @@ class Loop(SaveObserver):
     def _make_up(
         self, validation: Validation | None, compiling: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Validate at the present step if a stop omitted its validation.
+        """Validate at the present step if an earlier stop omitted this validation.
 
         No validation runs if a node with a deadline waits for the attempt's end.
         """
@@ -378,11 +378,11 @@ class Loop(SaveObserver):
         self._writer.save_begun()
 
     def committed(self, manifest: Manifest) -> None:
-        """Record a commit."""
+        """Record the commit in the run's events."""
         self._writer.committed(manifest)
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """Answer requests, and record the durations, which are now known."""
+        """Answer requests, and record the durations of the save, which are now known."""
         self._requests.saved(manifest.checkpoint_id)
         self._metrics_logger.keep(
             {

@@ -88,8 +88,8 @@ class UsedParameters:
 class SameParameters:
     """Refuses a step in which other parameters get gradients than in earlier steps.
 
-    In a model without known branches, FSDP reduces a rank's gradients in order. Different
-    parameters on two ranks would then add up unrelated gradients.
+    In a model without known branches, FSDP reduces a rank's gradients in order. If two ranks used
+    different parameters, FSDP would add up unrelated gradients.
     """
 
     def __init__(self, model: nn.Module, used: frozenset[str] | None) -> None:

@@ -49,7 +49,7 @@ class Validation:
         self._writer = writer
         self._evaluate = evaluate
         self.owed = owed
-        """Whether a stop at the present step left no time for its validation."""
+        """Whether a stop at the present step left no time for the step's validation."""
         section, batch = run.spec.validation, run.spec.training.global_batch_size
         self._interval, self._last = section.interval_steps, run.spec.training.steps
         requested = section.batches * batch

@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Return this rank's peak memory since its start, in GiB, and its failed allocations."""
+    """Return this rank's peak memory since its start, in GiB, and counts of failed allocations."""
     if device.type == "cuda":
         stats = torch.cuda.memory_stats(device)
         return {

@@ -139,7 +139,7 @@ def _in_words(use: MemoryUse) -> str:
 
 
 def _remedy(use: MemoryUse) -> str:
-    """Return the usual remedy, then a remedy that reduces the largest part."""
+    """Return the usual remedy, then a remedy that reduces the largest part of the memory use."""
     parts = _parts(use)
     most = max(parts, key=lambda name: parts[name])
     usual = REMEDIES[OutOfMemoryError.reason].text

@@ -270,7 +270,7 @@ class StepLog:
             times: this rank's times since the last comparison; given on all ranks or on none.
 
         Returns:
-            The times of all ranks on global rank 0; empty on other ranks, and if no times are
+            On global rank 0, the times of all ranks. Empty on other ranks, and if no times are
             given.
         """
         slots = self._partition.rounds * self._partition.micro_batch_size
@@ -315,7 +315,7 @@ class StepLog:
 
 
 class RankComparison:
-    """Finds stragglers on global rank 0; writes events with stragglers and all ranks' times."""
+    """On global rank 0: finds stragglers, and writes events with them and with all ranks' times."""
 
     def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
         # Ranks in the same pipeline stage do the same work.

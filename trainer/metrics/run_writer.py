@@ -148,7 +148,7 @@ class RunWriter:
 
 
 def write_check_error(directory: RunDirectory, error: BaseException) -> Failure:
-    """Write and return the failure of a check; ranks may start and fail at the same time."""
+    """Write a check's failure to its own file, because ranks may fail meanwhile; return it."""
     failure = failure_of(error, rank=None, step=None)
     replace_record(directory.check_error, failure)
     return failure

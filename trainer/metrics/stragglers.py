@@ -31,13 +31,14 @@ LEAST_SECONDS = 0.01
 make rank 0 slow.
 """
 SPANS = 64
-"""Maximum number of entries in a summary of any number of ranks."""
+"""Maximum number of entries in a summary, whatever the number of ranks."""
 SERIES = 8
 """Maximum number of ranks with their own series in an attempt."""
 NEW_STRAGGLERS = 8
 """Maximum number of new stragglers per line; each causes an event that the server keeps."""
 MAX_STRAGGLERS = 100
-"""Maximum number of stragglers named at the same time; one slow rack may hold a thousand ranks."""
+"""Maximum number of stragglers named at the same time, as one slow rack may hold a thousand ranks.
+"""
 
 Kind = Literal["compute", "data"]
 
@@ -102,8 +103,8 @@ class StragglerWatch:
     def add(self, times: Sequence[RankSeconds]) -> tuple[list[Straggler], list[int]]:
         """Add a line; return the new stragglers, and the ranks that have recovered.
 
-        At most `NEW_STRAGGLERS` are returned as new, the most costly first; later lines name the
-        rest.
+        At most `NEW_STRAGGLERS` are returned as new, the most costly first; later calls return the
+        others.
         """
         self._tables.append(times)
         self._slow.append(
@@ -189,7 +190,7 @@ class StragglerWatch:
 def without_shared_wait(
     times: Sequence[RankSeconds], roles: Sequence[Hashable]
 ) -> Sequence[RankSeconds]:
-    """Count only the excess over the peers' shortest wait as wait, and the rest as compute.
+    """Count only the wait above the peers' shortest wait as wait, and the shortest as compute.
 
     On a GPU, collectives overlap with compute. Their durations include the transfer, which is equal
     on all ranks; only the excess is a wait for other ranks.

@@ -38,7 +38,7 @@ def load_everything(
     progress: ProgressWriter,
     operation: Path,
 ) -> int:
-    """Load all tensors of a checkpoint with verified checksums; return the number of tensors.
+    """Load all tensors of a checkpoint and verify its checksums; return the number of tensors.
 
     Args:
         folder: folder of the checkpoint.
@@ -75,7 +75,7 @@ def load_everything(
 
 
 def _open(folder: StoragePath, point: ResumePoint) -> tuple[CheckedReader, Entries]:
-    """Return a reader and the tensors, after a check that files cover all tensors."""
+    """Check that the files cover all tensors; return a reader and the tensors."""
     reader = CheckedReader(folder)
     reader.open(point)
     entries: Entries = {}

@@ -22,7 +22,7 @@ from trainyard.run.atomic import replace_file
 from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.spec.storage_uri import ROOT_FILE
 
-PROGRESS_SECONDS = 0.2  # checking a file usually takes less; each update replaces a file
+PROGRESS_SECONDS = 0.2  # each update replaces a file; most checks of a file take less time
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

@@ -9,8 +9,8 @@ from trainer.storage import s3_client
 
 FIRST = 2**20
 LARGEST = 16 * 2**20
-"""Size of the first request and maximum size of a request, in bytes. Sizes double during sequential
-reads. So a short read fetches little extra, and a long read needs few requests.
+"""`FIRST` is the size of the first request, `LARGEST` the maximum size, in bytes. The size doubles
+during sequential reads. So a short read fetches little extra, and a long read needs few requests.
 """
 AHEAD = 4
 """Maximum number of concurrent requests, and thus of spans in memory."""

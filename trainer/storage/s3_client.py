@@ -72,8 +72,8 @@ def wait(begun: Future[Any], path: str) -> Any:
 def begin_reading(bucket: str, key: str, *, start: int, end: int) -> Future[bytes]:
     """Start to read the bytes from `start` up to, but not including, `end`.
 
-    botocore retries only until a response starts. If its body breaks off, this function repeats the
-    request.
+    botocore retries only until a response starts. If the body of the response breaks off, this
+    function repeats the request.
     """
     system = _system()
 
@@ -142,7 +142,7 @@ def _attempts() -> int:
 
 
 def os_error(error: Exception, path: str) -> OSError:
-    """Return the `OSError` with the path that corresponds to a library's error."""
+    """Return the `OSError`, with the path, that replaces a library's error."""
     from botocore.exceptions import (
         ClientError,
         CredentialRetrievalError,

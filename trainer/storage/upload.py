@@ -87,7 +87,7 @@ class Upload:
         self._completed = True
 
     def close(self) -> None:
-        """Abort an incomplete upload; after a failure, `ObjectPath.remove_all` aborts it later."""
+        """Abort an incomplete upload; if this fails, `ObjectPath.remove_all` aborts it later."""
         if self.closed:
             return
         self.closed = True
@@ -114,7 +114,7 @@ class Upload:
         self._in_flight.append((self._sent, begun))
 
     def _take(self) -> io.BytesIO:
-        """Return the filled buffer as a file; aiohttp would send `bytes` without yielding."""
+        """Return the filled buffer as a file; to send `bytes`, aiohttp would block other tasks."""
         filled, self._filling = self._filling, io.BytesIO()
         filled.seek(0)
         return filled
@@ -132,7 +132,7 @@ class Upload:
                 raise
 
     def _is_there(self) -> bool:
-        """Return whether the existing object comes from this upload, whose response was lost."""
+        """Return whether this upload, whose response was lost, has created the existing object."""
         try:
             answer = s3_client.call("head_object", str(self._path), **self._place)
         except FileNotFoundError:

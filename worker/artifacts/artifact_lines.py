@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 MAX_LINES = 20_000
 """Maximum number of lines per node; further artifacts are not reported."""
 COLLECTED = -1
-"""Process number under which the supervisor's collected files appear."""
+"""Process number of the files that the supervisor collects after the ranks have ended."""
 OUTPUT_LOST = "output: "
 """Prefix of the recorded reason when output of the ranks is dropped."""
 
@@ -29,8 +29,8 @@ class ArtifactLines:
 
     Each line holds the offset of its record, so that a later process of the same share continues
     after the last line. Each drop reason gets one line, and further records with that reason get
-    none. A separate file notes them; otherwise a later process would report them as unreadable,
-    because their content is removed.
+    none. A separate file notes these records. Otherwise a later process would report them as
+    unreadable, because their content is removed.
 
     Args:
         path: the file of lines.
@@ -77,7 +77,7 @@ class ArtifactLines:
             self._count(line.process, line.end, name=name, dropped=line.dropped)
 
     def skip(self, process: int, end: int) -> None:
-        """Record that the artifact record up to offset `end` gets no line."""
+        """Note that the artifact record that ends at offset `end` gets no line."""
         self.offsets[process] = max(self.offsets.get(process, 0), end)
         with self._lock:
             self._skipped[process] = self.offsets[process]

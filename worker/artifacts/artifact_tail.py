@@ -15,7 +15,7 @@ from worker.node.files import open_regular
 logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
-"""Bytes of records per read; every valid line is shorter."""
+"""Maximum number of bytes per read of the records; every valid line is shorter."""
 MAX_WARNINGS = 100
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -37,7 +37,8 @@ class ArtifactTail:
     def records(self, process: int, start: int) -> Iterator[tuple[int, ArtifactRecord | None]]:
         """Yield the records of a process from offset `start`, each with its end offset.
 
-        An invalid line is yielded as None. After a line longer than one read, nothing more is read.
+        An invalid line is yielded as None. If a line is longer than one read, the line and
+        everything after it are ignored.
         """
         if process in self._refused:
             return

@@ -41,9 +41,9 @@ MAX_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
 UNKNOWN = 401
 """Status that may come from another program on the server's port while the server is down."""
 MAX_REPEATS = 5
-"""Number of consecutive responses without progress that counts as an unreachable server."""
+"""Number of consecutive responses without progress after which the server counts as unreachable."""
 OVER = 409
-"""Status with which the server accepts no more artifacts of this attempt."""
+"""Status by which the server refuses all further artifacts of this attempt."""
 NO_ROUTE = frozenset({404, 405})
 """Statuses of a proxy that temporarily lacks the route, or of an older server."""
 
@@ -250,7 +250,7 @@ class ArtifactUploader:
             self._tail.remove(record.file)  # last: without a line, the content is sent again
 
     def _send(self, api: WorkerApi, name: str) -> tuple[str | None, int, DropReason | None]:
-        """Return digest and size of an uploaded content file, or why it was dropped."""
+        """Upload a content file; return its digest and size, or why the file was dropped."""
         try:
             with self._tail.open(name) as file:
                 return self._send_open(api, name, file)
@@ -263,7 +263,7 @@ class ArtifactUploader:
     def _send_open(
         self, api: WorkerApi, name: str, file: BinaryIO | None
     ) -> tuple[str | None, int, DropReason | None]:
-        """Return digest and size of an open file that the server now has, or why it was dropped."""
+        """Upload an open file; return its digest and size, or why the file was dropped."""
         if file is None:
             return None, 0, "unreadable"
         attempt_id = self._share.launch.attempt_id
@@ -324,7 +324,7 @@ def send_file(
 def _send_block(
     api: WorkerApi, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Upload a block; return a refusal of only this content as a reply.
+    """Upload a block; if the server refuses only this content, return the refusal as a reply.
 
     Raises:
         ServerAway: the server does not respond.

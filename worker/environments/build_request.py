@@ -19,7 +19,7 @@ class BuildRequest(RecordModel):
     """Everything that determines an environment; its digest names the environment."""
 
     python: PythonFacts
-    """Interpreter of the requesting node, which runs the environment."""
+    """Interpreter of the requesting node; the environment runs with this interpreter."""
     cuda: str
     """CUDA version of the requesting node."""
     lock: str

@@ -2,7 +2,7 @@
 
 ```
 <root>/environments/<digest>/              an environment; only the worker's user can change it
-<root>/environments/<digest>/environment.json    its size; the folder's own time is its last use
+<root>/environments/<digest>/environment.json    the size; the folder's time is the last use
 <root>/environments/requests/<digest>.json       the BuildRequest, until it is built (0600)
 <root>/environments/.<digest>.<random>.partial/  an environment during its build or removal
 ```
@@ -32,9 +32,9 @@ PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
 USED_EVERY = 3600.0
 """Minimum time, in seconds, between two updates of an environment's time of last use."""
 IN_USE_SECONDS = 3 * USED_EVERY
-"""Time, in seconds, after its last use for which an environment counts as in use and is kept."""
+"""Time, in seconds, for which an environment counts as in use and is kept after its last use."""
 LEFT_SECONDS = 86_400.0
-"""Age, in seconds, at which a request or the rest of an interrupted build is removed."""
+"""Age, in seconds, at which a request or the leftover of an interrupted build is removed."""
 MAX_BYTES = 200 * 2**30
 """Maximum size in bytes of all environments of a storage root together, and of a single one."""
 MAX_ENTRIES = 2_000_000
@@ -117,7 +117,9 @@ class EnvironmentStore:
         return partial
 
     def publish(self, partial: Path, digest: str, *, most_bytes: int) -> int:
-        """Move a build to its place after its user's processes have ended; return its bytes.
+        """Move a build to its final place; return its size in bytes.
+
+        No process of the build's user may still run.
 
         Raises:
             OSError: the storage reports an error.
@@ -231,7 +233,7 @@ def _make(folder: Path, mode: int) -> None:
 def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
     """Make the worker the owner of a build and let all users read it; return its size in bytes.
 
-    Until then, the folder's mode excludes other users.
+    Before this call, the folder's mode excludes other users.
     """
     size = entries = 0
     for folder, folders, files in _walked(partial):

@@ -54,7 +54,9 @@ class NodeBuild:
         create_file(folder / ORDER, order.model_dump_json(indent=1) + "\n", mode=0o640)
 
     def admit(self, folder: Path, user: RankUser) -> None:
-        """Give the command's user access to the folders, before that user's first process."""
+        """Give the command's user access to the folders; called before the user's first process
+        starts.
+        """
         user.give(folder / ORDER, 0o640)
         if (target := self.target(folder)) is not None:
             user.give(target, 0o1770)
@@ -67,7 +69,7 @@ class NodeBuild:
         Args:
             folder: folder of the operation.
             outcome: outcome that the command reported, or the failure if it reported none.
-            unused_days: days since their last use after which other environments are removed.
+            unused_days: number of days without use after which other environments are removed.
 
         Returns:
             Outcome of the operation.

@@ -33,7 +33,7 @@ UV = (sys.executable, "-m", "uv", "--no-progress", "--color=never")
 
 
 class BuildOrder(RecordModel):
-    """`build.json`: packages to install and their target; empty if the environment exists."""
+    """`build.json`: packages to install and their target; both absent if the environment exists."""
 
     request: BuildRequest | None = None
     """Request with the lock and the interpreter."""
@@ -117,8 +117,8 @@ def _steps(
 def _run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str | None:
     """Run a command and log its output; return the reason if it failed, otherwise None.
 
-    The operation's supervisor enforces the limits. This process cannot, because a package's code
-    runs as the same user and could stop it.
+    The operation's supervisor enforces the limits. This process cannot enforce them, because a
+    package's code runs as the same user and could stop this process.
     """
     with (folder / BUILD_LOG).open("ab") as log:
         done = subprocess.run(

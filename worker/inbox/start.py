@@ -20,7 +20,7 @@ Message = LaunchMessage | OperationMessage
 def start(message: Message, settings: Settings, node: LocalNode) -> bool:
     """Claim a message's share or operation and start its supervisor; return whether it was started.
 
-    An unreachable server grants no claim, and sends the message again later.
+    An unreachable server grants no claim, but sends the message again later.
 
     Raises:
         ValueError, OSError, SubprocessError: the claimed work cannot be started on this node.

@@ -109,9 +109,9 @@ class Share:
         """Environment variables of the launcher, the check and the ranks.
 
         The job's variables override the node's, and the launch record's variables override both.
-        The number of threads is an exception: the job's value wins, or else the node's. An attempt
-        of several nodes gets the name of the network interface between them, unless the node or the
-        job sets one.
+        The number of threads is an exception: the job's value wins; without one, the node's value
+        counts. An attempt of several nodes gets the name of the network interface between them,
+        unless the node or the job sets one.
         """
         launch, job, node = self.launch, self.spec.env, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")

@@ -1,4 +1,4 @@
-"""Launches a program by torchrun from its environment, or as one process per node."""
+"""Launches a program by the torchrun of its environment, or as one process per node."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ LAUNCH = "TRAINYARD_LAUNCH"
 """Variable with the start method of the ranks, which the trainer stores as provenance."""
 WARM, COLD = "warm", "cold"
 RECORD_SECONDS = 2.0
-"""Time, in seconds, for a rank wrapper to record its rank's exit; a later exit counts as
-unobserved.
+"""Time, in seconds, for a rank wrapper to record its rank's exit; an exit without a record by then
+counts as unobserved.
 """
 
 
@@ -175,7 +175,7 @@ def _rendezvous(share: Share) -> list[str]:
 def taken_port(share: Share) -> Failure | None:
     """Return the failure of a launch whose rendezvous port another process of this node holds.
 
-    Only the first of several nodes binds the port; on a single node torchrun chooses one.
+    Only the first of several nodes binds the port; on a single node, torchrun chooses a free port.
     """
     launch = share.launch
     if share.nodes == 1 or launch.node_rank != 0:

@@ -32,14 +32,14 @@ class CgroupLimits:
     """
 
     def with_quota(self, quota: str, period: str) -> CgroupLimits:
-        """Return these limits with the CPU quota, if it is a number and lower."""
+        """Return these limits, with the given CPU quota if that is a number and a lower limit."""
         if not quota.isdigit() or not period.isdigit():  # `max`, or -1 in version 1: no quota
             return self
         cores = max(1, int(quota) // int(period))
         return replace(self, cores=min(cores, self.cores or cores))
 
     def with_memory(self, limit: str, used: int) -> CgroupLimits:
-        """Return these limits with the memory limit, if it is a number and lower."""
+        """Return these limits, with the given memory limit if that is a number and lower."""
         if not limit.isdigit() or int(limit) >= (self.memory_bytes or UNLIMITED_BYTES):
             return self
         return replace(self, memory_bytes=int(limit), memory_used_bytes=max(0, used))
@@ -75,7 +75,7 @@ def cgroup_limits(cgroup: Path | None = None, *, process: Path = PROCESS) -> Cgr
 def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
     """Return the attempt's cgroup below this process' cgroup; None if there can be none.
 
-    Each call returns the same cgroup while the worker stays in its own.
+    Each call returns the same cgroup as long as the worker's own cgroup stays the same.
     """
     parent = _own_cgroup()
     if parent is None:
@@ -104,7 +104,7 @@ def remove_cgroup(cgroup: Path) -> None:
 def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None:
     """Return the folder of a process' cgroup for a version 1 controller.
 
-    Without a controller, return that of the version 2 cgroup.
+    Without a controller, return the folder of the version 2 cgroup.
     """
     lines = (line.split(":", 2) for line in _lines(process / "cgroup"))
     own = next((path for _, names, path in lines if controller in names.split(",")), None)

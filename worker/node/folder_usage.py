@@ -26,7 +26,7 @@ POLL_SECONDS = 5.0
 PAUSE_FACTOR = 20
 """Ratio of a pause to the scan before it; scans thus take at most 1/20 of a core."""
 SCARCE_SHARE = 10
-"""Divisor of the disk's size; on a nearly full disk, a folder may take at most 1/10 of it."""
+"""Divisor of the disk's size; on a nearly full disk, a folder may take at most 1/10 of the size."""
 NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
 """Errors that make a folder uncountable; such a folder counts as too large."""
 DEEPEST = 1000
@@ -96,7 +96,7 @@ def remove_all_but(
         folder: the folder.
         kept: files to keep.
         records: files to keep unless they are larger than a record.
-        user: user whose rights the removal uses; they cover no file of the worker.
+        user: user whose rights the removal uses; these rights cover no file of the worker.
     """
     left, deep = [(str(folder), 0)], []
     with rights_of(user):
@@ -202,7 +202,7 @@ def _open(path: str) -> None:
 
 @contextmanager
 def rights_of(user: int | None) -> Iterator[None]:
-    """Let this thread access files with a user's rights, but keep its own for signals.
+    """Let this thread access files with a user's rights, but send signals with its own rights.
 
     If the worker may not change users, the thread keeps its own rights.
     """

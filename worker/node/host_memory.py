@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class MemoryWatch:
-    """Compares the kernel's count of such kills around the first abnormal exit of a rank.
+    """Compares the kernel's count of out-of-memory kills before and after a rank's first failure.
 
-    The count covers the whole machine. In the short interval, a kill in another job is unlikely. If
-    the count cannot be read, `ran_out` stays False.
+    The count covers the whole machine. The interval is short, so a kill in another job is unlikely.
+    If the count cannot be read, `ran_out` stays False.
     """
 
     def __init__(self, vmstat: Path = Path("/proc/vmstat")) -> None:

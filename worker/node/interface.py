@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 logger = logging.getLogger(__name__)
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""Variables of gloo, torch's RPC and NCCL. Without them, gloo uses the address of the host's own
-name. On Debian that is 127.0.1.1, which no other node can reach.
+"""Variables that name the network interface to gloo, torch's RPC and NCCL. Without them, gloo uses
+the address of the host's own name. On Debian that is 127.0.1.1, which no other node can reach.
 """
 SECONDS = 5.0
 

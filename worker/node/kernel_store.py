@@ -116,9 +116,9 @@ def _remove_leftovers(folder: Path) -> None:
 def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
     """Return the SHA-256 of everything that affects an attempt's kernels, in hexadecimal.
 
-    The key limits the content of one archive. torch itself compares graph, versions and GPU of each
-    entry, but not the CPU. Kernels use the CPU's instructions, and a data folder may move to
-    another machine or serve several machines.
+    One archive contains only kernels of attempts with the same key. torch itself compares graph,
+    versions and GPU of each entry, but not the CPU. Kernels use the CPU's instructions, and a data
+    folder may move to another machine or serve several machines.
 
     Args:
         spec: the effective spec.

@@ -16,8 +16,8 @@
 ```
 
 The lock of an attempt excludes a second supervisor, and a free lock proves the end of the first.
-The kernel releases the lock with the last process that holds it, however that process ended.
-`worker.launch` takes the lock before the claim and passes it to the supervisor.
+The kernel releases the lock when the last process that holds it ends, in any way. `worker.launch`
+takes the lock before the claim and passes it to the supervisor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RANK_RECORDS = ("start", "end")
 
 
 class LaunchRecord(RecordModel):
-    """`launch.json`: parameters of the supervisor besides `spec.json` and `attempt.json`."""
+    """`launch.json`: parameters of the supervisor that `spec.json` and `attempt.json` lack."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -95,7 +95,8 @@ class WorkerRun(RunDirectory):
     event_offsets = Entry("event_files.json")
     """Number of bytes of each event file already converted to records."""
     over = Entry("over")
-    """Empty file; its change time is when the attempt stopped needing a process on this node."""
+    """Empty file; its change time is the time from which the attempt needs no process on this node.
+    """
     home = Entry("home")
     """Home folder of the ranks' user, who has no account."""
     supervisor_log = Entry("logs/supervisor.log")
@@ -195,7 +196,7 @@ class NodeStore:
             return None
 
     def set_deadline(self, deadline: float | None) -> None:
-        """Write this time for the node's supervisors, before they receive the signal.
+        """Write the deadline for the node's supervisors, before they receive the signal to leave.
 
         Raises:
             OSError: the file cannot be written.
@@ -221,9 +222,7 @@ class NodeStore:
 
     @property
     def server_url(self) -> str | None:
-        """URL of the server, as last seen by the worker, because supervisors outlive a change of
-        URL.
-        """
+        """URL of the server, as last seen by the worker; it may change while a supervisor runs."""
         try:
             return self._server_url_file.read_text(encoding="utf-8").strip() or None
         except OSError:
@@ -256,7 +255,7 @@ class NodeStore:
 
     @contextmanager
     def users(self) -> Iterator[set[int]]:
-        """Exclude other launches from the user ids while the block runs; yield the ids in use."""
+        """While the block runs, let no other launch choose a user id; yield the ids in use."""
         fd = os.open(self.data_dir / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -335,7 +334,7 @@ class LocalNode:
     run_as: RunAs | None = None
     """Users of the ranks; the worker's own user when absent."""
     environment_days: float = 30.0
-    """Days since its last use after which a build removes an environment."""
+    """Number of days without use after which a build removes an environment."""
     run_bytes: int = RUN_BYTES
     """Maximum disk space for the run directory of a program, in bytes."""
     warm: bool = True

@@ -117,7 +117,7 @@ def has_ended(pidfd: int) -> bool:
 
 
 def in_initial_pid_namespace() -> bool:
-    """Return whether drivers use this process' pids; False in most containers."""
+    """Return whether drivers and this process use the same pids; False in most containers."""
     return _pid_namespace() == INITIAL_PID_NAMESPACE
 
 

@@ -73,7 +73,7 @@ class ProcessTree:
         output: Path,
         ignored: Sequence[signal.Signals] = (),
     ) -> int:
-        """Start a command, in its own session, that ends with this process; return its pid.
+        """Start a command in its own session; return its pid. The command ends with this process.
 
         Call this from the main thread, because the kernel ends a child with the thread that started
         it.

@@ -54,8 +54,8 @@ def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> in
     """Become `command`, in the attempt's cgroup if any; return only on failure.
 
     Only the worker's user may join the cgroup, so the join comes first. A change of user resets the
-    parent-death signal, so the signal is set later. A check then detects an earlier end of the
-    parent.
+    parent-death signal, so the signal is set later. A final check detects whether the parent ended
+    before the signal was set.
     """
     if cgroup := os.environ.pop(CGROUP, None):
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")

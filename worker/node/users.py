@@ -74,7 +74,7 @@ class RankUser(RecordModel):
             )
 
     def close(self, folder: Path) -> None:
-        """Close an ended attempt's folder to its user; a later attempt may get the same id.
+        """Close an ended attempt's folder to its user, because a later attempt may get this user.
 
         The folder's group still identifies the user (`of_run`).
         """
@@ -97,7 +97,8 @@ class RunAs:
         """Parse the setting.
 
         Raises:
-            ValueError: the text does not have that form, or the setting has too few ids.
+            ValueError: the text does not have the form `user:first-count`, or the setting has too
+                few ids.
         """
         match = RUN_AS.fullmatch(text)
         if match is None:

@@ -68,14 +68,14 @@ class Allocation(Protocol):
 
 @dataclass(frozen=True)
 class GivenAllocation:
-    """A machine reached by ssh, or a pod; its facts come with the start of the pilot."""
+    """A machine reached by ssh, or a pod; its facts are passed to the pilot at the start."""
 
     index: int
     instance: str
     ends_at: float | None
 
     def end(self) -> float | None:
-        """Return the end that was passed at the start of the pilot."""
+        """Return the allocation's end, which was passed at the start of the pilot."""
         return self.ends_at
 
 
@@ -112,7 +112,7 @@ def find_allocation(settings: PilotVariables, environment: Mapping[str, str]) ->
     """Return the place of this process in its engine's allocation.
 
     Raises:
-        ValueError: a variable is missing; the error names it.
+        ValueError: a variable is missing; the error names the variable.
     """
     if settings.kind == "slurm":
         job_id = _needed(environment, "SLURM_JOB_ID", "srun")
@@ -163,7 +163,7 @@ def find_pilot() -> OwnPilot | None:
     """Return this process as a pilot; None outside of a source's allocation.
 
     Raises:
-        ValueError: a variable is missing or malformed; the error names it.
+        ValueError: a variable is missing or malformed; the error names the variable.
     """
     if "TRAINYARD_PILOT_REQUEST" not in os.environ:
         return None
@@ -189,7 +189,7 @@ class EndWatch(threading.Thread):
         """End of the allocation, in Unix time, from the last successful check; None if unknown."""
 
     def poll(self) -> None:
-        """Check now; without a response of the engine, the last known end stays."""
+        """Check now; if the engine does not respond, keep the last known end."""
         try:
             self.ends_at = self._allocation.end()
             self._answered = True

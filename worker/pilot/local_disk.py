@@ -1,4 +1,4 @@
-"""Finds a local file system for a pilot's data, because these need locks and exclusive creation."""
+"""Finds a local file system for a pilot's data, which need locks and exclusive file creation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Mount:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other machines may share the file system; FUSE types may, except `LOCAL_FUSE`."""
+        """Whether other machines may share the file system; true for FUSE types except
+        `LOCAL_FUSE`.
+        """
         is_fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
         return self.kind in SHARED or (is_fuse and self.kind not in LOCAL_FUSE)
 

@@ -36,7 +36,9 @@ LEAST_DISK_BYTES = 1024**3
 TRIAL_BYTES = 64 * 1024**2
 """Number of bytes written to a storage root to measure the speed of saves."""
 REPORT_SECONDS = 90.0
-"""Time limit for sending the findings, in seconds; the server lists its engines every minute."""
+"""Time limit, in seconds, for sending the findings. The server accepts the findings once the engine
+has listed the pilot, and the server requests this list every minute.
+"""
 NOT_NAMED = "/problems/pilot-not-named"
 
 

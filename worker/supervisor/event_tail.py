@@ -1,7 +1,8 @@
 """Converts scalars in a program's event files to records in the form of metrics.
 
-The files are in the run directory's `tensorboard/` or in subfolders. The ranks own these, so links
-are not followed, only regular files of the ranks' user are read, and all sizes are limited.
+The files are in the run directory's `tensorboard/` or in subfolders. The ranks own these files and
+folders, so links are not followed, only regular files of the ranks' user are read, and all sizes
+are limited.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class EventTail:
             yield SeriesRestart(step=max(step, 0), time=now(), values={}, names=some)
 
     def _records_of(self, name: str, scalars: Iterable[Scalar]) -> Iterator[MetricRecord]:
-        """Yield a record for each run of scalars of one step; names start with the folder."""
+        """Yield a record for adjacent scalars of the same step; names start with the folder."""
         prefix, _, _ = name.rpartition("/")
         step, time, values = -1, 0.0, dict[str, float]()
         for scalar in scalars:

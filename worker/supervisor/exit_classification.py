@@ -24,8 +24,8 @@ Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
 
 START_SECONDS = 300.0
-"""Maximum run time, in seconds, of a program that may count as unloadable; slow storage delays
-imports.
+"""Maximum run time, in seconds, of a program that may count as unloadable. The time is long because
+slow storage delays imports.
 """
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::.*)?$", re.MULTILINE)
 REASONS_OF_PROGRAMS = frozenset(
@@ -49,7 +49,9 @@ PASSED_ON = frozenset(
 signal.
 """
 SAVED_BY_PROGRAM = "what the program did since its last checkpoint is lost"
-"""A program leaves no outcome, so only the catalog shows what it saved before its end."""
+"""Part of a message. A program leaves no outcome, so only the catalog shows what the program saved
+before its end.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Findings:
     flight_record: str | None = None
     """Path of the file that NCCL's watchdog wrote after a collective timed out."""
     program_ranks: int | None = None
-    """Number of ranks of a program, which only exit codes judge; None for the trainer."""
+    """Number of ranks of a program, judged by their exit codes alone; None for the trainer."""
     stopped_in_time: bool = False
     """Whether a program got the order to stop before a rank failed and before all ranks ended."""
     output: str | None = None
@@ -191,7 +193,7 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
 def _judge_program(found: Findings) -> tuple[Verdict, Failure | None]:
     """Judge a program by orders and exit codes, because it need not write an outcome.
 
-    After an order to stop, the verdict is `stopped` for any exit; most ranks end by the signal.
+    After an order to stop, every exit counts as `stopped`, because most ranks end by the signal.
     """
     if found.outrun or found.desired is DesiredState.CANCEL:
         return "cancelled", None
@@ -257,7 +259,7 @@ def first_failure(ranks: Iterable[RankExit]) -> RankExit | None:
 
 
 def signal_of(end: RankExit, *, of_program: bool) -> str | None:
-    """Return the signal that ended a rank, or the child whose exit code a program passes on.
+    """Return the signal that ended a rank, or a program's child whose exit code the rank returned.
 
     Shells and containers return 128 plus the signal number after a signal.
     """
@@ -310,7 +312,7 @@ def _usual_reason(found: Findings) -> FailureReason:
 
 
 def _load_error(found: Findings) -> str | None:
-    """Return the error with which Python failed to load a program, if it ended the start."""
+    """Return the error of Python that prevented the start of a program; None without one."""
     seconds = found.seconds_unheard
     if found.program_ranks is None or seconds is None or seconds > START_SECONDS:
         return None

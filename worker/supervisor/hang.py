@@ -31,7 +31,7 @@ PHASE_SECONDS = {
 }
 SUSPECTED_SHARE = 0.75
 """Fraction of the limit after which positions are requested. Collectives time out at 0.9 of the
-limit, and ranks that have then failed do not respond.
+limit, and a rank that has failed by then does not respond.
 """
 STACKS_SECONDS = 1.0
 """Time, in seconds, for ranks to write stacks and positions."""
@@ -107,7 +107,7 @@ class PositionWatch:
         """Positions during the present silence, once read."""
 
     def follow(self, seen: Observation, *, suspected: bool) -> None:
-        """Request positions in a suspected silence, read them later, drop them after it."""
+        """Request positions in a suspected silence, then read them; drop them after the silence."""
         if not suspected:
             self._requested_at, self.positions = None, ()
         elif self._requested_at is None:

@@ -37,7 +37,7 @@ REMEDY = (
 def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
     """Return why devices cannot run a share's ranks, by UUID; empty if all can.
 
-    The check is needed because the server places by the last heartbeat, some seconds old.
+    The check is needed because the server places by the last heartbeat, which is some seconds old.
     """
     given = [uuid for uuid in launch.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
     if not given:

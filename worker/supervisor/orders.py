@@ -29,7 +29,7 @@ GRACE_SECONDS = 3.0
 LEAVING_SECONDS = 10.0
 """Time, in seconds, for the launcher to exit after its ranks have ended."""
 LAST_REPORT_SECONDS = 2.0
-"""Time, in seconds, before the end of the machine that is reserved for reporting the exit."""
+"""Time, in seconds, that is reserved for the report of the exit before the machine ends."""
 
 
 class Orders:
@@ -180,7 +180,7 @@ class StopOfProgram:
         return beat is not None and "stop" in beat.answers
 
     def _seconds(self) -> float:
-        """Return the time for all ranks to end, at most until the end of the node."""
+        """Return the time that all ranks have to end, limited by the end of the node."""
         deadline = stop_deadline(self._run)
         left = math.inf if deadline is None else max(0.0, deadline - time.time())
         return min(self._grace_seconds, left)

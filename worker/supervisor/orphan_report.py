@@ -68,7 +68,7 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, *, predecessor: Identity, output: str) -> Findings:
-    """Return findings on the attempt, with the reason if its supervisor died."""
+    """Return findings on the attempt, with the supervisor's death if that explains the end."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:

@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 
 NOT_CURRENT, UNKNOWN = 409, 401
 UNKNOWN_SECONDS = 600.0
-"""Time, in seconds, after which a server's statement that the attempt does not exist counts. While
-the server is down, another program may respond on its port.
+"""Time, in seconds, for which the server must deny the existence of the attempt before the reporter
+ends. While the server is down, another program may respond on the server's port.
 """
 MAX_ANSWERS = 1000
-"""Maximum number of request answers per report; the next report has the rest."""
+"""Maximum number of request answers per report; later reports have the remaining answers."""
 FACTS_SECONDS = 10.0
 """Minimum time, in seconds, between two reports of a run's facts; the last report does not wait."""
 DRAIN_SECONDS = 600.0
@@ -86,8 +86,8 @@ class Reporter:
         self._unusable = unusable
 
     def finish(self, findings: Findings) -> ExitRecord:
-        """Record the exit after all processes of the attempt have ended; report the rest, then the
-        exit.
+        """Record the exit after all processes of the attempt have ended; report unsent data, then
+        the exit.
         """
         if self._launch.user is not None:
             try:
@@ -178,7 +178,7 @@ class Reporter:
         self._spool.make_room()  # needed even if no report arrives or has chunks
         provenance = self._provenance()
         facts = None if provenance is not None else self._facts(is_last=over is not None)
-        # Sent without chunks, with which the report may be too large. A refusal then also
+        # Sent without chunks, because the report may be too large with chunks. A refusal then also
         # identifies the invalid part.
         alone = provenance is not None or facts is not None
         chunks = () if self._refused or alone else self._spool.chunks()

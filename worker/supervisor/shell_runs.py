@@ -46,7 +46,7 @@ class _Running:
 class ShellRuns:
     """All commands of a share; only the supervisor's main thread calls its methods.
 
-    The processes have the marks and the user of the attempt, so they end with it.
+    The processes have the marks and the user of the attempt, so they end with the attempt.
     """
 
     def __init__(self, share: Share, *, before_start: Callable[[], None]) -> None:

@@ -69,8 +69,8 @@ class SpoolFile:
         """Return at most `limit` bytes after the acknowledged ones; None if there are none.
 
         Chunks of metrics and events end after a line; a line longer than the limit is sent whole. A
-        line too long for any chunk does not come from a trainer, so the report of the file ends
-        there.
+        line too long for any chunk does not come from a trainer, so the rest of the file is not
+        sent.
         """
         start = self.acknowledged
         self.is_at_end = True
@@ -292,7 +292,7 @@ class Spool:
         self._record_limit = min(2 * self._record_limit, CHUNK_BYTES)
 
     def acknowledge(self, offsets: Mapping[str, int]) -> bool:
-        """Continue at the server's offsets; return whether it has more bytes than before."""
+        """Continue at the server's offsets; return whether the server now has more bytes."""
         progress = False
         for name, offset in offsets.items():
             file = self._files.get(name)

@@ -225,7 +225,7 @@ class Supervisor:
         return () if isinstance(checked, Failure) and self._orders.leave else checked
 
     def _launch_ranks(self, command: Sequence[str]) -> Failure | None:
-        """Run check and ranks, in sequence or at once; return the supervisor's own finding."""
+        """Run check and ranks, in sequence or concurrently; return the supervisor's own finding."""
         alongside = self._launcher.checks_alongside
         if command and not alongside and (wrong := self._check_before(command)):
             return wrong
@@ -353,8 +353,8 @@ def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
     """Return whether the attempt no longer needs a process on this node."""
     launch = read_record(run.launch, LaunchRecord)
     if launch is None:
-        # No process can report the attempt. The worker ends processes with its marks and reports
-        # the attempt as gone.
+        # No process can report the attempt. The worker ends processes with the attempt's marks and
+        # reports the attempt as gone.
         logger.error("%s is missing or no launch record", run.launch)
         if (user := RankUser.of_run(run.root)) is not None:
             end_user(user)

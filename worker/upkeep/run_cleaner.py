@@ -1,6 +1,6 @@
 """Removes run directories of ended jobs whose attempts have ended on this node.
 
-Also removes folders of operations; those of failed tries stay for the same number of days.
+Also removes folders of operations; after a failure they stay for as many days as run directories.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class RunCleaner(threading.Thread):
     """The thread that removes run directories, a limited number per round.
 
     A directory stays while its attempt's lock exists, because a supervisor or a reporter still has
-    data to deliver. It also stays until its job has ended, and for `days` days after the end of its
-    attempt. A resume does not need it, because checkpoints are in a storage root.
+    data to deliver. The directory also stays until its job has ended, and for `days` days after the
+    end of its attempt. A resume does not need the directory, because checkpoints are in a storage
+    root.
 
     Args:
         store: files of the node.
@@ -76,7 +77,7 @@ class RunCleaner(threading.Thread):
         self._stopping.set()
 
     def clean(self) -> int:
-        """Remove what is due; return the number of removed run directories.
+        """Remove the folders that are due; return the number of removed run directories.
 
         Raises:
             ServerAway, ApiError: the server does not return which jobs have ended.

@@ -147,7 +147,7 @@ def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -
 
 
 def _further_descriptors(kept: Set[int]) -> str | None:
-    """Return an error with descriptors that imports left open, because a rank could use them."""
+    """Return an error that lists the descriptors left open by imports; a rank could use them."""
     known = {*STANDARD, *kept}
     left = [path for path in Path("/proc/self/fd").iterdir() if int(path.name) not in known]
     named = [str(path.readlink()) for path in left if path.is_symlink()]  # not the listing's own
@@ -191,7 +191,7 @@ def _launcher_with(server: Forkserver) -> LauncherFactory:
 def _in_supervisor(
     store: NodeStore, worker: int, *, digest: str, status: int
 ) -> socket.socket | None:
-    """Serve launches; return each supervisor's connection, or None at the end of this process."""
+    """Serve launches; return the connection in each supervisor, and None at this process' end."""
     with _listening(store) as listener:
         logger.info("ready for launches")
         os.write(status, READY)
@@ -255,8 +255,8 @@ def _await(descriptor: int, *enders: int) -> bool:
 def _listening(store: NodeStore) -> Iterator[socket.socket]:
     """Listen on the node's socket; replace the socket of an earlier idle process.
 
-    The socket file stays at the end, because the next idle process may have replaced it. The kernel
-    refuses connections to the socket of a dead process.
+    The end of the process does not remove the socket file, because the next idle process may have
+    replaced it. The kernel refuses connections to the socket of a dead process.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         with in_folder(store) as path:

@@ -136,7 +136,7 @@ class DividedKind:
 
 
 def _part(size: int, parts: int, number: int) -> tuple[int, int]:
-    """Return start and length of one part of `size` indices."""
+    """Return start and length of part `number`, if `size` indices are cut into `parts` parts."""
     longest = -(-size // parts)
     start = min(number * longest, size)
     return start, min(longest, size - start)

@@ -1,8 +1,8 @@
 """Assigns each chunk to a writing rank and a place in its file, from the divisions alone.
 
 Every rank computes its own part of the assignment, without a list of all ranks. Files do not store
-the assignment, so a reader must compute the same one. A changed rule needs a new `INDEX_VERSION`
-(`index_file`), and the old rule must stay for old files.
+the assignment, so a reader must compute the same assignment as the writer. A changed rule needs a
+new `INDEX_VERSION` (`index_file`), and the old rule must stay for old files.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ WEIGHT = 1536
 """Bytes added to each chunk's size when chunks are balanced over the writers."""
 
 SMALLEST_BLOCK = 32
-"""Minimum number of ranks in a block. A block's writers divide the chunks that no writer holds;
-fewer ranks would divide them less evenly.
+"""Minimum number of ranks in a block. The writers of a block divide the block's chunks that no
+writer holds; a smaller block divides them less evenly.
 """
 
 Overhead = Callable[[str, Sizes], int]
-"""Returns the number of bytes that the format adds to a chunk, by its dtype and sizes."""
+"""Maps dtype and sizes of a chunk to the number of bytes that the format adds to the chunk."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class _Choice:
     """The writer or the sender of each chunk, among the ranks that hold the same chunks."""
 
     turns: Mapping[str, int]
-    """Number of the candidate that writes or sends the chunk, by tensor; empty chunks are omitted.
+    """By tensor, the candidate number of the rank that writes or sends the chunk; empty chunks are
+    omitted.
     """
     taken: frozenset[int]
     """Candidate numbers that occur in `turns`."""
@@ -103,7 +104,7 @@ class _Form(NamedTuple):
     """Places of the chunks that a writer itself holds; received chunks follow in the file."""
 
     places: Mapping[str, tuple[int, int]]
-    """Offset and length in bytes, by tensor."""
+    """Offset and length of each chunk in bytes, by tensor."""
     end: int
     """Size of all these chunks in bytes."""
 
@@ -111,10 +112,11 @@ class _Form(NamedTuple):
 class Ownership:
     """The chunks of all ranks; each method computes only the ranks that it needs.
 
-    Ranks in different replicas hold the same chunks and divide them. Each chunk, the largest first,
-    goes to the least loaded writer among these ranks. All scalars go to the first writer, so that a
-    load opens one file for them. Chunks that no writer holds are sent to writers. All blocks of
-    ranks have equally many writers, which divide the chunks of their block's other ranks.
+    Ranks in different replicas hold the same chunks and divide the work of writing them. Each
+    chunk, the largest first, goes to the least loaded writer among these ranks. All scalars go to
+    the first writer, so that a load opens one file for them. The ranks are divided into blocks with
+    equally many writers. If no writer holds a chunk, one of its holders sends the chunk to a writer
+    in the holder's block.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class Ownership:
         self._form_of_writer: dict[int, _Form] = {}
 
     def divides(self, stages: Sequence[Sequence[DividedTensor]]) -> bool:
-        """Return whether `stages` has the same tensors with the same divisions."""
+        """Return whether `stages` has the tensors of this object, with the same divisions."""
         return self._given == [tuple(stage) for stage in stages]
 
     @property
@@ -224,7 +226,7 @@ class Ownership:
         return self._form_of_writer[writer]
 
     def _held(self, rank: int) -> list[TensorChunk]:
-        """Return the chunks that a rank writes or sends; scalars first, as many ranks read them."""
+        """Return a rank's chunks to write or send; scalars first, because many ranks read them."""
         found = []
         for digits, tensors in self.stages[rank // self._stage_size].items():
             group = self._group(digits, rank)
@@ -288,7 +290,7 @@ class Ownership:
 
     @cached_property
     def _block_size(self) -> int:
-        """Smallest number of ranks, from `SMALLEST_BLOCK`, with equally many writers per block."""
+        """Smallest block size, at least `SMALLEST_BLOCK`, with equally many writers per block."""
         common = gcd(self.world_size, len(self.writers))
         for blocks in range(min(common, self.world_size // SMALLEST_BLOCK), 1, -1):
             if common % blocks == 0:
@@ -341,7 +343,7 @@ def _shared_out(
 def _routed(
     held: Mapping[int, Sequence[TensorChunk]], writers: Sequence[int]
 ) -> dict[int, WriteShare]:
-    """Return the write shares of a block's ranks, some of which write."""
+    """Return the write shares of a block's ranks; only some of the ranks write."""
     loads = [(sum(map(_weight, held[writer])), writer) for writer in writers]
     heapq.heapify(loads)
     received: dict[int, list[tuple[TensorChunk, int]]] = {rank: [] for rank in held}

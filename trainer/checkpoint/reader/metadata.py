@@ -30,7 +30,8 @@ from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 SHOWN = 8
-"""Maximum number of tensors that an error names for each kind of difference; the rest is counted.
+"""Maximum number of tensors that an error names for each kind of difference; further tensors are
+only counted.
 """
 
 # A pickle names functions, and reading the pickle calls them. Only the names that DCP writes are
@@ -160,7 +161,7 @@ class Comparison:
     unexpected: tuple[tuple[str, TensorKind | None], ...]
     """Tensors of the checkpoint that the job lacks."""
     changed: tuple[tuple[str, TensorKind | None, TensorKind], ...]
-    """Tensors with another shape or dtype: name, stored kind (None for an object), wanted kind."""
+    """Tensors whose shape or dtype differs: name, stored kind (None for an object), wanted kind."""
 
     @property
     def fits(self) -> bool:
@@ -202,8 +203,8 @@ def without_aliases(
 ) -> dict[str, TensorKind | None]:
     """Return stored tensors without the additional names of tied weights in old checkpoints.
 
-    A name with optimizer state was not tied when the checkpoint was written. It is kept, so the
-    checkpoint does not fit.
+    A name with optimizer state belonged to an untied weight when the checkpoint was written. Such a
+    name is kept, so the checkpoint does not fit the model.
 
     Args:
         stored: tensors of the checkpoint, by name.

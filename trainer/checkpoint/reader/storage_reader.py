@@ -191,7 +191,7 @@ def files_to_verify(manifest: Manifest, *, rank: int, layout: Layout) -> frozens
 
 
 def _position(rank: int, layout: Layout) -> tuple[int, int]:
-    """Return a rank's position among ranks with different shards, and the number of its replica."""
+    """Return a rank's position within its replica, and the number of this replica."""
     per_stage = layout.dp_shard * layout.cp * layout.tp
     stage = MeshCoordinates.of(rank, layout).pp
     replica, place = divmod(rank - stage * per_stage * layout.dp_replicate, per_stage)

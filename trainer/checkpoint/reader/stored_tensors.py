@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint and their places, from `index.json`, or `.metadata` in old versions."""
+"""Tensors of a checkpoint and their places, from `index.json` or an old version's `.metadata`."""
 
 from __future__ import annotations
 

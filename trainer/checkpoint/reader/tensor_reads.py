@@ -125,7 +125,7 @@ def _read(reading: _Reading, piece: TensorPiece) -> None:
 
 
 def _takes_bytes(piece: TensorPiece) -> bool:
-    """Return whether the needed elements can be read into the target unconverted."""
+    """Return whether the needed elements can be read into the target without conversion."""
     target = piece.target
     contiguous = target.is_contiguous() and target.numel() == piece.end - piece.first
     return contiguous and target.is_cpu and target.dtype == piece.dtype
@@ -138,7 +138,7 @@ def _fill_from(numbers: Tensor, first: int, piece: TensorPiece) -> None:
 
 
 def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
-    """Parse a piece with another torch version's format or other strides, by `torch.load`."""
+    """Parse by `torch.load` a piece in another torch version's format or with unusual strides."""
     content = head + reading.take(piece.chunk.length - len(head))
     reading.check_before_parsing()
     try:

@@ -206,7 +206,7 @@ class CheckpointWriter:
         return self._indexed[1]
 
     def _writers(self) -> tuple[int, ...]:
-        """Return the ranks that write; the storage is shared if any rank finds it shared."""
+        """Return the ranks that write; the storage counts as shared if one rank finds it shared."""
         writers, shared = self._run.spec.checkpoint.writers, False
         if writers == "auto":
             shared = any(on_every_rank(self._group, lambda: is_shared(self._run.checkpoint_root)))

@@ -36,7 +36,7 @@ class SavePlan:
     """Tensors of this rank, by name."""
 
     def memory(self, chunk: TensorChunk) -> Tensor:
-        """Return this rank's memory for one of its chunks."""
+        """Return the memory that holds one of this rank's chunks."""
         return local_part(self.tensors[chunk.name])
 
 

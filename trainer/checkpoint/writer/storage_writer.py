@@ -35,7 +35,7 @@ class WrittenShare(NamedTuple):
     file: ManifestFile | None
     """File of the rank, with size and checksum; None if the rank had no chunks to write."""
     record: ManifestWriter | None
-    """Bytes and seconds of the write of that file; None without a file."""
+    """Number of bytes and duration of the write of that file; None without a file."""
     numbers_bytes: int
     """Size of the elements in that file, in bytes."""
 
@@ -156,8 +156,8 @@ def send(
     failure is raised at the end, so the save is never committed.
 
     Args:
-        sends: for each tensor, a function that returns it as a contiguous CPU tensor, its size in
-            bytes and its writer.
+        sends: three values for each tensor: a function that returns the tensor as a contiguous CPU
+            tensor, the size in bytes, and the writer.
         piece: bytes per message; equal on both sides.
         group: CPU group of all ranks.
     """

@@ -104,7 +104,7 @@ class PartFiles:
 
 
 def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]:
-    """Yield pieces until they have `limit` tokens."""
+    """Yield pieces until they have `limit` tokens in total."""
     left = limit
     for piece in pieces:
         if left is None:
@@ -117,7 +117,7 @@ def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]
 
 
 def blocks(path: Path, dtype: np.dtype[Any], *, start: int, count: int) -> Iterator[NDArray[Any]]:
-    """Yield `count` values of a file from index `start`, in blocks; fewer if the file ends."""
+    """Yield `count` values of a file in blocks, from index `start`, or all up to the file's end."""
     with path.open("rb") as file:
         file.seek(start * dtype.itemsize)
         left = count * dtype.itemsize

@@ -27,8 +27,8 @@ from trainyard.run.atomic import replacing
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
-"""Number and size of the blocks that every opening reads of a file: at most 1 GiB, which takes some
-seconds from a disk.
+"""Number and size of the blocks of a file that every opening of a cache reads. They have at most 1
+GiB in total, which a disk reads in some seconds.
 """
 
 
@@ -77,7 +77,7 @@ def open_token_cache(
     """Open the cache `key`; build it first if it is missing or damaged.
 
     Any number of processes may call this concurrently: the process that holds the lock builds, and
-    the other processes wait. The kernel releases the lock of a killed process, and the next one
+    the other processes wait. The kernel releases the lock of a killed process, and the next process
     reuses the finished parts. Files are replaced by rename, so earlier processes keep their mapped
     files.
 

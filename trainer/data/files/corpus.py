@@ -22,7 +22,7 @@ class InputFile:
     """One file of an input, as listed."""
 
     name: str
-    """Path below the input, without following links."""
+    """Path relative to the input, without following links."""
     path: Path
     """Absolute path, with all symbolic links followed."""
     stamp: tuple[int, int, int]

@@ -25,7 +25,9 @@ zstd = importlib.import_module(
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 256 << 20
-"""Maximum bytes of a JSON line, whose bytes, text, object and tokens are in memory together."""
+"""Maximum size of a JSON line in bytes. Its bytes, text, object and tokens are in memory at the
+same time.
+"""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
@@ -199,7 +201,7 @@ class _Line:
         return record
 
     def _one_a_line(self, text: str) -> str:
-        """Return a remedy if the file is one document over several lines; otherwise empty text."""
+        """Return a remedy if the file is a JSON document on several lines, otherwise empty text."""
         if not self.at_start or (text != "{" and not text.startswith("[")):
             return ""
         each = "." if text == "{" else ".[]"
@@ -233,7 +235,7 @@ def _byte_ranges(file: InputFile) -> Iterator[Slice]:
 
 
 def _line_start(file: io.FileIO, place: int) -> int:
-    """Return the start of the first line at or after `place`, or the file's size without one."""
+    """Return the start of the first line at or after `place`; without one, the file's size."""
     if place == 0:
         return 0
     place = file.seek(place - 1)
@@ -266,7 +268,7 @@ def _line_breaks(file: io.FileIO, end: int) -> int:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message: the first `SHOWN_NAMES` names, and the number of the rest."""
+    """Return names for a message: the first `SHOWN_NAMES`, and the number of further names."""
     every = [repr(_excerpt(name)) for name in names]
     more = len(every) - SHOWN_NAMES
     return ", ".join(every[:SHOWN_NAMES]) + (f" and {more:,} more" if more > 0 else "") or "none"

@@ -79,7 +79,7 @@ def refuse_pointer(path: Path, field: str = "") -> None:
 
 
 def cause(error: OSError | RuntimeError) -> str:
-    """Return why a path was not resolved; RuntimeError is a cycle of links (Python < 3.13)."""
+    """Return why a path was not resolved; RuntimeError means a cycle of links (Python < 3.13)."""
     return (error.strerror if isinstance(error, OSError) else None) or "a loop of symbolic links"
 
 

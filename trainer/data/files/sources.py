@@ -27,7 +27,7 @@ NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests",
 MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 
 SHARD = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}\b")
-"""File names that the hub gives the shards of a split, such as
+"""File names that the hub gives to the shards of a split, such as
 `train-00000-of-00004-0a1b2c.parquet`.
 """
 WORDS = {
@@ -42,9 +42,11 @@ WORDS = {
     "eval": "test",
     "evaluation": "test",
 }
-"""Words that name a split in any other file name; the `datasets` library uses the same words."""
+"""Words that name a split in other file names; the `datasets` library uses the same words."""
 SAVED = "data"
-"""Prefix of `save_to_disk` shards in every split; there the folder names the split."""
+"""File name prefix of the shards that `save_to_disk` writes; the folder, not the file, names the
+split.
+"""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _split(name: PurePosixPath) -> str | None:
 
 
 def _listed(corpus: Corpus, file: InputFile, content: bytes) -> frozenset[str]:
-    """Return the file names in a saved data set's `state.json`; other files are left over."""
+    """Return the file names in a saved data set's `state.json`; other files are leftovers."""
     try:
         return frozenset(entry["filename"] for entry in json.loads(content)["_data_files"])
     except (ValueError, TypeError, KeyError):

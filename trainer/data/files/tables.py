@@ -94,7 +94,7 @@ class Parquet(_Column):
     """Reads Parquet files, row group by row group."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the row groups; writers may omit the column in a file without rows."""
+        """Yield the row groups; a file without rows may lack the text column."""
         with self._opened(file) as parquet:
             if parquet.metadata.num_rows == 0:
                 return
@@ -147,7 +147,7 @@ class Arrow(_Column):
     """Reads Arrow streams and files, record batch by record batch."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the record batches; writers may omit the column in a file without rows."""
+        """Yield the record batches; a file without rows may lack the text column."""
         with self._opened(file) as (schema, batches):
             held = list(batches)
             if not any(batch.num_rows for batch in held):

@@ -1,6 +1,6 @@
 """The supervisor's side of a forkserver: starts it, lets it fork once, adopts its children.
 
-The children wait for the gate to open, so an earlier error does not fail the launch.
+The children start only once their gate opens, so an error before that does not fail the launch.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Forkserver:
             Pids of the children, in the order of the request; the forkserver has ended.
 
         Raises:
-            ForkserverError: no process was forked, or none of the children starts.
+            ForkserverError: the launch was not forked; children that were forked nevertheless exit
+                without a start.
         """
         gate, opener = os.pipe()
         try:

@@ -36,7 +36,7 @@ class Accelerators(Protocol):
         ...
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return the state of each device; a silent device has no values, but a problem.
+        """Return the state of each device; for a silent device, a problem instead of values.
 
         `foreign` also lists the node's own processes that hold much memory of the device.
         """

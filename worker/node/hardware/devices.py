@@ -25,7 +25,7 @@ class Devices:
 
     @property
     def threads_per_slot(self) -> int:
-        """CPU threads of a rank that leave the threads of other slots free."""
+        """Number of CPU threads for each rank, if the slots divide the cores evenly."""
         return max(1, self.hardware.cores // self.hardware.slots)
 
 

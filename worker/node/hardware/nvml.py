@@ -257,9 +257,10 @@ def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
 
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
-    """Return processes with much memory, by pid; CUDA processes if memory is unknown.
+    """Return processes with much memory, and CUDA processes with unknown memory, by pid.
 
-    Versioned functions are called; unversioned ones fail differently on older drivers.
+    NVML's versioned functions are called, because the unversioned ones fail in other ways on older
+    drivers.
     """
     memory: dict[int, int | None] = {}
     for process in _value(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ():
