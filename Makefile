@@ -127,7 +127,7 @@ $(TITAN): constraints.txt | $(STAMP)
 
 test-programs: setup $(TRAINYARD_TEST_TORCHTITAN) ## Stop and resume each example program under a whole control plane
 	OMP_NUM_THREADS=1 TRAINYARD_TEST_TORCHTITAN=$(TRAINYARD_TEST_TORCHTITAN) $(BIN)/python -m pytest -v \
-		--log-cli-level=INFO tests/e2e/test_example_programs.py tests/examples
+		--log-cli-level=INFO tests/e2e/test_example_programs.py tests/examples tests/library/adapters/test_torchtitan_runs.py
 
 # In namespaces of mounts of their own: crun refuses a hierarchy of cgroup 1 with controllers of cgroup 2
 # next to it, and a machine without systemd may lack the file system of message queues.

@@ -1,0 +1,65 @@
+"""Lists the legal layouts of a torchtitan recipe.
+
+    python -m trainyard.adapters.torchtitan layouts --module M --config C --world-size N [--json]
+
+Further options are torchtitan's own and change the recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+COLUMNS = {
+    "dp_replicate": "dp_replicate",
+    "dp_shard": "dp_shard",
+    "cp": "cp",
+    "tp": "tp",
+    "pp": "pp",
+    "ep": "ep",
+    "micro_batch_size": "micro-batch",
+    "accumulation_steps": "accumulation",
+    "padded_rows": "padded rows",
+}
+"""Headings by field of a layout."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the layouts; return 1 if none is legal."""
+    parser = argparse.ArgumentParser("python -m trainyard.adapters.torchtitan", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    layouts = commands.add_parser("layouts", allow_abbrev=False)
+    layouts.add_argument("--module", required=True, help="module of torchtitan or of your own")
+    layouts.add_argument("--config", required=True, help="function that returns the recipe")
+    layouts.add_argument("--world-size", type=int, required=True, help="number of ranks")
+    layouts.add_argument("--json", action="store_true", help="print JSON")
+    known, options = parser.parse_known_args(arguments)
+
+    from torchtitan.config import ConfigManager
+
+    from trainyard.adapters.torchtitan.layout_list import legal_layouts
+
+    recipe = ["--module", known.module, "--config", known.config]
+    config = ConfigManager().parse_args([*recipe, *options])
+    found = legal_layouts(config, known.world_size)
+    sys.stdout.write(f"{json.dumps(found) if known.json else _table(found)}\n")
+    return 0 if found["layouts"] else 1
+
+
+def _table(found: dict[str, Any]) -> str:
+    """Return the layouts as a table, or the reasons why none is legal."""
+    if not found["layouts"]:
+        reasons = (f"  {reason}" for reason in found["reasons"])
+        return "\n".join([f"No layout of {found['world_size']} ranks is legal:", *reasons])
+    rows = [[str(layout[name]) for name in COLUMNS] for layout in found["layouts"]]
+    table = [list(COLUMNS.values()), *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
+    lines = ("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in table)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""torchtitan's legal layouts of a recipe for a number of ranks; needs neither ranks nor a GPU."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchtitan.distributed import ParallelDims
+from torchtitan.distributed.pipeline_parallel import (
+    _generate_llm_fqn_per_model_part,
+    _get_pipeline_metadata,
+)
+from torchtitan.models.common.attention import FlexAttention
+from torchtitan.models.common.moe import MoE
+
+from trainyard.adapters.torchtitan.exact_steps import has_router, split_of
+
+AXES = {
+    "dp_replicate": "data_parallel_replicate_degree",
+    "dp_shard": "data_parallel_shard_degree",
+    "cp": "context_parallel_degree",
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "ep": "expert_parallel_degree",
+}
+"""Fields of torchtitan's parallelism by axis."""
+
+Layout = Mapping[str, int]
+
+
+def legal_layouts(config: Any, world_size: int) -> dict[str, Any]:
+    """Return the legal layouts of a recipe as values of JSON.
+
+    Args:
+        config: a config of torchtitan's trainer, exact or not.
+        world_size: number of ranks.
+
+    Returns:
+        `layouts` has one entry per legal layout: a degree per axis, `micro_batch_size`,
+        `accumulation_steps` and `padded_rows`. `reasons` has the reasons against the other
+        layouts, each once.
+    """
+    checked: dict[tuple[int, ...], str | None] = {}
+    layouts: list[dict[str, int]] = []
+    reasons: dict[str, None] = {}
+    for layout in _layouts(world_size, has_router(config)):
+        candidate = _arranged(config, layout)
+        key = tuple(layout[axis] for axis in ("cp", "tp", "pp", "ep"))
+        try:
+            split = split_of(candidate, world_size)
+            if key not in checked:
+                checked[key] = _problem(candidate, ParallelDims(world_size=world_size, **layout))
+        except ValueError as error:
+            reasons[str(error)] = None
+            continue
+        if (problem := checked[key]) is not None:
+            reasons[problem] = None
+            continue
+        layouts.append(
+            {
+                **layout,
+                "micro_batch_size": split.local_batch_size,
+                "accumulation_steps": split.accumulation_steps,
+                "padded_rows": split.padded_rows,
+            }
+        )
+    return {
+        "world_size": world_size,
+        "global_batch_size": config.training.global_batch_size,
+        "layouts": layouts,
+        "reasons": list(reasons),
+    }
+
+
+def _layouts(world_size: int, has_experts: bool) -> Iterator[dict[str, int]]:
+    """Yield each division of the ranks over the axes."""
+    for pp in _divisors(world_size):
+        for tp in _divisors(world_size // pp):
+            for cp in _divisors(world_size // (pp * tp)):
+                dp = world_size // (pp * tp * cp)
+                for shard in _divisors(dp):
+                    for ep in _divisors(shard * cp * tp) if has_experts else [1]:
+                        yield {
+                            "dp_replicate": dp // shard,
+                            "dp_shard": shard,
+                            "cp": cp,
+                            "tp": tp,
+                            "pp": pp,
+                            "ep": ep,
+                        }
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _arranged(config: Any, layout: Layout) -> Any:
+    """Return a shallow copy of a recipe with another layout, without torchtitan's checks."""
+    degrees = {AXES[axis]: degree for axis, degree in layout.items()}
+    candidate = copy.copy(config)
+    candidate.parallelism = dataclasses.replace(config.parallelism, **degrees)
+    return candidate
+
+
+def _problem(config: Any, dims: Any) -> str | None:
+    """Return why torchtitan would refuse the model on these axes; None if it is legal.
+
+    torchtitan checks most of this only when the trainer is created, on all ranks.
+    """
+    try:
+        dataclasses.replace(config)  # the checks of the config itself
+        model = copy.deepcopy(config.model_spec.model)
+        model.update_from_config(config=config)
+        _check_sequence(config, dims)
+        _check_experts(config, dims)
+        _check_context(config, dims)
+        _check_stages(config, dims)
+    except (ValueError, NotImplementedError) as error:
+        return str(error)
+    return None
+
+
+def _check_sequence(config: Any, dims: Any) -> None:
+    divisor = dims.tp if config.parallelism.enable_sequence_parallel else 1
+    divisor *= 2 * dims.cp if dims.cp > 1 else 1
+    if config.training.seq_len % divisor:
+        raise ValueError(
+            f"training.seq_len={config.training.seq_len} is no multiple of {divisor}, which tp="
+            f"{dims.tp} and cp={dims.cp} need"
+        )
+
+
+def _check_experts(config: Any, dims: Any) -> None:
+    for _, moe, *_ in config.model_spec.traverse(MoE.Config):
+        if moe.num_experts % dims.ep:
+            raise ValueError(f"ep={dims.ep} does not divide the {moe.num_experts} experts")
+
+
+def _check_context(config: Any, dims: Any) -> None:
+    attention = getattr(config.model_spec.model, "first_attention", None)
+    inner = getattr(attention, "inner_attention", None)
+    if dims.cp > 1 and not isinstance(inner, FlexAttention.Config):
+        raise ValueError(f"cp={dims.cp} needs FlexAttention, not {type(inner).__qualname__}")
+
+
+def _check_stages(config: Any, dims: Any) -> None:
+    if dims.pp == 1:
+        return
+    parallelism = config.parallelism
+    if config.model_spec.pipelining_fn is None:
+        raise ValueError(f"pp={dims.pp}: {config.model_spec.name} has no pipeline parallelism")
+    stages, *weights = _get_pipeline_metadata(dims, parallelism, config.model_spec.model)
+    if parallelism.module_fqns_per_model_part is None:
+        _generate_llm_fqn_per_model_part(stages, *weights)

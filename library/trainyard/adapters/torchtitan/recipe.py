@@ -1,0 +1,77 @@
+"""Facts of a recipe: the order of its data, and the wrapper for a component built differently."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+LOADING_FIELDS = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
+"""Fields of a loader's config that do not affect the order of its samples."""
+
+
+class BuiltBy:
+    """A component's config with another `build`; all else is that of the config."""
+
+    def __init__(self, config: Any, build: Callable[..., Any]) -> None:
+        self._config, self._build = config, build
+
+    def build(self, **arguments: Any) -> Any:
+        """Return the component."""
+        return self._build(self._config, **arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+
+def order_facts(config: Any, *, global_batch_size: int, seq_len: int) -> dict[str, Any]:
+    """Return what the samples of a step depend on, as values of JSON.
+
+    Args:
+        config: the loader's config.
+        global_batch_size: sequences in one step, over all ranks.
+        seq_len: tokens in a sequence.
+    """
+    facts = {
+        "training.global_batch_size": global_batch_size,
+        "training.seq_len": seq_len,
+        "dataloader": _value(type(config)),
+    }
+    for field in dataclasses.fields(config):
+        if field.name not in LOADING_FIELDS:
+            facts[f"dataloader.{field.name}"] = _value(getattr(config, field.name))
+    found: dict[str, Any] = json.loads(json.dumps(facts))
+    return found
+
+
+def check_order(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuse a saved order that differs.
+
+    Raises:
+        ValueError: a fact differs; the message has its name and both values.
+    """
+    for name in sorted(expected.keys() | saved.keys()):
+        ours, theirs = expected.get(name), saved.get(name)
+        if ours != theirs:
+            raise ValueError(
+                f"{name}={ours!r} differs from {name}={theirs!r} of the checkpoint: its streams "
+                "would continue with other samples"
+            )
+
+
+def _value(value: Any) -> Any:
+    """Return a value of a config as JSON; a function or class becomes its name."""
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: _value(getattr(value, name)) for name in names if name not in LOADING_FIELDS}
+    if isinstance(value, Mapping):
+        return {str(name): _value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_value(each) for each in value]
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    # The text of such an object may contain its address.
+    return f"{type(value).__module__}.{type(value).__qualname__}"

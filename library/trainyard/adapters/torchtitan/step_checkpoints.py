@@ -1,0 +1,159 @@
+"""torchtitan's checkpoints in the run: committed saves, and loads on any number of ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader
+from torchtitan.components.checkpoint import (
+    DATALOADER,
+    LR_SCHEDULER,
+    TRAIN_STATE,
+    AsyncMode,
+    CheckpointManager,
+)
+from torchtitan.tools.logging import logger
+
+from trainyard.adapters.torchtitan.stream_loader import FACTS
+from trainyard.run.session import init
+
+LOCAL_FOLDER = Path("checkpoints")
+"""Folder of the saves outside of a job, in the working directory."""
+NAME = re.compile(r"step-([0-9]+)")
+
+
+class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
+    """Checkpoint manager whose saves are checkpoints of the run.
+
+    The recipe's interval applies. A save also follows an order to stop or to save. The trainer
+    among the states holds these orders.
+
+    Args:
+        config: the recipe's config.
+        arguments: components and states, as for torchtitan's manager.
+
+    Raises:
+        ValueError: the config has a field without a counterpart.
+    """
+
+    def __init__(self, config: Any, **arguments: Any) -> None:
+        self.run = init()
+        self._parent: Path | None = None
+        super().__init__(self._settled(config), **arguments)
+
+    def _settled(self, config: Any) -> Any:
+        """Return a config with the saves that the run allows, and warn about other settings."""
+        if not isinstance(config, CheckpointManager.Config):
+            raise ValueError(
+                f"checkpoint is {type(config).__qualname__}: legal is CheckpointManager.Config"
+            )
+        if not config.enable:
+            if self.run.resume_from is not None:
+                raise ValueError(
+                    "checkpoint.enable=False: legal is True, since the job resumes from a "
+                    "checkpoint"
+                )
+            return config
+        if config.last_save_in_hf:
+            raise ValueError(
+                "checkpoint.last_save_in_hf=True: legal is False, since the last save is complete; "
+                "torchtitan's scripts convert its files"
+            )
+        if self.run.in_job and config.load_step != -1:
+            raise ValueError(
+                f"checkpoint.load_step={config.load_step}: legal is -1 in a job, whose checkpoint "
+                "the server chooses (trainyard resume --checkpoint)"
+            )
+        ignored = [f"keep_latest_k={config.keep_latest_k}"] if config.keep_latest_k else []
+        if config.async_mode != "disabled":
+            ignored.append(f"async_mode={config.async_mode!r}")
+        if ignored and self.run.rank == 0:
+            logger.warning(
+                "checkpoint.%s has no effect: saves are synchronous, and only a job's retention "
+                "deletes checkpoints",
+                " and ".join(ignored),
+            )
+        return dataclasses.replace(
+            config, keep_latest_k=0, async_mode="disabled", last_save_model_only=False
+        )
+
+    def _save(self, curr_step: int, last_step: bool = False) -> bool:
+        trainer = self.states[TRAIN_STATE]
+        is_ordered = (trainer.stops or trainer.saves) and not self.load_only
+        if not is_ordered and not self._should_save(curr_step, last_step):
+            return False
+        kind = "final" if last_step else "stop" if trainer.stops else "interval"
+        with self.run.checkpoint(curr_step, kind=kind) as folder:
+            self.dcp_save(
+                self._flattened_model_states_sd(),
+                checkpoint_id=str(folder),
+                async_mode=AsyncMode.DISABLED,
+                enable_garbage_collection=True,
+            )
+        return True
+
+    def _load(self, step: int = -1) -> bool:
+        with self.run.phase("loading"):
+            # Every rank reads it, because it fences off earlier attempts.
+            self._parent = self.run.resume_from
+            self.folder = str(LOCAL_FOLDER if self._parent is None else self._parent.parent)
+            if self._parent is None:
+                dist.barrier()  # rank 0 may have restored the name of a folder
+            found = bool(super()._load(step))
+            _align_learning_rates(self.states[LR_SCHEDULER])
+        return found
+
+    def dcp_load(
+        self, state_dict: dict[str, Any], checkpoint_id: str, *arguments: Any, **keywords: Any
+    ) -> None:
+        """Load states, unless the checkpoint has another order of the data."""
+        if DATALOADER in state_dict:
+            self.states[DATALOADER].check_order(_saved_facts(checkpoint_id))
+        super().dcp_load(state_dict, checkpoint_id, *arguments, **keywords)
+
+    def _find_load_step(self, folder: str = "") -> int:
+        """Return the step of the parent checkpoint, or of the newest committed folder."""
+        if self._parent is not None:
+            return _step_of(self._parent)
+        steps = [_step_of(path) for path in LOCAL_FOLDER.iterdir() if (path / ".metadata").exists()]
+        return max(steps, default=-1)
+
+
+def _step_of(folder: Path) -> int:
+    """Return the step in a folder's name; -1 for another name, such as that of a partial save."""
+    found = NAME.fullmatch(folder.name)
+    return int(found[1]) if found else -1
+
+
+def _saved_facts(folder: str) -> str | None:
+    """Return the facts of the order in a checkpoint; None if torchtitan's own loader saved it."""
+    key = f"{DATALOADER}.{FACTS}"
+    if key not in FileSystemReader(folder).read_metadata().state_dict_metadata:
+        return None
+    state: dict[str, Any] = {DATALOADER: {FACTS: ""}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each rank reads it alone
+        dcp.load(state, checkpoint_id=folder, no_dist=True)
+    return str(state[DATALOADER][FACTS])
+
+
+def _align_learning_rates(schedulers: Any) -> None:
+    """Set each group's learning rate to that of the schedule.
+
+    A load restores the rate that the optimizer saved, which may follow from another number of
+    steps.
+    """
+    for scheduler in schedulers:
+        groups = scheduler.optimizer.param_groups
+        for group, rate in zip(groups, scheduler.get_last_lr(), strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(float(rate))
+            else:
+                group["lr"] = rate

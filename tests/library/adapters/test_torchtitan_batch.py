@@ -1,0 +1,126 @@
+"""The rows of each rank, and the names of metrics; without torchtitan."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from trainyard.adapters.torchtitan.batch_split import (
+    required_batch_size,
+    split_batch,
+    unpadded_degrees,
+)
+from trainyard.adapters.torchtitan.recipe import check_order, order_facts
+from trainyard.adapters.torchtitan.step_logger import renamed
+
+
+@dataclass
+class Loading:
+    """Stands for a loader's config."""
+
+    dataset: str = "c4"
+    num_workers: int = 0
+    sources: list[Any] = field(default_factory=list)
+    processor: Any = len
+
+
+def test_ranks_divide_the_rows_with_the_least_padding() -> None:
+    for batch, most in itertools.product(range(1, 25), (1, 3, 8)):
+        for dp in range(1, min(batch, 8) + 1):
+            check_split(batch, most, dp)
+
+
+def check_split(batch: int, most: int, dp: int) -> None:
+    split = split_batch(batch, most, dp=dp)
+    rows = [split.rows(rank) for rank in range(dp)]
+    assert sorted(row for parts in rows for part in parts for row in part) == list(range(batch))
+    assert all(len(parts) == split.accumulation_steps for parts in rows)
+    assert all(any(parts) for parts in rows), "each rank has a row of its own"
+    assert 1 <= split.local_batch_size <= most
+    assert split.padded_rows == -batch % dp
+
+
+def test_of_equal_splits_the_one_with_the_largest_micro_batch_is_taken() -> None:
+    split = split_batch(64, 8, dp=4)
+    assert (split.local_batch_size, split.accumulation_steps, split.padded_rows) == (8, 2, 0)
+    split = split_batch(12, 2, dp=4)
+    assert (split.local_batch_size, split.accumulation_steps) == (1, 3)
+
+
+def test_pipelines_get_whole_micro_batches() -> None:
+    split = split_batch(24, 8, dp=2, unit=4)
+    assert (split.local_batch_size, split.accumulation_steps, split.padded_rows) == (4, 3, 0)
+    with pytest.raises(ValueError, match="legal is up to 3 ranks"):
+        split_batch(12, 4, dp=5, unit=4)
+
+
+def test_more_ranks_than_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="global_batch_size=3: legal is up to 3 ranks"):
+        split_batch(3, 8, dp=4)
+
+
+def test_padding_is_refused_with_the_nearest_legal_numbers() -> None:
+    with pytest.raises(ValueError, match="the nearest legal numbers are 4 and 6"):
+        split_batch(12, 8, dp=5, may_pad=False)
+    assert split_batch(12, 8, dp=6, may_pad=False).padded_rows == 0
+    assert unpadded_degrees(12, dp=7, unit=2) == [6]
+    assert unpadded_degrees(7, dp=3, unit=2) == []
+
+
+def test_a_recipe_without_a_global_batch_size_is_refused() -> None:
+    assert required_batch_size(12) == 12
+    with pytest.raises(ValueError, match=r"config\.training\.global_batch_size"):
+        required_batch_size(-1)
+
+
+def test_the_order_of_the_data_has_no_facts_of_loading() -> None:
+    facts = order_facts(Loading(), global_batch_size=12, seq_len=64)
+    workers = Loading(num_workers=2, sources=[])
+    check_order(facts, order_facts(workers, global_batch_size=12, seq_len=64))
+    assert facts["dataloader.processor"] == "builtins.len"
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"global_batch_size": 16}, "training.global_batch_size=16 differs .*=12 of the"),
+        ({"seq_len": 32}, "training.seq_len=32 differs"),
+        ({"config": Loading("pile")}, "dataloader.dataset='pile' differs .*'c4'"),
+        ({"config": Loading(sources=[Loading("pile")])}, "dataloader.sources="),
+    ],
+)
+def test_another_order_is_refused_with_its_name(other: dict[str, Any], words: str) -> None:
+    mine: dict[str, Any] = {"config": Loading(), "global_batch_size": 12, "seq_len": 64}
+    facts = [order_facts(each.pop("config"), **each) for each in (mine | other, dict(mine))]
+    with pytest.raises(ValueError, match=words):
+        check_order(*facts)
+
+
+def test_metrics_have_the_names_of_the_built_in_trainer() -> None:
+    found = renamed(
+        {
+            "loss_metrics/global_avg_loss": 2.0,
+            "grad_norm": 1.0,
+            "lr/AdamW/0": 0.1,
+            "lr/AdamW/1": 0.2,
+            "mfu(%)": 50.0,
+            "memory/max_active(GiB)": -1.0,
+            "memory/max_reserved(%)": 3.0,
+            "throughput(tps)": 4.0,
+            "validation_metrics/loss": 5.0,
+            "own": 6.0,
+        }
+    )
+    assert found == {
+        "train/loss": 2.0,
+        "train/grad_norm": 1.0,
+        "train/lr": 0.1,
+        "lr/AdamW/0": 0.1,
+        "lr/AdamW/1": 0.2,
+        "perf/mfu": 0.5,
+        "validation/loss": 5.0,
+        "train/own": 6.0,
+    }
