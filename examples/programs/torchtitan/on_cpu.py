@@ -49,7 +49,8 @@ def _grouped_product(rows: torch.Tensor, weights: torch.Tensor, *, offs: torch.T
     return torch.cat([part @ weight for part, weight in parts])
 
 
-torch._grouped_mm = _grouped_product
+products: Any = torch
+products._grouped_mm = _grouped_product
 divide = FSDPModule.set_gradient_divide_factor
 FSDPModule.set_gradient_divide_factor = _sum_gradients  # type: ignore[method-assign,assignment]
 

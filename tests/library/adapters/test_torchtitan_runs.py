@@ -27,6 +27,21 @@ def titan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TitanLaunch]:
         yield launch
 
 
+@pytest.fixture(scope="module")
+def weights(titan: TitanLaunch, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Options of runs of three steps that start with the same weights on any number of ranks."""
+    folder = shared(titan, tmp_path_factory.mktemp("seed") / "run")
+    codes, log = titan.ranks(
+        "llama3", "--checkpoint.create-seed-checkpoint", ranks=1, folder=folder
+    )
+    assert codes == [0], log
+    seed = folder / "checkpoints" / "step-0"
+    return (
+        *("--training.steps", "3", "--checkpoint.load-only"),
+        *("--checkpoint.initial-load-path", str(seed)),
+    )
+
+
 @pytest.mark.parametrize(
     ("family", "relative"),
     [
@@ -74,38 +89,32 @@ def test_a_family_goes_through_a_stop_a_kill_and_a_termination(
     assert all(value > 0 for found in seconds for value in found.values())
 
 
-def test_a_batch_that_the_ranks_do_not_divide_is_padded(titan: TitanLaunch) -> None:
-    options = ("--training.steps", "3", "--checkpoint.no-enable")
-    two = titan.job("llama3", *options, ranks=2, name="unpadded")
-    five = titan.job("llama3", *options, ranks=5, name="padded")
+def test_a_batch_that_the_ranks_do_not_divide_is_padded(
+    titan: TitanLaunch, weights: tuple[str, ...]
+) -> None:
+    two = titan.job("llama3", *weights, ranks=2, name="unpadded")
+    five = titan.job("llama3", *weights, ranks=5, name="padded")
     assert five.codes == [0] * 5, five.log
     assert "12 rows on 5 data-parallel ranks, 3 accumulation steps of 1 rows, 3 padded" in five.log
     assert five.digests == two.digests
+    assert len(two.digests) == 3
     assert five.values["train/loss"] == pytest.approx(two.values["train/loss"], rel=1e-6)
-    assert five.values["train/grad_norm"] == pytest.approx(two.values["train/grad_norm"], rel=1e-5)
+    # torch adds the squares of a large shard one after the other, and rounds each sum.
+    assert five.values["train/grad_norm"] == pytest.approx(two.values["train/grad_norm"], rel=1e-4)
     assert five.values["train/tokens"] == two.values["train/tokens"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--parallelism.tensor-parallel-degree", "2"),
-        ("--parallelism.pipeline-parallel-degree", "2", "--training.disable-cuda-graphs"),
-    ],
-)
 def test_ranks_that_share_rows_report_them_once(
-    titan: TitanLaunch, options: tuple[str, ...]
+    titan: TitanLaunch, weights: tuple[str, ...]
 ) -> None:
-    short = ("--training.steps", "2", "--checkpoint.no-enable")
-    kind = options[0].removeprefix("--parallelism.")
-    data = titan.job("llama3", *short, ranks=2, name=f"without-{kind}")
-    shared_rows = titan.job("llama3", *short, *options, ranks=4, name=kind)
-    assert shared_rows.codes == [0] * 4, shared_rows.log
-    assert shared_rows.digests == data.digests
-    assert len(data.digests) == 2
-    losses = data.values["train/loss"]
-    assert shared_rows.values["train/loss"] == pytest.approx(losses, rel=1e-4)
-    assert shared_rows.values["train/tokens"] == data.values["train/tokens"]
+    tensor = ("--parallelism.tensor-parallel-degree", "2")
+    two = titan.job("llama3", *weights, ranks=2, name="data-parallel")
+    four = titan.job("llama3", *weights, *tensor, ranks=4, name="tensor-parallel")
+    assert four.codes == [0] * 4, four.log
+    assert four.digests == two.digests
+    assert len(two.digests) == 3
+    assert four.values["train/loss"] == pytest.approx(two.values["train/loss"], rel=1e-5)
+    assert four.values["train/tokens"] == two.values["train/tokens"]
 
 
 def test_all_ranks_end_with_the_data(titan: TitanLaunch) -> None:
@@ -152,7 +161,7 @@ def test_saves_outside_of_a_job_resume_and_are_torchtitans(
 ) -> None:
     folder = shared(titan, tmp_path / "local")
     assert titan.ranks("llama3", "--training.steps", "3", ranks=2, folder=folder)[0] == [0, 0]
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-3"]
+    assert [path.name for path in (folder / "checkpoints").glob("step-*")] == ["step-3"]
 
     codes, log = titan.ranks("llama3", "--training.steps", "5", ranks=4, folder=folder)
     assert codes == [0] * 4, log

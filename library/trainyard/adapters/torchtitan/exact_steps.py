@@ -201,7 +201,7 @@ class ExactSteps:
             facts=order_facts(config, global_batch_size=batch, seq_len=seq_len),
             workers=workers,
             steps_ahead=getattr(config, "prefetch_factor", None) or 2,
-            pin_memory=getattr(config, "pin_memory", False),
+            pin_memory=getattr(config, "pin_memory", False) and torch.accelerator.is_available(),
             any_ended=_any_ended(dist.new_group(backend="gloo")) if _may_end(config) else None,
         )
 

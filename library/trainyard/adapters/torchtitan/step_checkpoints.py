@@ -122,6 +122,8 @@ class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
         """Return the step of the parent checkpoint, or of the newest committed folder."""
         if self._parent is not None:
             return _step_of(self._parent)
+        if self.run.in_job:
+            return -1  # the folder belongs to runs without a job
         steps = [_step_of(path) for path in LOCAL_FOLDER.iterdir() if (path / ".metadata").exists()]
         return max(steps, default=-1)
 

@@ -71,7 +71,10 @@ class StreamLoader:
         self._streams: dict[int, Any] = {}
         self._collate: Callable[[Sequence[Sample]], Batch] = _collated
         for row in (row for rows in self._rows for row in rows):
-            loader = create(row)
+            try:
+                loader = create(row)
+            except IndexError as error:  # `datasets` cannot take an empty part of a data set
+                raise _too_few(row, split.global_batch_size) from error
             _check_loader(loader, row, split.global_batch_size)
             self._streams[row] = loader.dataset
             self._collate = loader.collate_fn
@@ -228,10 +231,14 @@ def _check_loader(loader: Any, row: int, streams: int) -> None:
             "of a data set with state_dict and load_state_dict, and with the given batch size"
         )
     if any(not len(each) for each in _sized_parts(data)):
-        raise ValueError(
-            f"stream {row} has no sample: the data set has fewer samples than the {streams} "
-            f"streams of training.global_batch_size={streams}; legal is at least one per stream"
-        )
+        raise _too_few(row, streams)
+
+
+def _too_few(row: int, streams: int) -> ValueError:
+    return ValueError(
+        f"stream {row} has no sample: the data set has fewer samples than the {streams} streams "
+        f"of training.global_batch_size={streams}; legal is at least one per stream"
+    )
 
 
 def _sized_parts(data: Any) -> Iterator[Any]:
