@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,10 @@ from trainyard.adapters.torchtitan.batch_split import (
     split_batch,
     unpadded_degrees,
 )
+from trainyard.adapters.torchtitan.program_layouts import program_layouts, toml_of
 from trainyard.adapters.torchtitan.recipe import check_order, order_facts
 from trainyard.adapters.torchtitan.step_logger import renamed
+from trainyard.spec.job import parse_job_spec
 
 
 @dataclass
@@ -124,3 +127,32 @@ def test_metrics_have_the_names_of_the_built_in_trainer() -> None:
         "validation/loss": 5.0,
         "train/own": 6.0,
     }
+
+
+def test_layouts_become_a_program_with_the_recipes_own_first() -> None:
+    recipe = {"cp": 1, "tp": 2, "pp": 1, "ep": 1}
+    one = {"dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "pp": 1, "ep": 1, "padded_rows": 0}
+    layouts = [
+        one | {"dp_shard": 4, "ep": 2},
+        one | {"dp_shard": 4},
+        one | {"dp_replicate": 2, "tp": 2},
+        one | {"dp_shard": 2, "tp": 2},
+        one | {"dp_shard": 3, "padded_rows": 1},
+    ]
+    text = toml_of(program_layouts(layouts, recipe))
+    program = {
+        "command": ["train.py"],
+        "resume": "any_world_size",
+        **tomllib.loads(text)["program"],
+    }
+    spec = parse_job_spec({"program": program, "resources": {"world_size": 4}})
+    assert spec.program is not None
+    found = [(each.axes, each.arguments) for each in spec.program.layouts]
+    assert [(a.dp_replicate, a.dp_shard, a.tp) for a, _ in found] == [
+        (1, 2, 2),
+        (2, 1, 2),
+        (1, 4, 1),
+        (1, 3, 1),
+    ]
+    assert found[2][1]["parallelism.expert_parallel_degree"] == 1, "as in the recipe"
+    assert found[0][1]["parallelism.tensor_parallel_degree"] == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,6 +212,10 @@ def test_layouts_are_listed_without_ranks(titan: TitanLaunch) -> None:
     code, text = titan.layouts("llama3", "--world-size", "5")
     assert code == 0
     assert text.splitlines()[0].split()[:3] == ["dp_replicate", "dp_shard", "cp"]
+    code, text = titan.layouts("llama3", "--world-size", "2", "3", "--toml")
+    assert code == 0
+    layouts = tomllib.loads(text)["program"]["layouts"]
+    assert layouts[0]["arguments"]["parallelism.data_parallel_shard_degree"] in {2, 3}
     code, text = titan.layouts("deepseek_v3", "--world-size", "5")
     assert code == 1
     assert "the nearest legal numbers are 4 and 6" in text

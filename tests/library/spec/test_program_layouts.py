@@ -12,7 +12,7 @@ from trainyard.client.spec_file import parse_assignment, typed_value
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_new_job
-from trainyard.spec.sections.program import MOST_LAYOUTS
+from trainyard.spec.sections.program import MAX_LAYOUTS
 
 LISTED: list[dict[str, Any]] = [
     {"dp_shard": 2},
@@ -105,7 +105,7 @@ def test_an_illegal_list_is_refused_with_what_is_legal(
 
 
 def test_a_list_has_at_most_512_layouts() -> None:
-    sizes = [{"dp_shard": size} for size in range(1, MOST_LAYOUTS + 2)]
+    sizes = [{"dp_shard": size} for size in range(1, MAX_LAYOUTS + 2)]
     check_new_job(program(layouts=sizes[:-1]))
     with pytest.raises(SpecError, match="at most 512 items"):
         program(layouts=sizes)

@@ -1,8 +1,9 @@
 """Lists the legal layouts of a torchtitan recipe.
 
-    python -m trainyard.adapters.torchtitan layouts --module M --config C --world-size N [--json]
+    python -m trainyard.adapters.torchtitan layouts --module M --config C --world-size N [N ...]
 
-Further options are torchtitan's own and change the recipe.
+`--json` prints JSON, `--toml` the `program.layouts` of a job spec. Further options are torchtitan's
+own and change the recipe.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from trainyard.adapters.torchtitan.program_layouts import AXES, program_layouts, toml_of
 
 COLUMNS = {
     "dp_replicate": "dp_replicate",
@@ -28,14 +31,18 @@ COLUMNS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the layouts; return 1 if none is legal."""
+    """Print the layouts; return 1 if a number of ranks has none."""
     parser = argparse.ArgumentParser("python -m trainyard.adapters.torchtitan", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     layouts = commands.add_parser("layouts", allow_abbrev=False)
     layouts.add_argument("--module", required=True, help="module of torchtitan or of your own")
     layouts.add_argument("--config", required=True, help="function that returns the recipe")
-    layouts.add_argument("--world-size", type=int, required=True, help="number of ranks")
-    layouts.add_argument("--json", action="store_true", help="print JSON")
+    layouts.add_argument(
+        "--world-size", type=int, nargs="+", required=True, help="numbers of ranks"
+    )
+    form = layouts.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON, a line for each world size")
+    form.add_argument("--toml", action="store_true", help="print program.layouts of a job spec")
     known, options = parser.parse_known_args(arguments)
 
     from torchtitan.config import ConfigManager
@@ -44,9 +51,15 @@ def main(arguments: Sequence[str]) -> int:
 
     recipe = ["--module", known.module, "--config", known.config]
     config = ConfigManager().parse_args([*recipe, *options])
-    found = legal_layouts(config, known.world_size)
-    sys.stdout.write(f"{json.dumps(found) if known.json else _table(found)}\n")
-    return 0 if found["layouts"] else 1
+    found = [legal_layouts(config, size) for size in known.world_size]
+    if known.toml:
+        recipe_axes = {axis: getattr(config.parallelism, field) for axis, field in AXES.items()}
+        listed = [layout for each in found for layout in each["layouts"]]
+        sys.stdout.write(f"{toml_of(program_layouts(listed, recipe_axes))}\n")
+    else:
+        for each in found:
+            sys.stdout.write(f"{json.dumps(each) if known.json else _table(each)}\n")
+    return 0 if all(each["layouts"] for each in found) else 1
 
 
 def _table(found: dict[str, Any]) -> str:

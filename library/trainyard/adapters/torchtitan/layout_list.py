@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from torchtitan.distributed import ParallelDims
@@ -16,18 +16,7 @@ from torchtitan.models.common.attention import FlexAttention
 from torchtitan.models.common.moe import MoE
 
 from trainyard.adapters.torchtitan.exact_steps import has_router, split_of
-
-AXES = {
-    "dp_replicate": "data_parallel_replicate_degree",
-    "dp_shard": "data_parallel_shard_degree",
-    "cp": "context_parallel_degree",
-    "tp": "tensor_parallel_degree",
-    "pp": "pipeline_parallel_degree",
-    "ep": "expert_parallel_degree",
-}
-"""Fields of torchtitan's parallelism by axis."""
-
-Layout = Mapping[str, int]
+from trainyard.adapters.torchtitan.program_layouts import AXES, Layout
 
 
 def legal_layouts(config: Any, world_size: int) -> dict[str, Any]:

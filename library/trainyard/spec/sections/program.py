@@ -25,7 +25,7 @@ ENVIRONMENTS = "environments"
 """Name of the folder in a storage root that contains installed environments."""
 CHECKPOINT = "{checkpoint}"
 """Placeholder in `resume_arguments` for the folder of the parent checkpoint."""
-MOST_LAYOUTS = 512
+MAX_LAYOUTS = 512
 """Maximum number of layouts of a program."""
 COMMAND_LINE: JsonDict = {"command_line": True}
 """Mark of a field in the JSON Schema that forms show as one line in shell syntax."""
@@ -218,7 +218,7 @@ class ProgramSection(SpecModel):
     resume: Literal["never", "same_world_size", "any_world_size"] = "never"
     """Number of slots on which the program can resume from its saves: on no number (`never`), on
     the same number, or on any number. An elastic job needs `any_world_size`."""
-    layouts: Annotated[tuple[ProgramLayout, ...], Field(strict=False, max_length=MOST_LAYOUTS)] = ()
+    layouts: Annotated[tuple[ProgramLayout, ...], Field(strict=False, max_length=MAX_LAYOUTS)] = ()
     """Legal layouts of the program, in order of preference; one of them has
     `resources.world_size` slots. The first layout of a number of slots is its default. Other
     numbers of slots are illegal. Layouts need `resume = "any_world_size"` and the launcher

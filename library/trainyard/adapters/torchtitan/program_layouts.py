@@ -1,0 +1,55 @@
+"""torchtitan's legal layouts as `program.layouts` of a job spec; without torchtitan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+AXES = {
+    "dp_replicate": "data_parallel_replicate_degree",
+    "dp_shard": "data_parallel_shard_degree",
+    "cp": "context_parallel_degree",
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "ep": "expert_parallel_degree",
+}
+"""Fields of torchtitan's parallelism by axis."""
+SPEC_AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
+"""Axes of a layout in a job spec. Expert parallelism regroups ranks of the other axes."""
+
+Layout = Mapping[str, int]
+
+
+def program_layouts(layouts: Iterable[Layout], recipe: Layout) -> list[Layout]:
+    """Return one layout for each set of `SPEC_AXES`, in order of preference.
+
+    Layouts with the recipe's own degrees of `cp`, `tp`, `pp` and `ep` come first, then layouts with
+    fewer padded rows, then layouts with fewer replicas.
+
+    Args:
+        layouts: legal layouts, with a degree per axis and `padded_rows`.
+        recipe: the recipe's own degree per axis.
+    """
+    own = ("cp", "tp", "pp", "ep")
+
+    def preference(layout: Layout) -> tuple[int, int, int]:
+        changed = sum(layout[axis] != recipe[axis] for axis in own)
+        return changed, layout["padded_rows"], layout["dp_replicate"]
+
+    found: dict[tuple[int, ...], Layout] = {}
+    for layout in sorted(layouts, key=preference):
+        found.setdefault(tuple(layout[axis] for axis in SPEC_AXES), layout)
+    return list(found.values())
+
+
+def toml_of(layouts: Sequence[Layout]) -> str:
+    """Return `[[program.layouts]]` tables; each has the options that select its layout."""
+    tables = []
+    for layout in layouts:
+        axes = [f"{axis} = {layout[axis]}" for axis in SPEC_AXES if layout[axis] != 1]
+        options = [
+            f"{json.dumps(f'parallelism.{field}')} = {layout[axis]}" for axis, field in AXES.items()
+        ]
+        table = "\n".join(["[[program.layouts]]", *axes, f"arguments = {{ {', '.join(options)} }}"])
+        tables.append(table)
+    return "\n\n".join(tables)
