@@ -47,9 +47,7 @@ class Settings(BaseSettings):
     join_token: str = ""
     """Join tokens, separated by commas; each source that has not joined yet needs one."""
     ca_file: Path | None = None
-    """File of CA certificates that verify the server's certificate; when absent, the system's CA
-    certificates are used.
-    """
+    """File of CA certificates for the server's certificate; if absent, those of the system."""
     state_dir: Path = Path("trainyard-provisioner")
     """Folder for the sources' tokens and the pilots' join secrets."""
 
@@ -108,9 +106,7 @@ class SourceConfig(_Table):
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)] = 300.0
     """Time before the end of an allocation, in seconds, at which attempts save and leave."""
     check_addresses: bool = True
-    """Whether a pilot must join from an address that the engine lists for it; turn this off if the
-    nodes are behind NAT.
-    """
+    """Whether a pilot must join from an address that the engine lists; `false` is for NAT."""
     url: Url | None = None
     """URL at which pilots reach the server; when absent, the URL in the server's order."""
     python: Annotated[str, Field(min_length=1, max_length=500)] = "python3"
