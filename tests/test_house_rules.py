@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
 PARTS = ("server", "worker", "trainer", "embedded", "provisioner", "migrations")
 LIBRARY = "trainyard"
-BESIDE = {"trainer": ("s3",), "provisioner": ("kubernetes",)}
+BESIDE = {"trainer": ("s3", "transformers"), "provisioner": ("kubernetes",)}
 """Extras whose packages a part imports only in the features that need them."""
 ADAPTERS = "library/trainyard/adapters"  # each of them needs the library that it adapts
 UNPICKLER = "trainer/checkpoint/reader/metadata.py"

@@ -27,10 +27,18 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
     run = open_run(folder, world_size=None, roots=roots)
     check_input(run.spec, run.attempt.roots)
     if run.spec.model.initial_weights is not None and run.attempt.resume is None:
-        weights = WeightsFolder.of(run.spec, run.attempt.roots)
-        weights.check_tied_head(run.spec.architecture)
-    if run.spec.model.factory is not None:
+        _check_weights(run)
+    if run.spec.model.is_own:
         _try_own_model(run)
+
+
+def _check_weights(run: TrainerRun) -> None:
+    if run.spec.model.hugging_face is None:
+        WeightsFolder.of(run.spec, run.attempt.roots).check_ties(run.spec)
+        return
+    from trainer.hugging_face.hub_weights import HubWeights  # imports torch
+
+    HubWeights.of(run.spec, run.attempt.roots).check_ties(run.spec)
 
 
 def _try_own_model(run: TrainerRun) -> None:

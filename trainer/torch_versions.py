@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -70,3 +74,29 @@ def allocate_buffers(received: Iterable[Any], device: torch.device) -> None:
         shape = getattr(info, "buffer", None)
         if shape is not None and shape.is_meta:
             info.buffer = torch.empty_like(shape, device=device)
+
+
+LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
+"""Loggers that print warnings on import, about GPU kernels that a CPU cannot load and about types
+that are registered twice.
+"""
+
+
+@contextmanager
+def quiet_torchao() -> Iterator[None]:
+    """Suppress torchao's warnings on import and, without a GPU, its search for kernels.
+
+    torchao loads the kernels when the package is first imported.
+    """
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
+    loggers = {logger: logger.level for logger in map(logging.getLogger, LOUD_ON_IMPORT)}
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in loggers.items():
+            logger.setLevel(level)

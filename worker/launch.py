@@ -79,7 +79,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
 
 def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: ClaimReply) -> None:
     """Hand the launch to the idle process or, if that fails, start a supervisor."""
-    if claim.spec.program is not None or claim.spec.model.factory is not None:
+    if claim.spec.program is not None or claim.spec.model.runs_code:
         start_supervisor(run, lock)  # no forkserver has imported the code of a job
         return
     why = hand_over(node.store, run, lock) if node.warm else "TRAINYARD_WARM is false on the node"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -20,17 +19,15 @@ from trainer.checkpoint.reader.metadata import kinds_of
 from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
 from trainer.checkpoint.tensors import WEIGHTS
 from trainer.errors import CheckpointError, RunError
-from trainer.hugging_face.config import config_of
 from trainer.hugging_face.export_record import ExportRecord, existing_export, export_folder
-from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
+from trainer.hugging_face.exported_model import FamilyExport, HubExport, exported_model
+from trainer.hugging_face.folder import INDEX, SINGLE
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
-from trainer.hugging_face.weight_names import published_name, shapes_of
+from trainer.run import add_root_argument
 from trainer.sized_groups import sized_groups
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import SHARD_GIB, WeightsType
-from trainyard.training.architectures import ARCHITECTURES, Architecture
 
 logger = logging.getLogger("trainer")
 
@@ -73,6 +70,7 @@ def main(words: list[str]) -> int:
             dtype=given.dtype,
             tokenizer=given.tokenizer and tokenizer_of(given.tokenizer),
             shard_bytes=int(given.shard_gib * 2**30),
+            roots=dict(given.root),
         )
     except RunError as error:
         logger.error("%s", error)
@@ -88,6 +86,7 @@ def export(
     tokenizer: TokenizerSource | None = None,
     shard_bytes: int = int(SHARD_GIB * 2**30),
     point: ResumePoint | None = None,
+    roots: Mapping[str, str] | None = None,
     track: Callable[[int], ExportProgress] = LoggedProgress,
 ) -> ExportRecord:
     """Write the weights of a committed checkpoint in the hub's format.
@@ -102,12 +101,14 @@ def export(
         tokenizer: tokenizer to export with the weights; None for no tokenizer.
         shard_bytes: maximum number of tensor bytes in one file; a larger tensor gets its own file.
         point: resume point that `checkpoint` must have; any when absent.
+        roots: path of each root, by name; needed for the folder of a hub model.
         track: called with the number of bytes to read and to write; returns the progress receiver.
 
     Raises:
         CheckpointError: the checkpoint is missing, is damaged, differs from `point`, or has no
             known family; or the folder cannot be written.
         LaunchError: `to` holds other data, or the tokenizer is missing.
+        DataError: the folder of a hub model is missing.
     """
     manifest = read_manifest(checkpoint)
     written = dtype or manifest.param_dtype
@@ -121,17 +122,15 @@ def export(
     if found := existing_export(to, requested):
         logger.info("%s already holds this export", to)
         return found
-    source = _Source.of(checkpoint, manifest)
+    model = exported_model(manifest, roots or {}, checkpoint=checkpoint)
+    source = _Source(model, CheckedReader(checkpoint))
     kind: torch.dtype = getattr(torch, written)
-    sizes = {name: prod(shape) * kind.itemsize for name, shape in shapes_of(source.arch).items()}
+    sizes = {name: tensor.numel() * kind.itemsize for name, tensor in model.kinds.items()}
     progress = track(manifest.size + sum(sizes.values()))
     source.check(point or point_at(manifest, checkpoint), progress)
     with export_folder(to, requested) as partial:
-        ids = None if tokenizer is None else tokenizer.write(partial, source.arch.vocab_size)
-        config = config_of(
-            source.family, source.arch, seq_len=source.seq_len, dtype=written, ids=ids
-        )
-        write_json(partial / CONFIG, config)
+        ids = None if tokenizer is None else tokenizer.write(partial, model.vocab_size)
+        model.write_config(partial, dtype=written, ids=ids)
         shards = list(sized_groups(sizes, sizes.__getitem__, most=shard_bytes))
         _write_tensors(source, partial, dtype=kind, shards=shards, progress=progress)
     found = existing_export(to, requested)
@@ -144,31 +143,12 @@ def export(
 class _Source:
     """The weights of a verified checkpoint, which are read on demand."""
 
-    family: str
-    arch: Architecture
-    seq_len: int
+    model: FamilyExport | HubExport
     reader: CheckedReader
-    stored: torch.dtype
-
-    @classmethod
-    def of(cls, folder: StoragePath, manifest: Manifest) -> _Source:
-        model = manifest.model
-        if model is None or manifest.seq_len is None or model.factory is not None:
-            raise CheckpointError(
-                f"{folder} holds no model of a known family: only {', '.join(ARCHITECTURES)} have "
-                "names on the hub",
-                path=str(folder),
-            )
-        arch = model.shape_of(ARCHITECTURES[model.family][model.size])
-        stored: torch.dtype = getattr(torch, manifest.param_dtype)
-        return cls(model.family, arch, manifest.seq_len, CheckedReader(folder), stored)
 
     def check(self, point: ResumePoint, progress: ExportProgress) -> None:
         """Verify all files, and the metadata of all weights."""
-        wanted = {
-            f"{WEIGHTS}{name}": torch.empty(shape, dtype=self.stored, device="meta")
-            for name, shape in shapes_of(self.arch).items()
-        }
+        wanted = {f"{WEIGHTS}{name}": tensor for name, tensor in self.model.kinds.items()}
         self.reader.open(point)
         self.reader.fit(kinds_of(wanted), parts=(WEIGHTS,))
         for file in self.reader.manifest.files:
@@ -178,8 +158,8 @@ class _Source:
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Return the weights with the given names, which are the trainer's names."""
-        shapes = shapes_of(self.arch)
-        tensors = {f"{WEIGHTS}{n}": torch.empty(shapes[n], dtype=self.stored) for n in names}
+        kinds = self.model.kinds
+        tensors = {f"{WEIGHTS}{n}": torch.empty_like(kinds[n], device="cpu") for n in names}
         self.reader.read(tensors)
         return {name.removeprefix(WEIGHTS): tensor for name, tensor in tensors.items()}
 
@@ -197,9 +177,10 @@ def _write_tensors(
     for index, names in enumerate(shards, start=1):
         file = SINGLE if len(shards) == 1 else f"model-{index:05}-of-{len(shards):05}.safetensors"
         progress.begin(f"writes {file}")
-        tensors = {
-            published_name(name): tensor.to(dtype) for name, tensor in source.read(names).items()
-        }
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in source.read(names).items():
+            converted = tensor.to(dtype) if source.model.is_converted(name) else tensor
+            tensors |= source.model.published(name, converted)
         _save(tensors, folder / file)
         places |= dict.fromkeys(tensors, file)
         size = sum(tensor.nbytes for tensor in tensors.values())
@@ -233,4 +214,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--shard-gib", type=float, default=SHARD_GIB, help="most GiB in a file; %(default)s"
     )
+    add_root_argument(parser)
     return parser

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from trainer.data.files.places import refuse_pointer, resolve
+from trainer.data.files.places import read_json, refuse_pointer, resolve
 from trainer.errors import DataError
 from trainer.hugging_face.config import differences
 from trainer.hugging_face.weight_names import published_name, shapes_of
+from trainer.models.hub.published_tensor import PublishedTensor, whole
 from trainer.storage.io_errors import file_digest
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.spec.job import JobSpec
@@ -28,8 +27,8 @@ ROWS = 4096
 """Number of rows of the embeddings per comparison."""
 
 
-class WeightsFolder:
-    """Published weights in the hub's format.
+class PublishedFolder:
+    """Published tensors in the hub's format.
 
     A model in several files has an index that maps tensors to files; a model in a single file has
     none.
@@ -37,73 +36,55 @@ class WeightsFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._config = _read_json(folder / CONFIG)
+        self._config = read_json(folder / CONFIG)
         self.file_of = self._find_tensors()
         """File of each tensor, by the tensor's published name."""
 
-    @classmethod
-    def of(cls, spec: JobSpec, roots: Mapping[str, str]) -> WeightsFolder:
-        """Open and check the weights at the spec's `model.initial_weights` on this node.
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by its published name.
 
         Raises:
-            DataError: the place is missing or outside of its root, holds no weights, or holds
-                weights of another model; the message names every difference.
+            DataError: a file cannot be read.
         """
-        place = spec.model.initial_weights
-        assert place is not None, "the spec names no weights"
-        _, path = resolve(place, f"model.initial_weights={place!r}", roots)
-        found = cls(path)
-        found.check(spec.model.family, spec.architecture)
+        found: dict[str, tuple[int, ...]] = {}
+        for path in sorted(set(self.file_of.values())):
+            held = _shapes_in(path)
+            found |= {name: held[name] for name in held if self.file_of.get(name) == path}
         return found
 
-    def check(self, family: str, arch: Architecture) -> None:
-        """Reject a folder that does not hold exactly the tensors of a model.
-
-        If the embeddings are tied, the folder may contain the head as well (`check_tied_head`).
+    def refuse(self, wrong: Mapping[str, list[str]]) -> None:
+        """Reject the folder if some names of tensors are wrong; the keys are the reasons.
 
         Raises:
-            DataError: fields of the config or tensors differ; the message names them.
+            DataError: naming the tensors.
         """
-        config = dict(self._config)
-        says_tied = config.get("tie_word_embeddings") and not arch.tied_embeddings
-        if says_tied and self._has_own_head():  # last, because it reads both tensors
-            config["tie_word_embeddings"] = False  # the weights decide, not the config
-        wrong = list(differences(config, family, arch)) or self._wrong_tensors(arch)
-        if wrong:
-            raise DataError(
-                f"{self.folder} holds another model than the spec names: {'; '.join(wrong)}",
-                path=str(self.folder),
-            )
+        found = [
+            f"{len(names)} tensors {what}: {_listed(names)}"
+            for what, names in wrong.items()
+            if names
+        ]
+        if found:
+            raise self.other_model(found)
 
-    def check_tied_head(self, arch: Architecture) -> None:
-        """Reject a head that differs from the embeddings if the model ties them.
+    def other_model(self, differences: Sequence[str]) -> DataError:
+        """Return the error for a folder with another model than that of the spec."""
+        return DataError(
+            f"{self.folder} holds another model than the spec names: {'; '.join(differences)}",
+            path=str(self.folder),
+        )
 
-        Reads both tensors, a number of rows at a time.
-
-        Raises:
-            DataError: head and embeddings differ, so they were trained separately.
-        """
-        if arch.tied_embeddings and self._has_own_head():
-            raise DataError(
-                f"{self.folder}: {HEAD} differs from {EMBEDDINGS}, and the model ties both; "
-                "legal: model.tied_embeddings=false, or weights without that head",
-                path=str(self.folder),
-            )
-
-    def _has_own_head(self) -> bool:
-        """Return whether the folder has a head that differs from the embeddings."""
-        if not {HEAD, EMBEDDINGS} <= self.file_of.keys():
-            return False
+    def differ(self, one: str, other: str) -> bool:
+        """Return whether two tensors differ; reads both, a number of rows at a time."""
         with (
-            safe_open(self.file_of[HEAD], framework="pt") as of_head,
-            safe_open(self.file_of[EMBEDDINGS], framework="pt") as of_embeddings,
+            safe_open(self.file_of[one], framework="pt") as of_one,
+            safe_open(self.file_of[other], framework="pt") as of_other,
         ):
-            one, other = of_head.get_slice(HEAD), of_embeddings.get_slice(EMBEDDINGS)
-            if one.get_shape() != other.get_shape():
+            first, second = of_one.get_slice(one), of_other.get_slice(other)
+            if first.get_shape() != second.get_shape():
                 return True
             return any(
-                bool((one[row : row + ROWS] != other[row : row + ROWS]).any())
-                for row in range(0, one.get_shape()[0], ROWS)
+                bool((first[row : row + ROWS] != second[row : row + ROWS]).any())
+                for row in range(0, first.get_shape()[0], ROWS)
             )
 
     def described(self, share: slice = slice(None)) -> list[ManifestFile]:
@@ -130,7 +111,7 @@ class WeightsFolder:
         if not index.exists():
             single = self.folder / SINGLE
             return dict.fromkeys(_shapes_in(single), single)
-        places = _read_json(index).get("weight_map")
+        places = read_json(index).get("weight_map")
         # Only plain file names, so that no path leads out of the folder.
         if not isinstance(places, dict) or not all(
             isinstance(file, str) and PurePosixPath(file).name == file for file in places.values()
@@ -140,12 +121,77 @@ class WeightsFolder:
             refuse_pointer(self.folder / file)
         return {name: self.folder / file for name, file in places.items()}
 
-    def _wrong_tensors(self, arch: Architecture) -> list[str]:
+
+class WeightsFolder(PublishedFolder):
+    """Published weights of a model of a family."""
+
+    @classmethod
+    def of(cls, spec: JobSpec, roots: Mapping[str, str]) -> WeightsFolder:
+        """Open and check the weights at the spec's `model.initial_weights` on this node.
+
+        Raises:
+            DataError: the place is missing or outside of its root, holds no weights, or holds
+                weights of another model; the message names every difference.
+        """
+        place = spec.model.initial_weights
+        assert place is not None, "the spec names no weights"
+        _, path = resolve(place, f"model.initial_weights={place!r}", roots)
+        found = cls(path)
+        found.check(spec.model.family, spec.architecture)
+        return found
+
+    def published(
+        self, name: str, shape: Sequence[int], *, is_buffer: bool
+    ) -> tuple[PublishedTensor, ...]:
+        """Return the published tensors of a parameter; no buffer is published."""
+        return () if is_buffer else whole(published_name(name), shape)
+
+    def check(self, family: str, arch: Architecture) -> None:
+        """Reject a folder that does not hold exactly the tensors of a model.
+
+        If the embeddings are tied, the folder may contain the head as well (`check_tied_head`).
+
+        Raises:
+            DataError: fields of the config or tensors differ; the message names them.
+        """
+        config = dict(self._config)
+        says_tied = config.get("tie_word_embeddings") and not arch.tied_embeddings
+        if says_tied and self._has_own_head():  # last, because it reads both tensors
+            config["tie_word_embeddings"] = False  # the weights decide, not the config
+        if wrong := list(differences(config, family, arch)):
+            raise self.other_model(wrong)
+        self._refuse_wrong_tensors(arch)
+
+    def check_ties(self, spec: JobSpec) -> None:
+        """Reject a head that differs from the embeddings if the spec's model ties them.
+
+        Raises:
+            DataError: as for `check_tied_head`.
+        """
+        self.check_tied_head(spec.architecture)
+
+    def check_tied_head(self, arch: Architecture) -> None:
+        """Reject a head that differs from the embeddings if the model ties them.
+
+        Raises:
+            DataError: head and embeddings differ, so they were trained separately.
+        """
+        if arch.tied_embeddings and self._has_own_head():
+            raise DataError(
+                f"{self.folder}: {HEAD} differs from {EMBEDDINGS}, and the model ties both; "
+                "legal: model.tied_embeddings=false, or weights without that head",
+                path=str(self.folder),
+            )
+
+    def _has_own_head(self) -> bool:
+        """Return whether the folder has a head that differs from the embeddings."""
+        if not {HEAD, EMBEDDINGS} <= self.file_of.keys():
+            return False
+        return self.differ(HEAD, EMBEDDINGS)
+
+    def _refuse_wrong_tensors(self, arch: Architecture) -> None:
         wanted = {published_name(name): shape for name, shape in shapes_of(arch).items()}
-        found: dict[str, tuple[int, ...]] = {}
-        for path in sorted(set(self.file_of.values())):
-            held = _shapes_in(path)
-            found |= {name: held[name] for name in held if self.file_of.get(name) == path}
+        found = self.shapes()
         ignored = {HEAD} if arch.tied_embeddings else set()
         # Older versions of transformers also stored rotary angles, which can be computed from the
         # config.
@@ -159,24 +205,7 @@ class WeightsFolder:
                 if name in found and found[name] != shape
             ],
         }
-        return [
-            f"{len(names)} tensors {what}: {_listed(names)}"
-            for what, names in wrong.items()
-            if names
-        ]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    refuse_pointer(path)
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
-    except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}", path=str(path)) from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} is no JSON object", path=str(path))
-    return content
+        self.refuse(wrong)
 
 
 def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:

@@ -17,7 +17,7 @@ from torch import nn
 from trainer.distributed import on_every_rank
 from trainer.errors import DataError
 from trainer.hugging_face.folder import WeightsFolder
-from trainer.hugging_face.weight_names import published_name
+from trainer.hugging_face.hub_weights import HubWeights
 from trainer.models.initial_weights import local_part
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.spec.job import JobSpec
@@ -35,13 +35,13 @@ def load_initial_weights(
         RunError: the weights are missing, belong to another model, or differ between nodes; the
             error is raised on every rank.
     """
-    opened: list[WeightsFolder] = []
+    opened: list[WeightsFolder | HubWeights] = []
 
     def check() -> list[ManifestFile]:
-        opened.append(WeightsFolder.of(spec, roots))
+        opened.append(open_weights(spec, roots))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         if local_rank == 0:
-            opened[0].check_tied_head(spec.architecture)
+            opened[0].check_ties(spec)
         return opened[0].described(
             slice(local_rank, None, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         )
@@ -51,19 +51,32 @@ def load_initial_weights(
     return files
 
 
+def open_weights(spec: JobSpec, roots: Mapping[str, str]) -> WeightsFolder | HubWeights:
+    """Open and check the weights at the spec's `model.initial_weights` on this node.
+
+    Raises:
+        RunError: the weights are missing, or belong to another model.
+    """
+    if spec.model.hugging_face is None:
+        return WeightsFolder.of(spec, roots)
+    return HubWeights.of(spec, roots)
+
+
 @torch.no_grad()
-def read_weights(model: nn.Module, folder: WeightsFolder) -> None:
-    """Copy into each parameter its slice of the published tensor, in the parameter's dtype."""
+def read_weights(model: nn.Module, folder: WeightsFolder | HubWeights) -> None:
+    """Copy into each parameter its slices of published tensors, in the parameter's dtype."""
     with ExitStack() as stack:
         files: dict[Path, Any] = {}
-        for name, parameter in model.named_parameters():
-            theirs = published_name(name)
-            path = folder.file_of[theirs]
-            if path not in files:
-                files[path] = stack.enter_context(safe_open(path, framework="pt"))
-            local, region = local_part(parameter)
-            if local.numel():
-                local.copy_(files[path].get_slice(theirs)[region])
+        tensors = ((model.named_parameters(), False), (model.named_buffers(), True))
+        for name, tensor, is_buffer in ((n, t, b) for named, b in tensors for n, t in named):
+            local, region = local_part(tensor)
+            if not local.numel():
+                continue
+            for part in folder.published(name, tensor.shape, is_buffer=is_buffer):
+                path = folder.file_of[part.name]
+                if path not in files:
+                    files[path] = stack.enter_context(safe_open(path, framework="pt"))
+                part.copy_into(local, region, files[path].get_slice(part.name))
 
 
 def _same_everywhere(described: chain[ManifestFile]) -> tuple[ManifestFile, ...]:

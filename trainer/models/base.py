@@ -71,6 +71,12 @@ class Model(nn.Module):
         """Return the standard deviation for a matrix's initial values."""
         raise NotImplementedError
 
+    def initial_constant(self, name: str, parameter: nn.Parameter) -> float | None:
+        """Return the initial value of all elements of a parameter; None if it is drawn."""
+        if parameter.ndim >= 2:
+            return None
+        return 0.0 if name.endswith("bias") else 1.0
+
     def initial_weights(self, _seed: int) -> dict[str, Tensor] | None:
         """Return all initial weights, whole and by name, if the model creates them itself.
 

@@ -22,6 +22,8 @@ COMPILED = "__pycache__"
 def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
     """Return the XXH3-128 of names and contents of an own model's code; None without a folder.
 
+    The code of a hub model is the `config.json` and the Python files of its folder.
+
     Excluded are files that an import writes (`__pycache__`, `*.pyc`), hidden names (such as
     `.git`), and empty files. A link counts as its target.
 
@@ -29,12 +31,15 @@ def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
         DataError: the folder or a file cannot be read, or lies outside of its root.
         LaunchError: the folder exceeds `MAX_FILES` or `MAX_BYTES`.
     """
-    place = spec.model.code
-    if spec.model.factory is None or place is None:
+    section, wanted = spec.model, _is_code
+    name, place = "code", section.code if section.factory is not None else None
+    if section.hugging_face is not None:
+        name, place, wanted = "hugging_face", section.hugging_face, _defines_hub_model
+    if place is None:
         return None
-    field = f"model.code={place!r}"
+    field = f"model.{name}={place!r}"
     root, top = resolve(place, field, roots)
-    code = Corpus(field, root, top, wanted=_is_code)
+    code = Corpus(field, root, top, wanted=wanted)
     hasher, size = xxhash.xxh3_128(), 0
     for count, file in enumerate(code.files(), start=1):
         size += file.size
@@ -54,3 +59,7 @@ def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
 
 def _is_code(path: Path) -> bool:
     return not (path.name.startswith(".") or path.name == COMPILED or path.suffix == ".pyc")
+
+
+def _defines_hub_model(path: Path) -> bool:
+    return path.name == "config.json" or (path.suffix == ".py" and _is_code(path))

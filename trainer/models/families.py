@@ -69,7 +69,7 @@ def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
         DataError: the code of the own model is not on this node.
     """
     with torch.device("meta"):
-        if spec.model.factory is not None:
+        if spec.model.is_own:
             model: Model = OwnModel(spec, roots or {})
         else:
             family, seq_len = FAMILIES[spec.model.family], spec.training.seq_len

@@ -20,7 +20,7 @@ from operator import add
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -53,8 +53,8 @@ def init_weights(model: Model, seed: int, *, draws: bool = True) -> None:
             local, region = local_part(parameter)
             if given is not None:
                 local.copy_(given[name][region])
-            elif parameter.ndim < 2:
-                local.fill_(0 if name.endswith("bias") else 1)
+            elif (constant := model.initial_constant(name, parameter)) is not None:
+                local.fill_(constant)
             else:
                 fill = partial(_fill, std=model.initial_std(name), key=f"{seed}:{name}")
                 blocks = _blocks(local, region, parameter.shape)
@@ -67,8 +67,8 @@ def init_weights(model: Model, seed: int, *, draws: bool = True) -> None:
             raise
 
 
-def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
-    """Return this rank's part of a parameter, and its region in the whole parameter."""
+def local_part(parameter: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
+    """Return this rank's part of a parameter or buffer, and its region in the whole one."""
     if not isinstance(parameter, DTensor):
         return parameter.data, tuple(slice(0, size) for size in parameter.shape)
     shape, offset = compute_local_shape_and_global_offset(

@@ -40,6 +40,7 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
         tokenizer=tokenizer,
         shard_bytes=int(task.shard_gib * 2**30),
         point=point,
+        roots=order.roots,
         track=lambda total: ProgressWriter(operation, total=total),
     )
     result = ExportResult(

@@ -52,7 +52,7 @@ class InputMaker:
     def __init__(self, spec: JobSpec, *, device: torch.device, tokens_S: Tensor) -> None:
         self._seed = spec.training.seed
         # The spec does not show whether an own model uses dropout.
-        self._has_dropout = spec.model.dropout > 0 or spec.model.factory is not None
+        self._has_dropout = spec.model.dropout > 0 or spec.model.is_own
         self._device = device
         whole = tokens_S.numel() == spec.training.seq_len
         self._tokens_S = None if whole else tokens_S.numpy()

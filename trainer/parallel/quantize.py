@@ -8,12 +8,8 @@ precision.
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -27,16 +23,12 @@ from trainer.errors import LaunchError
 from trainer.models.base import Model
 from trainer.models.own.own_model import OwnModel
 from trainer.models.ties import tied_parameters
+from trainer.torch_versions import quiet_torchao
 from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import BFLOAT16_ONLY, MULTIPLE, number_format, quantizes
 from trainyard.spec.sections.parallelism import QuantizationSection
 from trainyard.training.known_devices import LEAST_CAPABILITY
-
-LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
-"""Loggers that print warnings on import, about GPU kernels that a CPU cannot load and about types
-that are registered twice.
-"""
 
 
 def quantize_linear_layers(
@@ -75,7 +67,7 @@ def quantize_linear_layers(
             return False
         return quantizes(section, name, module.in_features, module.out_features)
 
-    with _quietly():
+    with quiet_torchao():
         if recipe == "mxfp8":
             _to_mxfp8(emulate=emulate)(model, chosen)
             return
@@ -262,26 +254,6 @@ class MXLinear(nn.Linear):
         product = self._multiply(local, weight.to_local())
         placement = Shard(product.ndim - 1) if by_columns else Partial()
         return DTensor.from_local(product, x.device_mesh, [placement], run_check=False)
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress torchao's warnings on import and, without a GPU, its search for kernels.
-
-    torchao loads the kernels when the package is first imported.
-    """
-    if not torch.cuda.is_available():
-        os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
-    loggers = {logger: logger.level for logger in map(logging.getLogger, LOUD_ON_IMPORT)}
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in loggers.items():
-            logger.setLevel(level)
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -222,9 +222,10 @@ def _unused(spec: JobSpec, _: Plan) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
-    if spec.model.factory is not None:
+    if spec.model.is_own:
+        field = "factory" if spec.model.hugging_face is None else "hugging_face"
         yield Problem(
-            pointer="/model/factory",
+            pointer=f"/model/{field}",
             detail="an own model is not inspected before it runs: parameters, FLOPs and memory are "
             f"estimated for a {spec.model.family} of the shape in the spec; set model.dim, "
             "n_layers, n_heads and ffn_dim as close to the own model as possible",
@@ -244,7 +245,7 @@ def _rounding(spec: JobSpec, _: Plan) -> Iterator[Problem]:
 def _gathered(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     layout, recipe, dtype = draft.layout, spec.quantization.recipe, spec.training.param_dtype
     shards = shards_of_rows(spec, layout)
-    own = spec.model.factory is not None
+    own = spec.model.is_own
     if recipe != "float8_tensorwise" or shards is None or own:
         return
     quantized = quantized_elements(spec)

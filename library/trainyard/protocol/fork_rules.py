@@ -120,6 +120,8 @@ def _other_shape(
 
 def _shape(spec: JobSpec) -> object:
     """Return the settings that determine names and shapes of the weights."""
+    if spec.model.hugging_face is not None:
+        return spec.model.hugging_face
     if spec.model.factory is not None:
         return spec.model.factory, spec.model.code, spec.model.arguments, spec.training.seq_len
     arch = spec.architecture

@@ -116,7 +116,7 @@ def _effective(found: Difference, before: JobSpec, after: JobSpec) -> Difference
 
 
 def _value(spec: JobSpec, name: str, given: Any) -> Any:
-    if spec.model.factory is not None:
+    if spec.model.is_own:
         return given
     if name == "rope_factor":
         scaling = spec.architecture.rope_scaling

@@ -102,7 +102,7 @@ def _compiles(spec: JobSpec, device: DeviceKind, axes: Layout | ParallelismSecti
     )
     # Nothing proves that an own model compiles to whole graphs, or that compiled runs repeat
     # to the bit.
-    is_unproved = spec.model.factory is not None or spec.training.deterministic
+    is_unproved = spec.model.is_own or spec.training.deterministic
     return device == "cuda" and not (is_refused or is_unproved)
 
 

@@ -68,7 +68,7 @@ def undecayed(spec: JobSpec) -> Iterator[Problem]:
 
 def _has_our_names(spec: JobSpec) -> bool:
     """Return whether the job trains a built-in model of a known size."""
-    return spec.model.factory is None and spec.model.size in ARCHITECTURES[spec.model.family]
+    return not spec.model.is_own and spec.model.size in ARCHITECTURES[spec.model.family]
 
 
 def _parts_of_names(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -16,7 +16,7 @@ from trainyard.base.names import LONGEST_TAG, MAX_TAGS, NAME, TAG
 from trainyard.base.problems import refusal, spec_error
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import KEPT, CheckpointSection
-from trainyard.spec.sections.model import DataSection, ModelSection
+from trainyard.spec.sections.model import DataSection, ModelSection, Plan
 from trainyard.spec.sections.parallelism import (
     ActivationCheckpointSection,
     CompileSection,
@@ -269,8 +269,15 @@ class JobSpec(SpecModel):
             compiles=self.compile.enabled is True,
             recomputation=self.activation_checkpoint.mode,
             device=self.resources.device,
-            own_plans=None if self.model.factory is None else self.model.plans,
+            own_plans=self._own_plans,
         )
+
+    @property
+    def _own_plans(self) -> tuple[Plan, ...] | None:
+        """Plans that an own model may have; only its folder defines the plans of a hub model."""
+        if self.model.hugging_face is not None:
+            return get_args(Plan)
+        return self.model.plans if self.model.is_own else None
 
     def batch_partition(self, layout: Layout) -> BatchPartition:
         """Return the split of each global batch over the data-parallel ranks of a layout.

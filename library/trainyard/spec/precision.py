@@ -87,7 +87,7 @@ def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     if numbers is None:
         return
     block = MULTIPLE[numbers]
-    fields = {} if spec.model.factory is not None else _quantized_fields(spec)
+    fields = {} if spec.model.is_own else _quantized_fields(spec)
     if spec.architecture.dim % block and "dim" in fields:
         fields = {"dim": 1}  # most other problems result from this one
     for field, unit in fields.items():

@@ -17,6 +17,7 @@ from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.spec.optimizer_rules import LEARNING
 from trainyard.spec.precision import PRECISION, hardware
 from trainyard.spec.program_rules import PROGRAM, given_sections
+from trainyard.spec.sections.model import ModelSection
 from trainyard.training.architectures import ARCHITECTURES, Architecture
 from trainyard.training.known_devices import Slot
 
@@ -24,6 +25,11 @@ Rule = Callable[[JobSpec], Iterator[Problem]]
 
 BYTE_VOCABULARY = 259
 """Number of tokens of the byte tokenizer: 256 bytes, start of text, end of text, and padding."""
+FIXED_BY_FOLDER = (
+    *("family", "size", "factory", "code", "arguments", "block_classes", "plans"),
+    *("rope_theta", "rope_factor", "norm_eps", "dropout"),
+)
+"""Fields of the section `model` that the folder of a hub model replaces."""
 SIZES_NAMED = 64
 """Number of world sizes to try above or below an illegal size, to find the nearest legal sizes."""
 
@@ -63,6 +69,8 @@ def fields_with_code(spec: JobSpec) -> tuple[str, ...]:
     fields = [p.pointer[1:].replace("/", ".") for p in environment_problems(spec.env)]
     if spec.model.factory is not None:
         fields.append(f"model.factory={spec.model.factory!r}")
+    if spec.model.remote_code:
+        fields.append("model.remote_code=true")
     if spec.program is not None:
         fields.append("program")
     return tuple(fields)
@@ -102,7 +110,7 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
         )
         return
     shape = spec.architecture
-    if spec.model.factory is None:  # a user's own model defines its own heads
+    if not spec.model.is_own:  # an own model defines its own heads
         yield from _heads(shape)
     if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
         yield Problem(
@@ -138,6 +146,8 @@ def _heads(shape: Architecture) -> Iterator[Problem]:
 def _own_model(spec: JobSpec) -> Iterator[Problem]:
     """Reject fields that need a user's own model, and fields that such a model does not support."""
     model = spec.model
+    if model.hugging_face is not None:
+        return
     if model.factory is None:
         for name in ("code", "arguments", "block_classes", "plans"):
             value = getattr(model, name)
@@ -158,6 +168,27 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
             given = named(pointer.rpartition("/")[2], value)
             detail = f"{given}, but a model of model.factory {why}"
             yield Problem(pointer=pointer, detail=detail)
+
+
+def _hub_model(spec: JobSpec) -> Iterator[Problem]:
+    """Reject fields that a folder of a hub model defines, and that such a model lacks."""
+    model, default = spec.model, ModelSection()
+    if model.hugging_face is None:
+        if model.remote_code:
+            detail = "remote_code=true needs model.hugging_face; legal: false"
+            yield Problem(pointer="/model/remote_code", detail=detail)
+        return
+    for name in FIXED_BY_FOLDER:
+        if (value := getattr(model, name)) != getattr(default, name):
+            detail = f"{named(name, value)}, but the folder of model.hugging_face defines the model"
+            yield Problem(pointer=f"/model/{name}", detail=f"{detail}; legal: no {name}")
+    axes = spec.parallelism
+    if axes.tp > 1 and axes.sequence_parallel:
+        yield Problem(
+            pointer="/parallelism/sequence_parallel",
+            detail=f"tp={axes.tp} with sequence_parallel=true, but plans of transformers keep "
+            "whole sequences between matrices; legal: sequence_parallel=false",
+        )
 
 
 def _data(spec: JobSpec) -> Iterator[Problem]:
@@ -316,6 +347,7 @@ def _breaks_a_rule(spec: JobSpec) -> bool:
 RULES: tuple[Rule, ...] = (
     _model,
     _own_model,
+    _hub_model,
     _data,
     _resources,
     *LEARNING,

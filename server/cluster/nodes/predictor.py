@@ -21,7 +21,7 @@ def predictor_of(connection: Connection, spec: JobSpec) -> Predictor | None:
 
     If there are several kinds of hardware, the kind with the most slots is chosen.
     """
-    if spec.program is not None or spec.model.factory is not None:
+    if spec.program is not None or spec.model.is_own:
         return None
     kinds: Counter[NodeKind] = Counter()
     for hardware in connection.scalars(select(nodes.c.hardware)):

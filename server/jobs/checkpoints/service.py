@@ -127,9 +127,10 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
         _check_whole(checkpoint)
         spec = submitted_spec(connection, job.id)
         _refuse_program(checkpoint, spec)
-        if spec.model.factory is not None and not context.settings.allow_code:
+        if spec.model.runs_code and not context.settings.allow_code:
+            held = spec.model.factory or spec.model.hugging_face
             raise ConflictError(
-                f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
+                f"{checkpoint_id} holds {held}, and this server runs no code that a "
                 "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
             )
         return queue_on(

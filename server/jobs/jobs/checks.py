@@ -54,7 +54,11 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
     """Return a problem for each part of a spec that runs code, unless the server allows code."""
     if context.settings.allow_code:
         return []
-    brought = {"/model/factory": spec.model.factory, "/program": spec.program}
+    brought = {
+        "/model/factory": spec.model.factory,
+        "/model/remote_code": spec.model.remote_code or None,
+        "/program": spec.program,
+    }
     detail = (
         "this server takes no jobs that bring code of their own; "
         "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trainer.errors import DataError
 from trainyard.outside.git_lfs import LONGEST_POINTER, pointer_problem
@@ -86,3 +88,21 @@ def cause(error: OSError | RuntimeError) -> str:
 def shown(path: Path) -> str:
     """Return a path as valid UTF-8; other bytes in its name are escaped."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        DataError: the file cannot be read, or holds no JSON object.
+    """
+    refuse_pointer(path)
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {error}", path=str(path)) from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is no JSON object", path=str(path))
+    return content

@@ -160,7 +160,7 @@ def _run(model: OwnModel, spec: JobSpec, *, training: bool) -> dict[str, Any]:
     with torch.device("meta"), torch.set_grad_enabled(training):
         net = model.build().train(training)
         model.cast(net)
-        for name, block in _names(net, blocks_of(net, spec.model.block_classes)).items():
+        for name, block in _names(net, blocks_of(net, model.block_classes)).items():
             block.register_forward_pre_hook(partial(_append, order, name))
         tokens_BS = torch.zeros(1, spec.training.seq_len, dtype=torch.int64)
         options: dict[str, Any] = {}

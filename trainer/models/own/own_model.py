@@ -9,6 +9,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from trainer.data.files.places import resolve
 from trainer.errors import LaunchError
 from trainer.models.attention import Positions
 from trainer.models.base import Model
+from trainer.models.hub.causal_model import CausalModel, build_hub_model
 from trainer.models.own.parallel_plans import TENSOR, pieces, tensor_plan
 from trainer.models.own.parameter_rules import check_parameters
 from trainer.models.own.watched_buffers import Versions, WatchedBuffers
@@ -66,8 +68,9 @@ class OwnModel(Model):
         self.positions = Positions(2, spec.training.seq_len, theta=10_000.0)
         self.tok_embeddings, self.norm, self.output = None, None, None
         self.loss = LogitsLoss()
-        self._takes_noise = "noise" in inspect.signature(self.net.forward).parameters
-        self._set_layers(blocks_of(self.net, spec.model.block_classes))
+        options = inspect.signature(self.net.forward).parameters
+        self._takes_noise, self._takes_segments = "noise" in options, "segments" in options
+        self._set_layers(blocks_of(self.net, self.block_classes))
         axes = spec.parallelism
         self.tensor_plan = tensor_plan(self.net, spec) if axes.tp > 1 else {}
         """ParallelStyle of each split module, by name in `net`; other modules are replicated."""
@@ -97,8 +100,10 @@ class OwnModel(Model):
             LaunchError: the module returns another result, or a block that the backward pass runs
                 again changes a buffer.
         """
-        assert segments_BS is None, "own models have no document masks (a rule of the spec)"
         options: dict[str, Any] = {}
+        if segments_BS is not None:
+            assert self._takes_segments, "only hub models have document masks (a rule of the spec)"
+            options["segments"] = segments_BS
         _, _, stream_S = self.positions(x.shape[1])
         if self._takes_noise and keys_B is not None:
             options["noise"] = Noise(keys_B, stream_S)
@@ -125,6 +130,13 @@ class OwnModel(Model):
             return result.full_tensor() if isinstance(result, DTensor) else result
         loss: Tensor = self.loss(result, labels_BS)
         return loss
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Names of the classes of blocks; a hub model defines its own."""
+        if isinstance(self.net, CausalModel):
+            return self.net.block_classes
+        return self._spec.model.block_classes
 
     def keep(self, names: Collection[str]) -> None:
         """Replace all modules except those of the named pieces by None, in place."""
@@ -227,9 +239,17 @@ class OwnModel(Model):
         self.keep_ties()
         return self
 
-    def initial_std(self, _name: str) -> float:
-        """Return 0.02 for every matrix."""
+    def initial_std(self, name: str) -> float:
+        """Return 0.02 for every matrix, or the value that a hub model defines."""
+        if isinstance(self.net, CausalModel):
+            return self.net.initial_value(name.removeprefix("net.")).std
         return STD
+
+    def initial_constant(self, name: str, parameter: nn.Parameter) -> float | None:
+        """Return the value of a vector, or the constant that a hub model defines."""
+        if isinstance(self.net, CausalModel):
+            return self.net.initial_value(name.removeprefix("net.")).constant
+        return super().initial_constant(name, parameter)
 
     def initial_weights(self, seed: int) -> dict[str, Tensor] | None:
         """Return all weights of a whole module on the CPU after its `init_weights(seed)`."""
@@ -305,6 +325,8 @@ def _described(result: object) -> str:
 def _builder(spec: JobSpec, roots: Mapping[str, str]) -> Callable[[], Any]:
     """Return a function that builds the module on torch's default device."""
     section = spec.model
+    if section.hugging_face is not None:
+        return partial(build_hub_model, spec, roots)
     assert section.factory is not None, "the spec names no factory"
     factory = _imported(section.factory, _code(section.code, roots))
     arguments = {

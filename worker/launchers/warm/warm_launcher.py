@@ -130,7 +130,7 @@ def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
     """Return why ranks cannot be forked from a process with these variables, or None."""
     if share.nodes > 1:
         return "ranks on several nodes meet by torchrun"
-    if share.spec.model.factory is not None:
+    if share.spec.model.runs_code:
         return "the job brings a model of its own"
     if len(share.launch.attempt_id) != len(UNMARKED):
         return f"the attempt's id {share.launch.attempt_id!r} has another length than ids have"

@@ -28,6 +28,12 @@ class ModelSection(SpecModel):
     factory: Annotated[str, Field(pattern=FACTORY, max_length=200)] | None = None
     """The user's own model, as `package.module:build`, instead of a family. Legal only if the
     settings allow it."""
+    hugging_face: Place | None = None
+    """Folder with the `config.json` of a `transformers` model, such as `data:Mistral-7B`, instead
+    of a family. The shape fields must equal those of the folder."""
+    remote_code: bool = False
+    """Whether the Python files that `config.json` names in `auto_map` may run. Legal only if the
+    settings allow code."""
     code: Place | None = None
     """Folder to add to Python's import path for `factory`, such as `data:own_model`."""
     arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -67,6 +73,16 @@ class ModelSection(SpecModel):
     """Epsilon of the RMS norms; if absent, as defined by the size."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropping an element of a residual branch during training."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the model is a module outside of the families: `factory` or `hugging_face`."""
+        return self.factory is not None or self.hugging_face is not None
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether the model is code that the job brings."""
+        return self.factory is not None or self.remote_code
 
     def shape_of(self, size: Architecture) -> Architecture:
         """Return the shape of a size, changed by the values of this section."""

@@ -8180,6 +8180,7 @@ export interface components {
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
+             *       "remote_code": false,
              *       "arguments": {},
              *       "block_classes": [],
              *       "plans": [],
@@ -8410,6 +8411,7 @@ export interface components {
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
+             *       "remote_code": false,
              *       "arguments": {},
              *       "block_classes": [],
              *       "plans": [],
@@ -9681,6 +9683,19 @@ export interface components {
              */
             factory: string | null;
             /**
+             * Hugging Face
+             * @description Folder with the `config.json` of a `transformers` model, such as `data:Mistral-7B`, instead
+             *     of a family. The shape fields must equal those of the folder.
+             */
+            hugging_face: string | null;
+            /**
+             * Remote Code
+             * @description Whether the Python files that `config.json` names in `auto_map` may run. Legal only if the
+             *     settings allow code.
+             * @default false
+             */
+            remote_code: boolean;
+            /**
              * Code
              * @description Folder to add to Python's import path for `factory`, such as `data:own_model`.
              */
@@ -9811,6 +9826,19 @@ export interface components {
              *     settings allow it.
              */
             factory?: string | null;
+            /**
+             * Hugging Face
+             * @description Folder with the `config.json` of a `transformers` model, such as `data:Mistral-7B`, instead
+             *     of a family. The shape fields must equal those of the folder.
+             */
+            hugging_face?: string | null;
+            /**
+             * Remote Code
+             * @description Whether the Python files that `config.json` names in `auto_map` may run. Legal only if the
+             *     settings allow code.
+             * @default false
+             */
+            remote_code?: boolean;
             /**
              * Code
              * @description Folder to add to Python's import path for `factory`, such as `data:own_model`.

@@ -1,0 +1,1 @@
+"""Hub models: causal language models of `transformers` that a folder defines."""

@@ -1,0 +1,287 @@
+"""A causal language model of `transformers`, with the interface of an own model.
+
+Shapes: B sequences, S tokens of a sequence, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ParallelStyle
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from trainer.errors import LaunchError
+from trainer.models.hub.attention import (
+    EAGER,
+    EXPERTS,
+    SDPA,
+    needs_eager,
+    register,
+    within_documents,
+)
+from trainer.models.hub.dropout import check_dropout, rates, restart, use_keyed_dropout
+from trainer.models.hub.folder import HubFolder
+from trainer.models.hub.initial_values import InitialValue, default_value, initial_values
+from trainer.models.hub.plans import pipeline_pieces, tensor_styles
+from trainer.models.stateless_rng import Noise
+from trainer.torch_versions import quiet_torchao
+from trainyard.spec.job import JobSpec
+
+MODEL = "causal"
+"""Name of the model of transformers in `CausalModel`."""
+DTYPE = torch.float32
+
+
+class CausalModel(nn.Module):
+    """Maps tokens to logits; in a pipeline stage, the modules of other stages are None.
+
+    Args:
+        causal: model of transformers, built for `attention.register`'s functions.
+        field: field and value in the spec, for messages.
+    """
+
+    def __init__(self, causal: Any, *, field: str) -> None:
+        super().__init__()
+        self.causal = causal
+        self._field = field
+        names = set(self.block_classes)
+        blocks = [module for module in causal.modules() if type(module).__name__ in names]
+        self._source = use_keyed_dropout(causal, blocks)
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Names of the classes of blocks that the architecture publishes, if it has such blocks."""
+        there = {type(module).__name__ for module in self.causal.modules()}
+        return tuple(sorted(there.intersection(self.causal._no_split_modules or ())))
+
+    def forward(
+        self, x: Tensor, *, noise: Noise | None = None, segments: Tensor | None = None
+    ) -> Tensor:
+        """Return logits [B, S, V], or the residual stream [B, S, D] without the head.
+
+        Args:
+            x: token ids [B, S], or the residual stream [B, S, D] without the embedding.
+            noise: source of dropout masks; no dropout when absent.
+            segments: document index of each token [B, S]; attention stays within documents.
+        """
+        base, head = self.causal.base_model, self.causal.get_output_embeddings()
+        if head is None or x.ndim == 3:
+            _skip_absent(base)
+        self._source.noise = noise
+        restart(self.causal)
+        named: dict[str, Any] = {"input_ids" if x.ndim == 2 else "inputs_embeds": x}
+        # A mask of ones has no effect, see `attention._masked`.
+        ones_BS = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        named |= {"attention_mask": ones_BS, "use_cache": False}
+        with within_documents(segments, field=self._field):
+            if head is None:
+                stream: Tensor = base(**named).last_hidden_state
+                return stream
+            logits: Tensor = self.causal(**named).logits
+            return logits
+
+    def initial_value(self, name: str) -> InitialValue:
+        """Return the initial value of a parameter, by its name in this module."""
+        return self._initial_values[name]
+
+    @cached_property
+    def _initial_values(self) -> Mapping[str, InitialValue]:
+        config = self.causal.config
+        with torch.device("meta"):
+            model = type(self.causal)(config)
+        std = getattr(config, "initializer_range", None) or 0.02
+        found = initial_values(model)
+        return {
+            f"{MODEL}.{name}": found.get(name) or default_value(name, parameter, std)
+            for name, parameter in model.named_parameters()
+        }
+
+    def tensor_parallel_plan(
+        self, *, tp: int, sequence_parallel: bool, loss_parallel: bool
+    ) -> dict[str, ParallelStyle]:
+        """Return the published styles by name of module.
+
+        Raises:
+            ValueError: the architecture publishes no plan, a style is unknown, the heads cannot be
+                divided, or `sequence_parallel` is set.
+        """
+        if sequence_parallel:
+            raise ValueError(
+                "plans of transformers keep whole sequences between matrices; legal: "
+                "parallelism.sequence_parallel=false"
+            )
+        styles = tensor_styles(self.causal, tp=tp, loss_parallel=loss_parallel)
+        return {f"{MODEL}.{name}": style for name, style in styles.items()}
+
+    def pipeline_parallel_plan(self) -> list[list[str]]:
+        """Return the published pieces, as names of modules.
+
+        Raises:
+            ValueError: no test has compared the stages of the architecture with the whole model.
+        """
+        pieces = pipeline_pieces(self.causal)
+        return [[f"{MODEL}.{name}" for name in piece] for piece in pieces]
+
+
+class SkippedModule(nn.Module):
+    """Takes the place of a block or norm of another pipeline stage."""
+
+    def forward(self, x: Tensor, *_: object, **__: object) -> Tensor:
+        """Return the stream unchanged."""
+        return x
+
+
+def _skip_absent(base: nn.Module) -> None:
+    """Replace absent modules by the identity, in place; the embedding is never called."""
+    for parent in [base, *(child for child in base.children() if isinstance(child, nn.ModuleList))]:
+        for name, module in parent._modules.items():
+            if module is None:
+                parent._modules[name] = SkippedModule()
+
+
+def build_hub_model(spec: JobSpec, roots: Mapping[str, str]) -> CausalModel:
+    """Build the model of `model.hugging_face`: parameters on the meta device, buffers with values.
+
+    Buffers are on torch's default device. Nothing is downloaded, and no weight is read.
+
+    Raises:
+        DataError: the folder or its config cannot be read.
+        LaunchError: transformers is missing or cannot build the model, or the model differs from
+            the spec or needs something that the job does not support.
+    """
+    folder = HubFolder.of(spec.model, roots)
+    folder.content()
+    model = load_model(folder)
+    config = model.causal.config
+    if different := list(folder.differences(config, spec)):
+        raise LaunchError(
+            f"{folder.field} holds another model than the spec names: {'; '.join(different)}",
+            path=str(folder.path),
+        )
+    _check_float32(model, folder, spec)
+    check_dropout(model, spec)
+    return model
+
+
+def load_model(folder: HubFolder) -> CausalModel:
+    """Build the model of a folder, without a comparison with a spec."""
+    auto_config, auto_model = _transformers(folder)
+    config = _config(auto_config, folder)
+    register()
+    try:
+        with _parameters_on_meta():
+            causal = auto_model.from_config(
+                config,
+                dtype=DTYPE,
+                attn_implementation=EAGER,
+                experts_implementation=EXPERTS,
+                trust_remote_code=folder.remote_code,
+            )
+        if not needs_eager(causal):
+            causal.set_attn_implementation(SDPA)
+    except Exception as error:  # transformers may raise anything
+        raise LaunchError(
+            f"{folder.field}: transformers cannot build the model: {type(error).__name__}: {error}",
+            path=str(folder.path),
+        ) from error
+    model = CausalModel(causal, field=folder.field)
+    _check_rates(causal, folder)
+    return model
+
+
+def _transformers(folder: HubFolder) -> tuple[Any, Any]:
+    """Import transformers; return its classes that read a config and build a model."""
+    try:
+        with quiet_torchao():  # transformers imports it
+            from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError as error:
+        raise LaunchError(
+            f"{folder.field} needs transformers on the nodes: {error}; install the extra "
+            "trainyard-programs[transformers]"
+        ) from error
+    return AutoConfig, AutoModelForCausalLM
+
+
+def _config(auto_config: Any, folder: HubFolder) -> Any:
+    try:
+        config = auto_config.from_pretrained(
+            folder.path, trust_remote_code=folder.remote_code, local_files_only=True
+        )
+    except Exception as error:  # transformers may raise anything
+        raise LaunchError(
+            f"{folder.field}: transformers cannot read config.json: {type(error).__name__}: "
+            f"{error}",
+            path=str(folder.path),
+        ) from error
+    if config.get_text_config() is not config:
+        raise LaunchError(
+            f"{folder.field}: model_type {config.model_type!r} combines several models; legal: a "
+            "text model alone",
+            path=str(folder.path),
+        )
+    return config
+
+
+def _check_float32(model: CausalModel, folder: HubFolder, spec: JobSpec) -> None:
+    """Reject a lower precision for parameters that the architecture keeps in float32.
+
+    Buffers keep their dtype on every layout. transformers applies `_keep_in_fp32_modules`, without
+    `strict`, only to float16, which no job uses.
+    """
+    kept = model.causal._keep_in_fp32_modules_strict or ()
+    names = [n for n, _ in model.causal.named_parameters() if any(part in n for part in kept)]
+    for field in ("param_dtype", "weight_dtype"):
+        dtype = getattr(spec.training, field)
+        if names and dtype != "float32":
+            raise LaunchError(
+                f"{folder.field}: the architecture keeps {names[0]} in float32, but "
+                f"training.{field}={dtype!r}; legal: float32"
+            )
+
+
+def _check_rates(causal: Any, folder: HubFolder) -> None:
+    """Reject dropout that `KeyedDropout` does not replace: of attention, or without a module.
+
+    A field that sets dropout modules is found by a second model, built with the field at 0.
+    """
+    for name, rate in rates(causal.config).items():
+        config = type(causal.config).from_dict({**causal.config.to_dict(), name: 0.0})
+        attends = name.startswith("att")
+        with torch.device("meta"):
+            without = None if attends else type(causal)(config)
+        if without is None or _count(causal) == _count(without):
+            raise LaunchError(
+                f"{folder.field}: {name}={rate} in config.json drops "
+                f"{'attention scores' if attends else 'features outside of dropout modules'}, "
+                f"with masks that no layout could repeat; legal: {name}=0",
+                path=str(folder.path),
+            )
+
+
+def _count(causal: nn.Module) -> int:
+    return sum(getattr(module, "p", 0) > 0 for module in causal.modules() if _drops(module))
+
+
+def _drops(module: nn.Module) -> bool:
+    return "Dropout" in type(module).__name__
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Move each parameter to the meta device as a module gets it, so that no weight has memory."""
+
+    def moved(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> Any:
+        if parameter is None or parameter.is_meta:
+            return None
+        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+    handle = register_module_parameter_registration_hook(moved)
+    try:
+        yield
+    finally:
+        handle.remove()

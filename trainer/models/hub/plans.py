@@ -1,0 +1,106 @@
+"""Plans that architectures of `transformers` publish, as styles of torch and as pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+)
+
+from trainyard.base.problems import divisors, nearest
+
+STYLES: dict[str, Callable[[], ParallelStyle]] = {
+    "colwise": ColwiseParallel,
+    "rowwise": RowwiseParallel,
+    "colwise_gather_output": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "colwise_rep": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "rowwise_split_input": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "rowwise_rep": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
+    # A norm of single heads: each rank has its own heads in place of tokens, and gradients of the
+    # weight are summed over ranks.
+    "replicated_with_grad_allreduce": lambda: SequenceParallel(use_local_output=True),
+}
+"""Style of torch for each published style that a job may use."""
+STAGED = frozenset(
+    {"deepseek_v3", "gemma3_text", "gpt_oss", "mistral", "mixtral", "olmo2", "phi", "qwen3"}
+)
+"""Architectures whose stages a test compares with the whole model, by `model_type`."""
+HEADS = ("num_attention_heads", "num_key_value_heads")
+
+
+def tensor_styles(causal: Any, *, tp: int, loss_parallel: bool) -> dict[str, ParallelStyle]:
+    """Return the style of each module in the plan of a model, by pattern of names.
+
+    Raises:
+        ValueError: the architecture publishes no plan, a style is unknown, or `tp` does not divide
+            the heads.
+    """
+    kind = causal.config.model_type
+    names = {name for name, _ in causal.named_modules()}
+    names |= {name for name, _ in causal.named_parameters()}
+    plan = {
+        pattern: style
+        for pattern, style in (causal._tp_plan or {}).items()
+        if any(fnmatchcase(name, pattern) for name in names)
+    }
+    head = _name_of(causal, causal.get_output_embeddings())
+    if not plan.keys() - {head}:
+        raise ValueError(f"transformers publishes no plan for {kind}; legal: parallelism.tp=1")
+    for pattern, style in plan.items():
+        if style not in STYLES:
+            raise ValueError(
+                f"the plan of {kind} has style {style!r} for {pattern}, which no job supports; "
+                "legal: parallelism.tp=1"
+            )
+    for attribute in HEADS:
+        heads = getattr(causal.config, attribute, None)
+        if heads is not None and heads % tp:
+            raise ValueError(
+                f"tp={tp} does not divide {attribute}={heads}; {nearest(tp, divisors(heads))}"
+            )
+    styles = {pattern: STYLES[style]() for pattern, style in plan.items()}
+    if loss_parallel:
+        styles[head] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    return styles
+
+
+def pipeline_pieces(causal: Any) -> list[list[str]]:
+    """Return the modules of each piece of a model: before the blocks, each block, after them.
+
+    Raises:
+        ValueError: the architecture is not in `STAGED`.
+    """
+    kind = causal.config.model_type
+    if kind not in STAGED:
+        raise ValueError(
+            f"stages of {kind} were never compared with the whole model; legal: parallelism.pp=1, "
+            f"or one of {', '.join(sorted(STAGED))}"
+        )
+    order = [name for name in causal.config.base_model_pp_plan if _has_weights(causal, name)]
+    place = order.index("layers")
+    prefix = causal.base_model_prefix
+    first = [f"{prefix}.{name}" for name in order[:place]]
+    last = [f"{prefix}.{name}" for name in order[place + 1 :]]
+    blocks = [[f"{prefix}.layers.{index}"] for index in range(len(causal.base_model.layers))]
+    return [first, *blocks, [*last, _name_of(causal, causal.get_output_embeddings())]]
+
+
+def _has_weights(causal: Any, name: str) -> bool:
+    module = causal.base_model.get_submodule(name)
+    return any(True for _ in module.parameters())
+
+
+def _name_of(causal: Any, wanted: Any) -> str:
+    return next(_names(causal, wanted))
+
+
+def _names(causal: Any, wanted: Any) -> Iterator[str]:
+    yield from (name for name, module in causal.named_modules() if module is wanted)
