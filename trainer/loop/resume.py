@@ -199,7 +199,9 @@ def _refuse_other_code(manifest: Manifest, resume: ResumePoint, code_digest: str
     before = manifest.code_digest
     if before is None or before == code_digest:
         return
-    text = f"{manifest.checkpoint_id} was written by other code of model.code: {before} -> "
+    is_hub_model = manifest.model is not None and manifest.model.hugging_face is not None
+    field = "hugging_face" if is_hub_model else "code"
+    text = f"{manifest.checkpoint_id} was written by other code of model.{field}: {before} -> "
     if not resume.allow_code_change:
         raise MismatchError(
             f"{text}{code_digest}. Restore the code, or resume with allow_code_change",

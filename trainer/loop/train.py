@@ -37,7 +37,7 @@ from trainer.metrics.memory_report import explaining_memory, start_history
 from trainer.metrics.metrics_logger import MetricsLogger, StepMetrics
 from trainer.metrics.profiler import Profiler
 from trainer.metrics.run_writer import RunWriter
-from trainer.models.code import code_digest
+from trainer.models.code import code_digest, code_field
 from trainer.parallel.compile import waiting_for_compilers
 from trainer.parallel.mesh import MeshCoordinates
 from trainer.process import StepCollector
@@ -84,7 +84,7 @@ def train(
         code = same_on_every_rank(
             ranks.cpu_group,
             lambda: code_digest(run.spec, run.attempt.roots),
-            of=f"code in model.code={run.spec.model.code!r}",
+            of=f"code in {code_field(run.spec)}",
             error=LaunchError,
         )
         checkpoints = CheckpointManager(run, ranks, code_digest=code)

@@ -19,6 +19,12 @@ READ_SIZE = 2**20
 COMPILED = "__pycache__"
 
 
+def code_field(spec: JobSpec) -> str:
+    """Return the field with the folder of an own model's code, and its value, for messages."""
+    name = "code" if spec.model.hugging_face is None else "hugging_face"
+    return f"model.{name}={getattr(spec.model, name)!r}"
+
+
 def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
     """Return the XXH3-128 of names and contents of an own model's code; None without a folder.
 
@@ -32,12 +38,12 @@ def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
         LaunchError: the folder exceeds `MAX_FILES` or `MAX_BYTES`.
     """
     section, wanted = spec.model, _is_code
-    name, place = "code", section.code if section.factory is not None else None
+    place = section.code if section.factory is not None else None
     if section.hugging_face is not None:
-        name, place, wanted = "hugging_face", section.hugging_face, _defines_hub_model
+        place, wanted = section.hugging_face, _defines_hub_model
     if place is None:
         return None
-    field = f"model.{name}={place!r}"
+    field = code_field(spec)
     root, top = resolve(place, field, roots)
     code = Corpus(field, root, top, wanted=wanted)
     hasher, size = xxhash.xxh3_128(), 0

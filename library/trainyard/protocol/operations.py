@@ -111,6 +111,8 @@ class ExportTask(SpecModel):
     tokenizer: Place | None = None
     """Hugging Face tokenizer to export with the weights; absent if the job uses the byte
     tokenizer."""
+    hugging_face: Place | None = None
+    """Folder of a hub model, whose config the export completes; absent for a family."""
 
     @property
     def place(self) -> str:
@@ -223,9 +225,10 @@ class OperationTask(RecordModel):
         """Storage roots that the node must see in addition to `root`."""
         places: list[str | None] = []
         if self.export is not None:
-            places += [self.export.place, self.export.tokenizer]
+            places += [self.export.place, self.export.tokenizer, self.export.hugging_face]
         if self.sample is not None:
-            places += [self.sample.spec.data.tokenizer_path, self.sample.spec.model.code]
+            spec = self.sample.spec
+            places += [spec.data.tokenizer_path, spec.model.code, spec.model.hugging_face]
         return frozenset(split_place(place)[0] for place in places if place) - {self.root}
 
 

@@ -168,6 +168,7 @@ def _export_task(
         "dtype": dtype,
         "shard_gib": request.shard_gib,
         "tokenizer": spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
+        "hugging_face": spec.model.hugging_face,
     }
     return ExportTask.model_validate(task)  # validated, as a manifest can name any type
 

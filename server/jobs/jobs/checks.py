@@ -130,6 +130,7 @@ def _named_roots(spec: JobSpec) -> dict[str, str]:
             "/data/tokenizer_path": spec.data.tokenizer_path,
             "/model/initial_weights": spec.model.initial_weights,
             "/model/code": spec.model.code,
+            "/model/hugging_face": spec.model.hugging_face,
         }
         if spec.program is None
         else spec.program.places

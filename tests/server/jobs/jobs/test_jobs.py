@@ -105,25 +105,31 @@ def test_a_submission_with_an_ignored_field_is_refused(context: Context) -> None
         assert [p.pointer for p in refusal.value.problems] == ["/lr_schedule/decay_steps"]
 
 
+OWN = {"factory": "gpt:build", "code": "data:own_model"}
+REMOTE = {"hugging_face": "data:model", "remote_code": True}
+
+
 @pytest.mark.parametrize("allow_code", [False, True])
+@pytest.mark.parametrize(("model", "pointer"), [(OWN, "factory"), (REMOTE, "remote_code")])
 def test_jobs_bring_code_only_where_the_settings_allow_it(
-    context: Context, harness: Harness, allow_code: bool
+    context: Context, harness: Harness, allow_code: bool, model: dict[str, object], pointer: str
 ) -> None:
-    own = spec(model={"factory": "gpt:build", "code": "data:own_model"})
+    own = spec(model=model)
     if allow_code:
         assert harness.job(submit(context, own, actor=ADA).id).spec == own
         return
     with pytest.raises(InvalidRequestError, match="TRAINYARD_ALLOW_CODE=true") as refusal:
         submit(context, own, actor=ADA)
-    assert [problem.pointer for problem in refusal.value.problems] == ["/model/factory"]
+    assert [problem.pointer for problem in refusal.value.problems] == [f"/model/{pointer}"]
 
 
 def test_weights_and_code_must_lie_beneath_known_roots(context: Context) -> None:
-    places = {"initial_weights": "hub:llama", "code": "home:code"}
+    places = {"initial_weights": "hub:llama", "code": "home:code", "hugging_face": "hub:llama"}
     with pytest.raises(InvalidRequestError) as refusal:
         submit(context, spec(model=places), actor=ADA)
     pointers = [problem.pointer for problem in refusal.value.problems]
-    assert {"/model/initial_weights", "/model/code"} <= set(pointers)
+    named = ("initial_weights", "code", "hugging_face")
+    assert {f"/model/{name}" for name in named} <= set(pointers)
 
 
 def test_only_more_slots_than_ever_registered_are_refused(

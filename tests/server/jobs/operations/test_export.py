@@ -118,6 +118,13 @@ def test_an_own_model_has_no_names_that_others_know(yard: Yard, context: Context
         export(context, checkpoint)
 
 
+def test_a_hub_model_is_exported_where_its_folder_lies(yard: Yard, context: Context) -> None:
+    _, (checkpoint,), _ = saved(yard, 4, model={"hugging_face": "data:model"})
+    export(context, checkpoint)
+    task = yard.operations()[0].task.read("task")
+    assert (task.export.hugging_face, task.other_roots) == ("data:model", {"data"})
+
+
 def test_only_a_node_that_sees_all_roots_is_given_it(yard: Yard, context: Context) -> None:
     data = {"source": "text", "path": "data:x", "tokenizer": "huggingface"}
     _, (checkpoint,), _ = saved(yard, 4, data=data | {"tokenizer_path": "data:tokenizer"})

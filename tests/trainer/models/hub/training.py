@@ -20,6 +20,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 
 STEPS = 3
+TIMEOUT_SECONDS = 300.0
 Courses = dict[str, list[tuple[float, float]]]
 """Loss and gradient norm of each step, by case."""
 Case = tuple[str, dict[str, Any], dict[str, dict[str, Any]]]
@@ -78,5 +79,6 @@ def train(cases: dict[str, Case], layout: Layout) -> Courses:
 
 def courses_on(layout: Layout, cases: dict[str, Case]) -> Courses:
     """Train each case on the ranks of a layout."""
-    courses: Courses = run_ranks(layout.world_size, train, cases, layout)[0]
+    ranks = layout.world_size
+    courses: Courses = run_ranks(ranks, train, cases, layout, timeout_seconds=TIMEOUT_SECONDS)[0]
     return courses

@@ -6967,6 +6967,11 @@ export interface components {
              *     tokenizer.
              */
             tokenizer: string | null;
+            /**
+             * Hugging Face
+             * @description Folder of a hub model, whose config the export completes; absent for a family.
+             */
+            hugging_face: string | null;
         };
         /**
          * FactOwner
