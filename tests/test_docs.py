@@ -55,3 +55,11 @@ def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
         elif anchor and found.suffix == ".md" and anchor not in anchors_of(found):
             broken.append(f"{target}#{anchor} is no heading")
     assert broken == []
+
+
+def test_each_test_that_the_comparison_names_exists() -> None:
+    page = ROOT / "docs" / "comparison.md"
+    named = re.findall(r"\[`(test_\w+)`\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert len(named) > 10
+    for test, target in named:
+        assert f"def {test}(" in (page.parent / target).read_text(encoding="utf-8"), test

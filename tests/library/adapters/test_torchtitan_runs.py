@@ -167,6 +167,7 @@ def test_saves_outside_of_a_job_resume_and_are_torchtitans(
     codes, log = titan.ranks("llama3", "--training.steps", "5", ranks=4, folder=folder)
     assert codes == [0] * 4, log
     assert "Training starts at step 4" in log
+    assert "saves are synchronous" in log
     assert (folder / "checkpoints" / "step-5" / ".metadata").is_file()
 
     refused = {
