@@ -1,1 +1,1 @@
-"""Nodes and their capacity: registration, slots, sources, projects, and pure placement."""
+"""Nodes with their registration and slots, sources of nodes, projects, and pure placement."""

@@ -1,4 +1,4 @@
-"""Addresses of clients: keys for limits per client, and the trusted proxies."""
+"""Addresses of clients: the key under which limits count a client, and the trusted proxies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 IPV6_PREFIX = 64
-"""Prefix length of the addresses of one client: a provider gives each customer at least a /64."""
+"""Length of an IPv6 prefix that counts as one client; a provider gives each customer a /64 or more.
+"""
 
 
 def counted_as(host: str) -> str:

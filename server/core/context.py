@@ -26,7 +26,7 @@ class Clock(Protocol):
         """Return the current time, in UTC."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment; setting the clock does not change them."""
+        """Return the seconds since an arbitrary moment; changes of the clock have no effect."""
 
 
 class SystemClock:

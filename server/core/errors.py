@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from trainyard.base.problems import Problem
 
 MAX_PROBLEMS = 50
-"""Maximum number of problems that one response lists; `detail` counts all further problems."""
+"""Maximum number of problems that one response lists; the field `detail` has the number of further
+problems.
+"""
 
 
 class RefusalError(Exception):

@@ -69,8 +69,8 @@ def ends_task(error: Exception) -> bool:
     """Return whether an error stops the work on all keys: loss of the lead or of the database.
 
     A deadlock or a locked row concerns one key. An error without a statement means that no
-    connection could be opened. BEGIN fails after a wait for SQLite's lock, and each further key
-    would wait as long.
+    connection could be opened. An error of BEGIN comes after a wait for SQLite's lock, and each
+    further key would wait as long.
     """
     if isinstance(error, DBAPIError):
         at_begin = error.statement is None or error.statement.startswith("BEGIN")

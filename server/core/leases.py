@@ -124,7 +124,7 @@ def check_fence(holder: object, reporter: object, *, refusal: str) -> None:
     """Check that a report belongs to the claim of the current holder.
 
     Raises:
-        ConflictError: the report belongs to another claim; the text is `refusal`.
+        ConflictError: the report belongs to another claim; the text of the error is `refusal`.
     """
     if holder != reporter:
         raise ConflictError(refusal)

@@ -273,7 +273,10 @@ def _carry_out(connection: Connection, move: Move) -> None:
 
 @cache
 def _guarded(table: Table, key: tuple[str, ...], legal_from: frozenset[StrEnum]) -> Update:
-    """Return the UPDATE for a record in one of these states; parameters give the columns to set."""
+    """Return an UPDATE with effect only if the record is in one of these states.
+
+    Parameters of the statement give the columns to set.
+    """
     of_key = (table.c[name] == bindparam(f"of_{name}") for name in key)
     # The list of an IN is expanded at each execution, which fails with several parameter sets.
     is_legal = or_(false(), *(table.c.state == state for state in sorted(legal_from)))

@@ -18,8 +18,9 @@ logger = logging.getLogger(__name__)
 BEAT_SECONDS = 1.0
 """Pause between two beats, in seconds. Every API process writes the same row."""
 GAP = timedelta(seconds=5)
-"""Time between two beats above which the servers count as down. A shorter outage counts as silence
-of the nodes, so a lease must exceed this gap plus a supervisor's maximum pause between two tries.
+"""If more than this time passes between two beats, the servers count as down. A shorter outage
+counts as silence of the nodes. So a lease must be longer than this time plus a supervisor's maximum
+pause between two tries to report.
 """
 
 

@@ -56,7 +56,7 @@ class TaskTimes:
     runs: int = 0
     failures: int = 0
     seconds: float = 0.0
-    """Working time of the last run, over all its rounds."""
+    """Working time of the last run, summed over the rounds that the run took."""
     lag_seconds: float = 0.0
     """Delay between the due time and the start of the last run."""
 

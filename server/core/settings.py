@@ -81,9 +81,9 @@ class Settings(BaseSettings):
     grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
     preemption: bool = True
-    """Whether a waiting job preempts attempts of lower priority, and attempts that overtook it on
-    an expected duration alone. A preempted attempt saves and leaves, and its job is queued again.
-    Without preemption, no attempt overtakes on an expected duration alone.
+    """Whether a waiting job preempts attempts of lower priority, and attempts that overtook it only
+    because of an expected duration. A preempted attempt saves and leaves, and its job is queued
+    again. Without preemption, no attempt overtakes only because of an expected duration.
     """
     preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time that an attempt must run after its first step before it may be preempted, in seconds."""
@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     max_connections_per_address: Annotated[int, Field(ge=16)] = 1024
     """Maximum number of open connections from one IPv4 address or IPv6 /64. Connections from
     `trusted_proxies` count only in the total, which follows from the limit on file descriptors. A
-    browser holds up to seven connections, a node about as many as it runs attempts.
+    browser holds up to seven connections, a node about one for each attempt that it runs.
     """
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
     """Addresses and networks of reverse proxies, separated by commas. The headers `X-Forwarded-For`

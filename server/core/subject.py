@@ -15,7 +15,9 @@ class Actor:
     is_admin: bool = False
     """Whether the token is the admin token."""
     token_hash: str | None = field(default=None, compare=False, repr=False)
-    """Hash of the request's token, because a new admin token has the id of the former one."""
+    """Hash of the request's token. The id does not suffice, because a new admin token has the id of
+    the former one.
+    """
 
     @property
     def identity(self) -> str:

@@ -1,2 +1,3 @@
-"""Jobs from submission to the last attempt, with queue, ranks, checkpoints, operations, packs and
-shells."""
+"""Jobs from submission to their last attempt, with the queue, ranks, checkpoints, operations, packs
+and shells.
+"""

@@ -1,1 +1,1 @@
-"""Work for workers that fetch their messages by long polls instead of from the broker."""
+"""Messages for workers that fetch them by long polls instead of from the broker."""

@@ -21,9 +21,9 @@ async def messages(
     principal: Node,
     body: Annotated[MessagesRequest, Depends(JsonBody(MessagesRequest))],
 ) -> MessagesReply:
-    """Respond once the node has something new to claim.
+    """Respond once the node has new work to claim.
 
-    If nothing new comes within the maximum wait, the lists of the response are empty.
+    If no new work comes within the maximum wait, the lists of the response are empty.
     """
     check_sender(principal, body.node, body.protocol)
     inboxes = request.app.state.inboxes

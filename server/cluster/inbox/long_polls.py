@@ -46,7 +46,7 @@ _LEVELS = union_all(
 
 
 def read_messages(context: Context, nodes: Collection[str]) -> Mapping[str, MessagesReply]:
-    """Return the shares and operations to claim, by node; nodes without either are omitted.
+    """Return for each node the shares and operations to claim; nodes without either are omitted.
 
     Each id is returned until it is claimed, so a lost response costs nothing.
     """
@@ -88,8 +88,8 @@ class Inboxes:
     ) -> MessagesReply:
         """Wait until a node has ids to claim that are not in `known`, and return these ids.
 
-        If none comes within `wait_seconds`, the reply is empty. A node has only one poll. A newer
-        poll of the node ends the older poll with an empty reply.
+        If none comes within `wait_seconds`, the reply is empty. A node has at most one poll. A
+        newer poll of the node ends the older poll with an empty reply.
 
         Raises:
             UnavailableError: the process already has its maximum number of polls.

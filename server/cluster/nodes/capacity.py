@@ -30,7 +30,7 @@ _StoredTime = str | datetime
 """A time in the form that the database driver returns."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 OFFERS_KEPT = 8192
-"""Maximum number of cached offers, about a kilobyte each; a changed node gets a new offer."""
+"""Maximum number of cached offers, of about a kilobyte each; a changed node gets a new offer."""
 
 IS_SERVED = nodes.c.protocol.between(OLDEST_PROTOCOL, PROTOCOL)
 """SQL condition that the server serves the protocol version of the node's worker."""
@@ -79,7 +79,8 @@ class _Held(NamedTuple):
     queued_at: _StoredTime | None
     project: str
     progress: str
-    """Progress as JSON text. It is the last field because only it changes with each report."""
+    """Progress as JSON text; the last field, because only the progress changes with each report.
+    """
 
 
 def _as_text(*columns: ColumnElement[Any]) -> list[ColumnElement[str]]:
@@ -119,14 +120,15 @@ _NODES = select(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Holding of an attempt without an expected end, because the end changes with the progress."""
+    """Holding of an attempt, without the expected end, which changes with the progress."""
 
     holding: Holding
     is_paced: bool
     """Whether the attempt's expected end follows from its remaining steps."""
     leaves_until: datetime | None
-    """Time until which the attempt counts as leaving within `LEAVES_WITHIN`. None for an attempt
-    without an order to leave, and for a silent attempt."""
+    """Until this time, the end of the attempt is expected within `LEAVES_WITHIN`; later, the end is
+    unknown. None for an attempt without an order to leave, and for a silent attempt.
+    """
     expected_end_at: datetime | None
     """End expected at placement, used until the attempt's pace is known; None if unknown."""
     runs_until: datetime | None
@@ -137,8 +139,8 @@ class _Attempt:
         """Return the holding of an attempt from its shares.
 
         An attempt has no known end and cannot be preempted in three cases: one of its shares is
-        silent, the attempt has long ignored an order to leave, or the job is queued and keeps its
-        slots.
+        silent, the attempt got an order to leave more than `OVERDUE_AFTER` ago, or the job is
+        queued and keeps its slots.
         """
         first = shares[0]
         kept = first.job_state == JobState.QUEUED

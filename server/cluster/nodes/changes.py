@@ -30,8 +30,9 @@ def set_drain(
 ) -> NodeView:
     """Drain a node, or end its drain; an order that is already in effect changes nothing.
 
-    `running` decides whether the scheduler moves running attempts or lets them finish. The value
-    None ends the drain; faults from before this end no longer count against the node.
+    `running` decides whether the scheduler moves running attempts or lets them finish. If `running`
+    is None, the drain ends; faults from before the end of the drain no longer count against the
+    node.
 
     Raises:
         NotFoundError: no node has this name.

@@ -35,7 +35,7 @@ router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
 def list_(
     context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
 ) -> Response:
-    """List nodes by name, with their slots, the jobs that hold them, and the online state."""
+    """List nodes by name, with their slots, the jobs that hold the slots, and the online state."""
     views = list_nodes(context, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.name)
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))

@@ -25,8 +25,9 @@ BROKEN_XIDS: Mapping[int, str] = {
     120: "an error of the GPU's system processor",
     140: "an unrecovered memory error",
 }
-"""Xid errors after which a GPU needs at least a reset, by their number in NVIDIA's catalog. Other
-Xids, such as 13 and 31, may be errors of a program."""
+"""Numbers, in NVIDIA's catalog, of the Xid errors after which a GPU needs at least a reset. Other
+Xids, such as 13 and 31, may be errors of a program.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ def device_faults(
 ) -> tuple[str, ...]:
     """Return one text for each Xid error that shows a broken device of a node.
 
-    `now` is the time at which the sample arrived. A person ended the node's last drain at
-    `trusted_since`; errors before this time do not count.
+    `now` is the time at which the sample arrived. Errors before `trusted_since`, the end of the
+    node's last drain, do not count.
     """
     found: dict[str, None] = {}
     for device in sample.accelerators:
@@ -101,9 +102,9 @@ def repeated_failures(
     """Return the failures for which to cordon a node; empty if the node is not to be cordoned.
 
     A job can fail on purpose or because of its own input. So a failure does not count if its job
-    also failed on another node for the same reason. Nor does it count if many nodes show the
-    reason. Many means more than half of the online nodes, or more than three nodes and more than a
-    tenth of the online nodes. The node is cordoned if all of these conditions hold:
+    also failed on another node for the same reason. Nor does it count if many nodes have failures
+    for this reason. Many means more than half of the online nodes, or more than three nodes and
+    more than a tenth of the online nodes. The node is cordoned if all of these conditions hold:
 
     - at least `limit` failures count;
     - the failed jobs have at least two different specs;
@@ -114,8 +115,8 @@ def repeated_failures(
         failures: failures of all nodes within the window.
         node: name of the node.
         limit: number of failures needed.
-        nodes: number of online nodes with the node's kind of slot; None if no other node takes
-            work, so that there is no comparison.
+        nodes: number of online nodes with the node's kind of slot; None if none of the others takes
+            work, because there is then no comparison.
         submitters: number of people with jobs within the window.
         trained_elsewhere: returns whether one of the jobs with these ids has trained without the
             node.

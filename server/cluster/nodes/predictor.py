@@ -1,4 +1,4 @@
-"""Predicted speed of jobs on the registered nodes, from coefficients of the nodes' hardware."""
+"""Prediction of a job's speed on the registered nodes, from coefficients of their hardware."""
 
 from __future__ import annotations
 

@@ -32,8 +32,9 @@ REMEMBERED = timedelta(days=30)
 _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
     node_requests.c.id == nodes.c.request_id, node_requests.c.state != NodeRequestState.ENDED
 )
-"""SQL condition that the allocation of a node has ended; only past attempts refer to such a
-node."""
+"""SQL condition that the node comes from a request that has ended; lists omit such a node, because
+only past attempts refer to the node.
+"""
 
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:

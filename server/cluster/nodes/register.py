@@ -1,4 +1,4 @@
-"""Registration of nodes: which nodes may join, the hardware of a node, and its token."""
+"""Registration of nodes: the check whether a node may join, its hardware, and its token."""
 
 from __future__ import annotations
 
@@ -79,12 +79,13 @@ def register(
     A join token is used up, and the reply contains a new token for the node. A join token cannot
     take over the name of an online node. It can take over the name of an offline node, and the old
     token of that node ends. While a node lives, only a worker with the same data folder and boot
-    can register it again. If a root has different UUIDs on two nodes, the nodes see different
-    storages. The scheduler spreads an attempt only over nodes with the same UUID.
+    can register it again. If a root has different UUIDs on two nodes, the nodes have different
+    storages under this root. The scheduler spreads an attempt only over nodes with the same UUID
+    for each root.
 
     Raises:
         InvalidRequestError: the protocol is not supported, or the address or a root is malformed.
-        ForbiddenError: the token belongs to another node, or the name is reserved for a pilot and
+        ForbiddenError: the token belongs to another node, or the name is reserved for pilots and
             `admit` is None.
         UnauthenticatedError: another registration has used the join token meanwhile.
         ConflictError: a node of this name is online, or another worker serves it.
@@ -166,7 +167,7 @@ def _is_uuid(text: str) -> bool:
 def _use_up(
     context: Context, connection: Connection, *, principal: Principal, before: Node | None
 ) -> None:
-    """Use the join token up, unless a node with the registered name is online."""
+    """Invalidate the join token; refuse it if a node with the registered name is online."""
     use_up_join_token(context, connection, principal)
     if before is not None and before.offline_since is None:
         raise ConflictError(
@@ -176,7 +177,7 @@ def _use_up(
 
 
 def _numbered(connection: Connection, registration: Registration, before: Node | None) -> Hardware:
-    """Return the registered hardware, with the slot numbers that live attempts use."""
+    """Return the registered hardware, in which slots of live attempts keep their numbers."""
     if before is None:
         return registration.hardware
     live = exists().where(attempt_nodes.c.node == before.name, HOLDS_SLOTS)
@@ -241,13 +242,13 @@ def _store(
 
 
 def _moved(before: Node, registration: Registration) -> bool:
-    """Return whether a reboot or a new address may have changed the network of the node."""
+    """Return whether the node's network may have changed, because of a reboot or a new address."""
     boot_id = None if before.worker is None else before.worker.boot_id
     return boot_id != registration.worker.boot_id or before.address != registration.address
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the roots with a UUID that is more common on other nodes than this node's UUID."""
+    """Return the roots whose most common UUID on the other nodes is not this node's UUID."""
     seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
     for roots in others:
         for root, uuid in roots.items():

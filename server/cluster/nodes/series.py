@@ -1,9 +1,9 @@
-"""Series of nodes: the samples of heartbeats as curves over time, in a bounded number of rows.
+"""Series of nodes: the samples from heartbeats as values over time, in a bounded number of rows.
 
 A row holds all series of a node over one minute or 15 minutes. For each series, the row has count,
-minimum, sum and maximum, so that a peak stays visible. Times come from the server, so a wrong clock
-of a node does not move its points. A node has at most `MINUTES_KEPT + QUARTERS_KEPT` rows, about 3
-KB each with eight GPUs.
+minimum, sum and maximum of the samples, so that a peak stays visible. Times come from the server,
+so a wrong clock of a node does not move its points. A node has at most `MINUTES_KEPT +
+QUARTERS_KEPT` rows, about 3 KB each with eight GPUs.
 """
 
 from __future__ import annotations
@@ -55,13 +55,18 @@ MAX_VALUE = 2.0**64
 points."""
 
 Summary = list[float]
-"""Count, minimum, sum and maximum of a series; for a constant series only count and value."""
+"""Count, minimum, sum and maximum of a series; if all values are equal, only count and value."""
 SeriesRow = tuple[int, Mapping[str, Summary]]
-"""Start of a row in Unix seconds, and the summaries of its series by `name/part`."""
+"""Start of a row in Unix seconds, and the summaries of its series. The key of a summary is the name
+of the series, `/`, and the part of the node.
+"""
 
 
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
-    """Yield each number of a device's sample as series name, which ends in the unit, and value."""
+    """Yield the name of a series and its value for each number in a device's sample.
+
+    The name ends in the unit.
+    """
     for name, series in _NUMBERS:
         value = getattr(sample, name)
         if value is not None:
@@ -71,7 +76,7 @@ def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
 
 
 def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
-    """Yield the series of `device_values`, combined over all devices of a node.
+    """Yield the names of `device_values` with values for the node, combined over all its devices.
 
     Temperatures and flags are combined by maximum, ratios and clocks by mean, all others by sum.
     """
@@ -87,7 +92,10 @@ def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
 
 
 def host_values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
-    """Yield each number of a host as series name, disk (empty for the host itself) and value."""
+    """Yield the name of a series, the disk and the value for each number in a host's sample.
+
+    The disk is empty for numbers of the host itself.
+    """
     host = sample.host
     yield "load", "", host.load
     yield "memory_bytes", "", host.memory_bytes
@@ -141,7 +149,7 @@ def read_metrics(
 ) -> dict[str, Any]:
     """Return a `NodeMetrics`: the newest sample of a node, and its curves over the last hours.
 
-    There are at most `MAX_POINTS` points, so the period of each point grows with the number of
+    There are at most `MAX_POINTS` points, so each point covers a longer period if there are more
     series. Points are plain dicts, because the creation of models would take longer than everything
     else. Without `names`, all series are returned.
 
@@ -272,7 +280,7 @@ def _joined(one: Summary, other: Summary) -> Summary:
 
 
 def _constant(count: float, value: float) -> Summary:
-    """Return minimum, sum and maximum of a constant series."""
+    """Return minimum, sum and maximum of a series with equal values."""
     return [value, count * value, value]
 
 

@@ -20,7 +20,7 @@ from trainyard.protocol.worker_messages import Hardware
 
 CLOCK = "the clock of the node is wrong"
 OF_NODES = (DATA_DIR_FULL, CLOCK)
-"""Reasons that withhold all slots of a node; every other reason applies to one device."""
+"""Reasons for withholding all slots of a node; every other reason applies to one device."""
 
 
 def keep_slots(before: Hardware, now: Hardware) -> Hardware:
@@ -67,9 +67,9 @@ def withheld_slots(
     Args:
         hardware: hardware of the node.
         sample: newest sample of the node; None after a registration, or if the sample failed.
-        before: the former reasons by UUID of the device. The reason for a device stays until a
-            sample contains the device, or until the whole driver does not respond.
-        was_full: whether the data folder counts as full while no sample contains its free space.
+        before: the former reasons by UUID of the device. If a sample lacks a device, the device
+            keeps its former reason, unless the whole driver does not respond.
+        was_full: whether the data folder was full before; used if the sample lacks its free space.
         clock_is_wrong: whether all slots are withheld because the node's clock is wrong.
     """
     of_node = CLOCK if clock_is_wrong else None
@@ -105,8 +105,8 @@ def withheld_by_launch(
 ) -> dict[str, str]:
     """Return the reasons for withholding slots after a launch, by slot number as text.
 
-    `held` has the slots of the launched share, and `unusable` the reasons why ranks could not use a
-    device, by UUID of the device.
+    `held` has the slots of the launched share. `unusable` has, by UUID of the device, the reason
+    why ranks could not use the device.
     """
     return {
         str(slot): unusable[device.uuid]
@@ -120,8 +120,8 @@ def withheld_from_placement(
 ) -> dict[int, str]:
     """Return the withheld slots that ranks do not use, with the reasons for withholding them.
 
-    Slots that ranks use are omitted, because inside a container the ranks of an attempt may look
-    like foreign processes, and the newest sample may still contain ended ranks. `held` has the
+    Slots that ranks use are omitted for two reasons. Inside a container, the ranks of an attempt
+    may look like foreign processes. The newest sample may still contain ended ranks. `held` has the
     state and slots of each share on the node.
     """
     in_use: set[int] = set()

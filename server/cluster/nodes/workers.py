@@ -23,8 +23,8 @@ def proves_gone(
 ) -> bool:
     """Return whether a worker's report proves that an attempt has no process on its node.
 
-    The worker `claimer` claimed the share, and `sender` found no process. `reported` is whether a
-    supervisor of the share has ever reported.
+    The worker `claimer` claimed the share, and the worker `sender` found no process. `reported` is
+    whether a supervisor of the share has ever sent a report.
     """
     if claimer is None or claimer.folder != sender.folder:
         return False  # the locks in another data folder prove nothing
@@ -52,7 +52,7 @@ def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> N
 def registered_workers(
     connection: Connection, names: Sequence[str]
 ) -> Mapping[str, WorkerIdentity | None]:
-    """Return the worker that registered last, for each node; unknown nodes are omitted."""
+    """Return for each node the worker that registered it last; unknown nodes are omitted."""
     rows = connection.execute(_WORKERS, {"of_nodes": names})
     return {row.name: row.worker for row in rows}
 

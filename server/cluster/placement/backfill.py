@@ -14,9 +14,10 @@ from server.cluster.placement.demand import Demand, Holding, Offer
 from server.cluster.placement.fit import NodeGroup, fits_with
 
 MAX_KEEPERS = 10
-"""Maximum number of waiting jobs for which a round computes the earliest start; each start takes
-some milliseconds on 1,000 nodes. On the nodes that further waiting jobs keep, nothing is
-backfilled."""
+"""Maximum number of waiting jobs for which a round computes the earliest start; each computation
+takes some milliseconds on 1,000 nodes. On the nodes that further waiting jobs keep, nothing is
+backfilled.
+"""
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
@@ -42,7 +43,7 @@ class Keeper:
 
     @cached_property
     def earliest_start(self) -> datetime | None:
-        """Earliest time at which the job could start; None if too few ends are known.
+        """Earliest time at which the job could start; None if the known ends free too few slots.
 
         The nodes of a keeper ahead are closed until that keeper could start. From that time on, the
         nodes count as free, as if the keeper took no slots. So the computed time may be too early.
@@ -88,7 +89,7 @@ class Keeper:
         return not self._fits(freed, closed_before(start, certain))
 
     def _fits(self, gains: Iterable[Mapping[str, int]], closed: set[str]) -> bool:
-        """Return whether the job fits on the free and the freed slots, without closed nodes."""
+        """Return whether the job fits on free and freed slots of nodes that are not `closed`."""
         freed: Counter[str] = Counter()
         for gain in gains:
             freed.update(gain)

@@ -32,8 +32,9 @@ class Decisions:
     waiting: dict[str, str] = field(default_factory=dict)
     """Reason why a job waits, by job id."""
     backfilled: dict[str, str] = field(default_factory=dict)
-    """Name of the first waiting job that keeps nodes of a backfilled job, by id of the backfilled
-    job."""
+    """For each backfilled job, by id, the name of the first waiting job that keeps nodes of its
+    allocation.
+    """
     victims: dict[str, Sequence[Holding]] = field(default_factory=dict)
     """Attempts that must be preempted, by id of the job that needs their slots."""
     over_quota: set[str] = field(default_factory=set)
@@ -59,12 +60,14 @@ def decide(
 ) -> Decisions:
     """Place the jobs on the nodes, in the order of the queue, each completely or not at all.
 
-    - A waiting job that would fit if its nodes were empty keeps these nodes from the jobs behind
-      it, so that a large job does not wait forever. A job with more slots than all online nodes
-      together keeps no nodes, and neither does a job that waits for a quota of its project.
+    - If a waiting job would fit on the nodes that it may use if they were empty, it keeps these
+      nodes from the jobs behind it. Otherwise a large job could wait forever. A job with more slots
+      than all online nodes together keeps no nodes, and neither does a job that waits for a quota
+      of its project.
     - A job behind it may start on the kept nodes (backfill). The backfilled job must leave before
-      the earliest start of each job that keeps one of its nodes. Its time on the nodes counts as
-      its bound, or else as twice its expected duration, plus the time to leave.
+      the earliest start of each job that keeps one of its nodes. For this rule, its time on the
+      nodes is its bound, or twice its expected duration if it has no bound. The time to leave is
+      added in both cases.
     - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and the
       earliest starts of these jobs do not depend on an estimate. Without preemption, no job is
       backfilled on an estimate.
@@ -99,7 +102,7 @@ class _Span:
     """Names of the nodes."""
     unit: int
     divided: bool
-    """Whether a node has parts of a GPU, which the demand cannot use."""
+    """Whether one of the nodes has parts of a GPU, which the demand cannot use."""
 
     def group(self, offers: Sequence[Offer]) -> NodeGroup:
         """Return the group of these nodes, without parts of GPUs that the demand cannot use."""
@@ -123,7 +126,8 @@ class Turns:
     ) -> None:
         """Start a round, with the arguments of `decide`.
 
-        Jobs are backfilled on estimates if `on_estimates`, by default if `preempt_after` is given.
+        `on_estimates` is whether jobs are backfilled on an estimate alone; by default, they are if
+        `preempt_after` is given.
         """
         self._offers = offers
         self._by_name = {offer.node: offer for offer in offers}
@@ -272,7 +276,7 @@ class Turns:
         *,
         closed: Set[str] = frozenset(),
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation without `closed` nodes, for a job that runs for `time`, or None.
+        """Return an allocation outside `closed` nodes for a job that runs for `time`, or None.
 
         The job leaves before jobs ahead need the allocated nodes. The time to leave is added to
         `time`, because otherwise a series of short attempts would delay the start of a job ahead

@@ -47,8 +47,9 @@ class Demand:
     storage: tuple[str, str] | None = None
     """Name and UUID of the root with the checkpoint from which the job or operation starts."""
     units: tuple[int, ...] = ()
-    """Preferred numbers of slots: each share is a multiple of the first number with which the
-    demand fits, or of 1 if none fits."""
+    """Preferred units: the number of slots of each share is a multiple of the first unit with which
+    the demand fits. Shares have any number of slots if the demand fits with none of the units.
+    """
     node_selector: tuple[tuple[str, str], ...] = ()
     """Labels that each node must have, as pairs of key and value."""
     exclude_nodes: tuple[str, ...] = ()
@@ -142,7 +143,8 @@ class Holding:
     queued_at: datetime | None = None
     """Time at which the attempt's job was queued for this attempt."""
     ends_by: datetime | None = None
-    """Certain end, from the bound of the attempt or an order to leave; None without either."""
+    """Latest end of the attempt, from its bound or an order to leave; None without either.
+    """
     project: str = DEFAULT_PROJECT
     """Project of the attempt's job."""
     tag: float = 0.0
@@ -229,9 +231,9 @@ class QueuedJob:
         )
 
     def ends_with(self, offer: Offer) -> timedelta | None:
-        """Return the expected time until an attempt on a node leaves, at most the job's bound.
+        """Return the expected time from the placement on a node until the attempt leaves.
 
-        None if both are unknown.
+        The time is at most the job's bound; None if neither duration nor bound is known.
         """
         known = [each for each in (self.lasts_with(offer), self.bound) if each is not None]
         return min(known, default=None)

@@ -223,7 +223,7 @@ def _even(
 
 
 def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
-    """Return how many of the largest nodes together hold `size` slots; None if all are too few."""
+    """Return how many of the largest nodes together hold `size` slots; None if all hold fewer."""
     sums = accumulate(room(offer) for offer in reversed(by_room))
     return next((count for count, held in enumerate(sums, 1) if held >= size), None)
 

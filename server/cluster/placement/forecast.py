@@ -1,4 +1,6 @@
-"""Expected starts of waiting jobs, from simulated rounds of placement at expected ends. Pure."""
+"""Expected starts of waiting jobs, from placement rounds simulated at expected ends of attempts.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def forecast(
     on_estimates: bool = True,
     has_time: Callable[[], bool] = lambda: True,
 ) -> Forecast:
-    """Return the expected starts of jobs, from rounds at `now` and at each expected end.
+    """Return the expected starts of jobs, from simulated rounds at `now` and at each expected end.
 
     A job of unknown duration counts as running forever. So a job may start earlier than expected,
     but later only if jobs of higher priority arrive. A job that waits for a quota has no expected
@@ -105,7 +107,7 @@ def _has_ended(holding: Holding, moment: datetime) -> bool:
 
 
 def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
-    """Return the offers, in which slots of ended attempts are free if the nodes still have them."""
+    """Return the offers, with the slots of ended attempts as free if the nodes still offer them."""
     slots: dict[str, set[int]] = {}
     for holding in ended:
         for node, held in holding.shares.items():

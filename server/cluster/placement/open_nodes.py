@@ -1,4 +1,4 @@
-"""Open nodes: sorted nodes with free slots that no job ahead keeps, updated after each start."""
+"""Sorted lists of open nodes: nodes that have free slots and that no job ahead keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BY_FREE = attrgetter("by_free")
 
 
 class OpenNodes:
-    """Open nodes in each set of nodes that a demand may span, kept up to date during a round.
+    """Open nodes in each set of nodes that a demand may span, updated after each start in a round.
 
     The start of a job takes slots on few nodes, so only these nodes are sorted again at the
     demand's next turn. No slot becomes free during a round. When a job begins to keep nodes, this
@@ -36,7 +36,8 @@ class OpenNodes:
             spans: names of the nodes in each set.
             left: all nodes by name; the round updates them.
             kept: names of the nodes that jobs ahead keep.
-            changes: offers of a node before and after each start; the round appends to this list.
+            changes: for each node changed by a start, its offers before and after; the round
+                appends to this list.
         """
         self._spans, self._left, self._kept, self._changes = spans, left, kept, changes
         self._groups: list[list[Offer]]

@@ -77,8 +77,8 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
 
     The needs are checked in the order slots, labels, exclusions, roots, storage.
 
-    If some nodes meet all these needs, the demand needs several slots, but all GPUs of these nodes
-    are divided.
+    If some nodes meet all of these needs, the reason is that the demand needs several slots and
+    that all GPUs of these nodes are divided.
     """
     if eligible_for(demand, offers):
         return "has whole GPUs"
@@ -105,7 +105,7 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
 
 
 def _by_node(slots: Iterable[int]) -> str:
-    """Return slots by node such as ` (50 x 8 + 4 + 4)`, the largest first; empty for one node."""
+    """Return the slots of each node as text, such as ` (50 x 8 + 4 + 4)`; empty for one node."""
     by_size = sorted(Counter(slots).items(), reverse=True)
     nodes = sum(count for _, count in by_size)
     if nodes < 2:

@@ -24,8 +24,8 @@ def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) ->
     """Store groups that jobs are about to enter, each with key, shape and slots.
 
     Existing groups keep their reason. Groups are stored in the order of their keys. `forget_groups`
-    locks them in the same order, which prevents deadlocks. It also waits for this transaction, so
-    it finds the jobs.
+    locks them in the same order, which prevents deadlocks. In addition, `forget_groups` waits for
+    this transaction, so it finds the jobs that enter.
     """
     insert_or_replace(connection, demands, sorted(groups, key=lambda group: str(group["key"])))
 

@@ -84,7 +84,7 @@ def settle_share(context: Context, connection: Connection, share: EndedShare) ->
 def read_usage(
     connection: Connection, now: datetime, names: Collection[str]
 ) -> Mapping[str, float]:
-    """Return the slot-hours of this month for the named projects, including live shares.
+    """Return this month's slot-hours by project, for the named projects, including live shares.
 
     Projects without slot-hours are omitted.
     """

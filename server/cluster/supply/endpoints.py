@@ -170,7 +170,7 @@ def end(
     summary="Ask the engine why a request waits",
 )
 def explain(context: ServerContext, _: Person, name: SourceName, request_id: RequestId) -> Response:
-    """Query why a request waits; the engine's answer becomes part of the request's reason."""
+    """Query the engine for why a request waits; its answer becomes part of the request's reason."""
     return reply(service.explain_request(context, name, request_id), status=202)
 
 

@@ -76,7 +76,9 @@ def register_source(
 
 
 def claim_request(context: Context, request_id: str, claim: RequestClaim) -> RequestOrder:
-    """Claim a request, and return the order for the engine; the first claim stores the hashes.
+    """Claim a request, and return the order for the engine.
+
+    The first claim stores the hashes of the join secrets.
 
     Raises:
         NotFoundError: the source has no such request.

@@ -61,7 +61,7 @@ def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldSh
 def shares_without_pilot(connection: Connection, source: str) -> Sequence[HeldShare]:
     """Return the shares on nodes of a source with a pilot that is proved gone.
 
-    The server may have died after it stored the proof and before it ended the shares.
+    Such shares exist if the server died after it stored the proof and before it ended the shares.
     """
     live = (
         select(attempt_nodes.c.node, nodes.c.request_id)

@@ -229,7 +229,7 @@ def _note_missing(
 
 
 def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | None) -> None:
-    """Store an explanation, and clear the requested call if the report answers this call."""
+    """Store why a request waits; clear the requested call if the report answers this call."""
     values: dict[str, Any] = {} if explanation is None else {"explanation": explanation}
     if asked.ask == ("status" if explanation is None else "explain"):
         values["ask"] = None

@@ -67,7 +67,7 @@ class Json(TypeDecorator[Any]):
 
 @dataclass
 class StoredRecord(Generic[Model]):
-    """A stored record as JSON text, parsed on first use, so that its row is always readable."""
+    """A stored record as JSON text. Its row is readable even if the text is not."""
 
     model: type[Model]
     text: str

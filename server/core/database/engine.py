@@ -55,8 +55,8 @@ CONNECT_DEFAULTS = {
 """Connection parameters of libpq; parameters in the URL take precedence."""
 
 BUSY_SECONDS = 30.0
-"""Maximum wait of a thread for its turn to write, in seconds; on SQLite, the thread may then wait
-as long again for other processes.
+"""Maximum wait of a thread for the other writers of its process, in seconds. On SQLite, the thread
+may then wait for the writers of other processes, again for at most this time.
 """
 RESTED_SECONDS = 1.0
 """Idle time after which a pooled connection is pinged before use, in seconds, because PostgreSQL
@@ -80,8 +80,8 @@ class Database:
 
     On SQLite every writing transaction starts with BEGIN IMMEDIATE, because a transaction that
     starts with a read would fail instead of waiting for a lock. On PostgreSQL every writing
-    transaction runs at READ COMMITTED, so conditions of its updates guard against concurrent
-    changes.
+    transaction runs at READ COMMITTED, so the WHERE conditions of its updates guard against
+    concurrent changes.
     """
 
     def __init__(self, url: str) -> None:
@@ -111,7 +111,7 @@ class Database:
             yield connection
 
     def blocks(self, table: Table, owner_id: str) -> Iterator[bytes]:
-        """Yield the blocks of a stored content in order, each read when the caller takes it.
+        """Yield the blocks of a stored content in order; each is read when the caller needs it.
 
         Stops at the first missing number, for example when the content is deleted meanwhile. The
         key of `table` is the owner's id and the block's number from 0; its column `content` has the
@@ -171,7 +171,7 @@ class Database:
 
 
 def reading(engine: Engine) -> Engine:
-    """Return an engine in autocommit mode with the same pool; on SQLite, the given engine."""
+    """Return the engine in autocommit mode, with the same pool; on SQLite, return it unchanged."""
     if engine.dialect.name == "sqlite":
         return engine
     return engine.execution_options(isolation_level="AUTOCOMMIT")

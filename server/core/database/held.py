@@ -17,7 +17,7 @@ KEEPS_SPARES: ColumnElement[bool] = and_(
     jobs.c.spare_slots > 0,
 )
 """SQL condition for queued jobs that lost a node and have a spare node to replace it. Such a job
-keeps its spare nodes and the slots of the shares of its newest attempt.
+keeps its spare nodes, and the slots that its newest attempt had.
 """
 HOLDS: ColumnElement[bool] = or_(
     jobs.c.state.in_((JobState.STARTING, JobState.RUNNING, JobState.STOPPING)), KEEPS_SPARES
@@ -41,9 +41,12 @@ IS_KEPT: ColumnElement[bool] = and_(
 HELD_SINCE: ColumnElement[datetime] = func.coalesce(
     attempt_nodes.c.spare_since, attempts.c.created_at
 )
-"""Time from which a share holds its slots; the query must join attempts."""
+"""Time from which a share holds its slots; the query must join the table `attempts`."""
 
 
 def of_held(shares: Select[*tuple[Any, ...]]) -> CompoundSelect[*tuple[Any, ...]]:
-    """Narrow a query of shares to held slots and kept slots; each part uses its own index."""
+    """Narrow a query of shares to those with held slots and those with kept slots.
+
+    The result is the union of two queries, because each of them uses its own index.
+    """
     return union_all(shares.where(HOLDS_SLOTS), shares.where(IS_KEPT))

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 MIGRATIONS_LOCK = 7_301_002
 SCRIPTS = resources.files("migrations")
 FIRST_REVISION = "0059"
-"""Revision of the first schema; earlier migrations were removed from this version."""
+"""Revision of the first schema; this version of the server has no earlier migrations."""
 LAST_FORMER_COMMIT = "33c0abfb"
 """Commit with the migrations that bring an older database to the first schema."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -202,7 +202,7 @@ def _die_with_parent() -> None:
 
 @contextmanager
 def _backup_file(target: Path) -> Iterator[Path]:
-    """Give a new private file, which becomes `target` once the block has written it whole.
+    """Yield a new private file, which is renamed to `target` once the block has written all of it.
 
     Raises:
         MigrationRefusedError: the name is taken, or the file cannot be written.

@@ -89,7 +89,7 @@ class TypedRow:
         return None if row is None else cls(*row)
 
     def values_for(self, view: type[BaseModel]) -> dict[str, Any]:
-        """Return the row's values for the fields of `view` that have the same names."""
+        """Return the row's values for each field of `view` whose name the row has, too."""
         return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
 
     @classmethod
@@ -118,7 +118,7 @@ class JobHead(TypedRow):
 
 @dataclass(frozen=True, slots=True)
 class LaunchedJob(JobHead):
-    """A job with only the columns that a placement needs, as a round reads hundreds of jobs."""
+    """A job with only the columns for a placement; a round reads hundreds of such rows."""
 
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
     env: dict[str, str] | None

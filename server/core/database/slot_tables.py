@@ -12,7 +12,9 @@ from trainyard.planner.speed.rates import Calibration
 from trainyard.protocol.states import AttemptNodeState
 
 HOLDS_SLOTS = attempt_nodes.c.state != literal_column(f"'{AttemptNodeState.ENDED}'")
-"""SQL condition for live shares. It has a literal, because the partial index requires a literal."""
+"""SQL condition for live shares. The state in the condition is a literal, because a query with a
+parameter cannot use the partial index.
+"""
 
 # One row per ended share. Live shares are in `attempt_nodes`.
 holdings = Table(

@@ -1,4 +1,4 @@
-"""INSERT that skips, replaces or increases existing rows, and the inserted row without a query."""
+"""INSERT that skips existing rows, replaces them or adds to their values; the inserted row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INSERTS: Mapping[str, Callable[[Table], Any]] = {
 
 
 def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Insert the rows with unused keys in one statement; return the number of inserted rows.
+    """Insert the rows with keys that the table lacks, in one statement; return their number.
 
     The statement waits for a concurrent transaction that inserts the same key.
     """
@@ -84,7 +84,9 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
 
 
 def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
-    """Return the row with the inserted `values` without a query; other columns get their default.
+    """Return the row that an INSERT of `values` stores, without a query.
+
+    Columns outside `values` have their default.
 
     Each field of `row` is a plain column. The values have the form that a query returns.
     """

@@ -103,7 +103,7 @@ class NoticeCursor:
         return new
 
     def advance(self) -> None:
-        """Pass the notices of the last `read` or `skip`; call this once they are handed on."""
+        """Move past the notices of the last `read` or `skip`, once these have been handed on."""
         self._from, self._seen = self._next
 
 
@@ -175,7 +175,7 @@ def _settled(connection: Connection) -> int:
 
 
 def _newest() -> ColumnElement[int]:
-    """Return the highest `seq` on SQLite, of stored and deleted rows."""
+    """On SQLite, return the highest `seq` that any stored or deleted row has had."""
     present = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
     return func.max(present, select(deleted_notices.c.last_seq).scalar_subquery())
 

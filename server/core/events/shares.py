@@ -1,4 +1,4 @@
-"""Fair division of a process's places, for streams and long polls, among tokens."""
+"""The places of one process for streams or long polls, divided fairly among tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ShareLimits:
 
 
 class NoPlaceError(Exception):
-    """Every place is held, and no holder has more places than its equal part."""
+    """Every place is held, and no token has more than one of them."""
 
 
 def gives_way(
@@ -69,7 +69,7 @@ def _of_heaviest(some: Sequence[tuple[Holder, object]], new: Holder) -> object:
 
 
 class Waits:
-    """Counts the waits of each holder in the event loop, up to a limit."""
+    """Counts how many requests of each holder wait in the event loop, up to a limit."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -77,7 +77,7 @@ class Waits:
 
     @contextmanager
     def turn(self, holder: str) -> Iterator[bool]:
-        """Count a wait until the block ends; yield False if the holder is at its limit."""
+        """Count one more wait while the block runs; yield False if the holder is at its limit."""
         if self._counted[holder] >= self._most:
             yield False
             return

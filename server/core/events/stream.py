@@ -38,7 +38,7 @@ async def follow(
     job_id: str | None,
     holder: Holder,
 ) -> AsyncGenerator[bytes]:
-    """Yield the content of one stream; frames that wait are joined.
+    """Yield the content of one stream; frames that wait at the same time are sent together.
 
     The stream starts after the event `last_event_id`, or now if this id is None. If that event is
     deleted or too old, or if the client is too slow, a `reset` makes the client reload its state. A

@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 BUSY_SECONDS = 0.05
 """Pause between two polls while events arrive and clients are few, in seconds."""
 CLIENT_SECONDS = 0.00025
-"""Pause per open stream, in seconds; with many streams the sum replaces `BUSY_SECONDS`. Each client
-gets all messages of one pause in one write, which bounds the cost of a thousand clients.
+"""Part of the pause between two polls for each open stream, in seconds. If the sum of these parts
+exceeds `BUSY_SECONDS`, the pause is this sum. Each client gets all messages of one pause in one
+write, which bounds the cost of a thousand clients.
 """
 IDLE_SECONDS = 0.25
 """Pause between two polls after a second without events, in seconds."""
@@ -113,7 +114,7 @@ class Subscription:
         return taken
 
     def add(self, messages: Sequence[StreamMessage]) -> None:
-        """Queue messages for the client; one that follows a job gets no messages of other jobs."""
+        """Queue messages for the client; a client that follows a job gets only its messages."""
         if self._job_id is not None:
             messages = [message for message in messages if message.job_id == self._job_id]
         if not messages:
@@ -172,7 +173,7 @@ class Tail:
         return len(self._subscriptions)
 
     def check_room(self, holder: Holder) -> None:
-        """Raise `UnavailableError` if a holder cannot open a stream, even by ending another one."""
+        """Raise `UnavailableError` if a holder cannot open a stream, even in place of another."""
         with self._lock:
             self._place_of(holder)
 

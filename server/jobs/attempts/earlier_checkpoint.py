@@ -1,4 +1,4 @@
-"""The earlier checkpoint to resume from after a failure: a fallback or a rollback.
+"""The earlier checkpoint from which a job resumes after a failure: a fallback or a rollback.
 
 A fallback replaces a parent checkpoint that could not be loaded, and marks that checkpoint as
 damaged. A rollback goes back to before a bad window of data, and the next attempt skips the window.
@@ -28,7 +28,7 @@ from trainyard.training.data_stream import Windows, covered, merged
 def find_fallback(
     context: Context, connection: Connection, *, launch: Launch, failure: Failure | None
 ) -> Fallback | None:
-    """Mark the parent checkpoint if its damage is proved, and return a replacement.
+    """Mark the parent checkpoint as damaged if the damage is proved; return a replacement.
 
     The result is None unless the attempt failed during the load of its parent checkpoint. The
     damage is stored like the result of a verification, unless the catalog already has this damage.
@@ -89,7 +89,7 @@ def rolled_back(launch: Launch, rollback: Rollback, failure: Failure) -> NewEven
 
 
 def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Windows]:
-    """Return the windows that the newest attempt of each job skips, except for unstarted jobs."""
+    """Return for each job the windows that its newest attempt skips; unstarted jobs are omitted."""
     newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
     query = select(jobs.c.id, attempts.c.skip).join(attempts, newest)
     return dict(connection.execute(query.where(jobs.c.id.in_(job_ids))).all())
@@ -100,9 +100,9 @@ def windows_left_out(
 ) -> Windows:
     """Return all windows of the data stream that a new attempt skips.
 
-    The result has all windows of the attempt's checkpoint. It also has those windows of the
-    previous attempt and of the launch that start at or after the checkpoint's position. The job has
-    already trained on the data before this position.
+    The result has all windows that the attempt's parent checkpoint lists as skipped. In addition,
+    it has the windows of the previous attempt and of the launch that start at or after the
+    checkpoint's position. The job has already trained on the data before this position.
     """
     wanted = [*previous, *pending.skip]
     if not wanted:

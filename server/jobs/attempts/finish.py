@@ -104,7 +104,7 @@ def end_nodes(
 def lose_node(
     context: Context, connection: Connection, *, attempt_id: str, failure: Failure, actor: Actor
 ) -> None:
-    """Mark a silent share as lost, so that its attempt can end before the share.
+    """Mark a silent share as lost, so that its attempt can end without waiting for the share.
 
     The caller holds the job's lock. The failure is `node_lost`. The share keeps its slots until its
     end is proved (docs/lifecycle-sizes.md, 51).
@@ -174,7 +174,7 @@ def order(
 def preempt(
     context: Context, connection: Connection, attempt_id: str, *, actor: Actor, because: str
 ) -> None:
-    """Order an attempt to save and leave, while its job continues on other nodes.
+    """Order an attempt to save and leave; its job then continues on other nodes.
 
     The order has no effect on an attempt already ordered to end. The caller holds the job's lock.
     """

@@ -127,7 +127,7 @@ def release_spares(
 
 
 def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> None:
-    """Release the spare nodes that a queued job keeps to replace a lost node; the job is locked."""
+    """Release the spare nodes that a locked, queued job keeps to replace a lost node."""
     if job.spare_slots:
         release_spares(context, connection, newest_launch(connection, job.id))
 
@@ -173,7 +173,7 @@ def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
 
 
 def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
-    """Return the number of consecutive failed attempts, including the attempt that ends now.
+    """Return the number of consecutive failed attempts up to the attempt that ends now.
 
     The count starts at the newest attempt that a person started. After a launch that was put back,
     only consecutive put-backs count, because the pause depends only on them.
@@ -229,7 +229,7 @@ def newest_launch(connection: Connection, job_id: str) -> Launch:
 
 
 def refuse_while_held(connection: Connection, job: Job) -> None:
-    """Refuse to delete a job while a lost node may run its ranks; the job's rows hold the slots.
+    """Refuse to delete a job while a lost node may run its ranks, because its rows hold the slots.
 
     Raises:
         ConflictError: a lost node may run ranks; the message names the nodes.

@@ -1,4 +1,4 @@
-"""The action that helps a failed job, because the action removes the cause of the failure."""
+"""The action by which a person can remove the cause of a job's failure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BOUND = "resources.max_runtime_seconds"
 def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -> NextAction | None:
     """Return the action that helps after the newest attempt failed; None if it did not fail.
 
-    A failure caused by settings and data repeats at the same step of a resume. So the action is a
-    fork with a changed setting; the fork starts from the newest usable checkpoint before that step.
-    Without such a checkpoint, and after a failure of packed code, the action is a new job. After
-    any other failure, the action is a resume.
+    After a failure caused by settings and data, a resume would fail at the same step. So the action
+    is a fork with a changed setting; the fork starts from the newest usable checkpoint before that
+    step. Without such a checkpoint, and after a failure of packed code, the action is a new job.
+    After any other failure, the action is a resume.
     """
     if job.state != JobState.FAILED or attempt is None or attempt.failure is None:
         return None
@@ -89,7 +89,7 @@ def of_program(spec: JobSpec, failure: Failure) -> NextAction:
 
 
 def resume_with(spec: JobSpec, failure: Failure) -> NextAction:
-    """Return a resume as the action, with the setting to change."""
+    """Return a resume with a changed setting as the action."""
     remedy = failure.remedy
     aim = None if remedy.resume == "earlier" else remedy.resume
     setting = None

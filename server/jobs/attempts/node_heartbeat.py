@@ -68,7 +68,10 @@ _NOTE = update(nodes).where(nodes.c.name == bindparam("of_node"))
 
 @cache
 def _time_and_held(dialect: str) -> Select[datetime, str | None, str | None]:
-    """Return the query for the time and the held shares of nodes; it returns at least one row."""
+    """Return the query for the held shares of nodes, and for the database's time in each row.
+
+    Without held shares, the query returns one row with only the time.
+    """
     one = select(literal(1).label("one")).subquery()
     query = select(time_of(dialect), attempt_nodes.c.node, attempt_nodes.c.attempt_id)
     of_nodes = attempt_nodes.c.node.in_(bindparam("of_nodes", expanding=True))
@@ -167,7 +170,7 @@ def _refusal(before: _Before | None, heartbeat: NodeHeartbeat) -> RefusalError |
 def _noted(
     context: Context, before: _Before, *, heartbeat: NodeHeartbeat, now: datetime
 ) -> dict[str, Any]:
-    """Return the columns that a heartbeat sets."""
+    """Return the values of a node's columns that a heartbeat sets."""
     reading, limit = heartbeat.clock, context.settings.clock_skew_seconds
     wrong = clock_is_wrong(reading, before=before.clock_is_wrong, limit=limit)
     withheld = withheld_slots(

@@ -21,7 +21,8 @@ from server.jobs.attempts.lineage import Lineage, attempts_of_jobs, lineage_of
 from trainyard.protocol.rest.jobs import PendingLaunch
 
 SEGMENTS_AT_ONCE = 100
-"""Maximum number of attempts of a lineage in one query, because each attempt adds a condition."""
+"""Maximum number of a lineage's attempts in one query; each attempt adds a condition to the query.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class ParentCheckpoint:
     """Whether the job itself saved the checkpoint; a fork starts from a checkpoint of another
     job."""
     usable: bool = True
-    """Whether the checkpoint is neither damaged nor being deleted. A person may name an unusable
-    checkpoint."""
+    """Whether the checkpoint is neither damaged nor being deleted. False is possible, because a
+    person may name any checkpoint.
+    """
     branch: bool = False
     """Whether the lineage has newer checkpoints; the attempt then leaves these checkpoints on a
     branch."""
@@ -72,8 +74,8 @@ def parent_of_launch(
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a queued launch would resume now.
 
-    A fork's launch names another job's checkpoint, which is used only until the fork has saved.
-    `newest` is the checkpoint of the job from `newest_of_jobs`.
+    A fork's launch names another job's checkpoint, which is used only until the fork has saved a
+    checkpoint. `newest` is the checkpoint of the job from `newest_of_jobs`.
 
     Raises:
         NotFoundError: the launch names a checkpoint that the job does not have.

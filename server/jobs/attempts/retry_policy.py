@@ -56,7 +56,7 @@ class Rollback:
     step: int
     """Step of the checkpoint `checkpoint_id`."""
     repeated: bool
-    """Whether the failed attempt had already skipped this window."""
+    """Whether the failed attempt had already been ordered to skip this window."""
 
     def applied_to(self, launch: PendingLaunch) -> PendingLaunch:
         """Return the launch with the rollback's checkpoint, and with the window to skip."""
@@ -74,7 +74,9 @@ class Fallback:
     named: bool
     """Whether a person chose the checkpoint that could not be loaded."""
     replacement: str | None
-    """Checkpoint that the next attempt loads; None if the lineage has no usable checkpoint."""
+    """Checkpoint that the next attempt loads, which is the same one if it was only unreadable; None
+    if the lineage has no usable checkpoint.
+    """
 
     @property
     def hopeless(self) -> str | None:
@@ -185,7 +187,7 @@ def follow_up(
         rollback: the rollback that a guard requires.
         fallback: replacement for a checkpoint that could not be loaded.
         retry: the rules for retries.
-        retries_used: failures that used up the budget since a person last started the job.
+        retries_used: number of failures that used up a retry since a person last started the job.
         failures_in_a_row: the count from `server.jobs.attempts.launch.failures_in_a_row`.
         at_once: whether the launch follows without a pause, because the cause of the end is gone.
         gets_further: False if the attempt reached its bound before it saved a later step.
@@ -230,7 +232,8 @@ def follow_up(
 def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -> FollowUp:
     """Resume from an older checkpoint immediately.
 
-    A fallback uses up no retry, because each fallback marks one more checkpoint as damaged.
+    A fallback uses up no retry. The number of fallbacks is limited, because each of them marks one
+    more checkpoint as damaged.
     """
     is_named = following.checkpoint_id is not None  # named by a resize during the load
     if fallback.hopeless is not None and not is_named:

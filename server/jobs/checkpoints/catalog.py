@@ -45,9 +45,9 @@ def record_commits(
 ) -> None:
     """Store an attempt's commits with their events, and apply retention if a commit is new.
 
-    The caller holds the job's lock, so no concurrent commit decides on the same checkpoints. The
-    manifests are sorted by step. `found_by` is the node that found the commits on storage; None if
-    the attempt reported them.
+    The caller holds the job's lock, so no concurrent commit applies retention to the same
+    checkpoints. The manifests are sorted by step. `found_by` is the node that found the commits on
+    storage; None if the attempt reported them.
     """
     section = effective_spec(connection, attempt_id).checkpoint
     # A report is repeated until it is acknowledged, so a repeated commit changes nothing.
@@ -161,8 +161,8 @@ def apply_outcome(
 ) -> tuple[OperationOutcome, bool | None]:
     """Apply an operation's outcome to the catalog; the job, if it still exists, is locked.
 
-    The result is the outcome to store, and the result of a verification. The outcome to store omits
-    commits, because the catalog now has them.
+    The result is the outcome to store, and whether a verified checkpoint is intact (None if the
+    operation verified none). The outcome to store omits commits, because the catalog now has them.
     """
     if outcome.outcome != "succeeded":
         return outcome, None

@@ -90,7 +90,7 @@ def protected(connection: Connection, ids: Collection[str]) -> set[str]:
 
 
 def operations_on(connection: Connection, ids: Collection[str]) -> dict[str, Operation]:
-    """Return an open export or sample by checkpoint id; checkpoints without either are omitted."""
+    """Return for each checkpoint id an open export or sample; ids without either are omitted."""
     found = open_operations(connection, USES, operations.c.checkpoint_id.in_(ids))
     return {row.checkpoint_id: row for row in found if row.checkpoint_id is not None}
 

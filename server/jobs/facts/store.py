@@ -33,7 +33,8 @@ def begin_facts(
 ) -> None:
     """Store the first facts of new jobs.
 
-    `specs` has the specs of the jobs by job id. `run` is the imported run, if the job is one.
+    `specs` has the specs of the jobs by job id. `run` is the imported run that `specs` describes;
+    None for submitted jobs.
     """
     summary = {} if run is None else facts_of(run.summary)
     rows: list[dict[str, object]] = []
@@ -75,8 +76,8 @@ def read_facts(connection: Connection, job_ids: Sequence[str]) -> dict[str, RunF
 def config_word(name: str, value: FactValue) -> str | None:
     """Return the search word of a value, such as `lr=0.0003`; None if it is too long or has spaces.
 
-    The word ignores case, and a number has one word in any spelling. Whole numbers without an exact
-    representation as a float keep their spelling, because such numbers may be ids.
+    The word ignores case, and all spellings of a number have the same word. Whole numbers without
+    an exact representation as a float keep their spelling, because such numbers may be ids.
     """
     text = str(value).lower()
     with suppress(ValueError):

@@ -24,8 +24,8 @@ def check_spec(
 ) -> None:
     """Refuse a spec that cannot run here or names an unknown storage root.
 
-    `rules` is the check of the spec alone. With `check_new_job`, this check also reports fields
-    without effect.
+    `rules` checks the spec independently of the server. The rules `check_new_job` also report
+    fields without effect.
 
     Raises:
         InvalidRequestError: the spec has problems; the error names each problem.

@@ -163,7 +163,7 @@ def _digest(checkpoint_id: str, request: ForkRequest) -> str:
 
 
 def _has_env(patch: object, env: Mapping[str, str]) -> bool:
-    """Return whether `env` may be the environment of a fork that requested the JSON merge patch."""
+    """Return whether a fork with the environment `env` may have requested this JSON merge patch."""
     if not isinstance(patch, Mapping):
         return patch is None and not env
     return all(env.get(name) == value for name, value in patch.items())

@@ -166,7 +166,10 @@ def list_events(
 
 
 def _verbs(job: Job) -> tuple[str, ...]:
-    """Return the currently legal commands; a program may not support `save` and `resume`."""
+    """Return the currently legal commands.
+
+    A program may lack `save`, and cannot be resumed after its success.
+    """
     if job.imported_from is not None:
         return ("delete",)
     if job.spec.program is None:

@@ -355,7 +355,7 @@ def _event(prepared: PreparedResume, actor: Actor) -> NewEvent:
 
 
 def _world_sizes(offers: Sequence[Offer]) -> list[int]:
-    """Return the world sizes to list; all slots of an attempt have the same kind of device."""
+    """Return the world sizes to list, up to the number of slots with one kind of device."""
     totals: Counter[str] = Counter()
     for offer in offers:
         totals[offer.device] += offer.slots

@@ -34,7 +34,9 @@ from trainyard.run.records import Request
 from trainyard.spec.sections.resources import priority_words
 
 MAX_OPEN_REQUESTS = 16
-"""Maximum number of unanswered requests to an attempt; each reply to a report repeats them."""
+"""Maximum number of unanswered requests to an attempt, because each reply to a report repeats all
+of them.
+"""
 DESIRED_END = {DesiredState.STOP: JobState.STOPPED, DesiredState.CANCEL: JobState.CANCELLED}
 
 

@@ -67,7 +67,7 @@ class CheckedJob:
 def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[Job | RefusalError]:
     """Store submissions with distinct keys in one transaction.
 
-    Return for each submission the new job, the earlier job with its key, or the reason why the
+    Return for each submission the new job, the earlier job with the same key, or the reason why the
     spec cannot run. Without keys, the number of SQL statements does not depend on the number of
     submissions.
 

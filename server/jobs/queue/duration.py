@@ -28,7 +28,9 @@ from trainyard.spec.layout import Layout
 MAX_CONSIDERED = 20
 """Number of a job's newest attempts that are searched for an attempt with the same layout."""
 HISTORY = 20
-"""Number of newest attempts with the same training part that give the duration of a new job."""
+"""Number of newest attempts with the same training part from which a new job's duration is
+estimated.
+"""
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -92,7 +94,7 @@ _FORMER = (
 def expected_durations(
     connection: Connection, queued: Collection[NewJob]
 ) -> Mapping[str, Duration]:
-    """Return expected durations by job id, without jobs of unknown pace.
+    """Return expected durations by job id; jobs of unknown pace are omitted.
 
     If a job ran before, the pace comes from its own newest attempt with the same layout. For a new
     job, the pace comes from attempts with the same training part (docs/lifecycle-placing.md, 5).
@@ -107,9 +109,9 @@ def expected_durations(
 def with_newer_history(
     connection: Connection, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Return the ids of jobs for which a newer attempt with the same training part has ended.
+    """Return the ids of jobs with an attempt of the same training part that ended since `since`.
 
-    Newer attempts ended at `since` or later. Failed attempts do not count.
+    The attempt may belong to any job. Failed attempts do not count.
 
     `waiting` has the pace digests of the jobs by id.
     """

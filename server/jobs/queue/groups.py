@@ -152,7 +152,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
 def learn_durations(
     context: Context, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Store expected durations of waiting jobs from attempts that ended since the last check.
+    """Store the durations of waiting jobs for which `with_newer_history` finds an attempt.
 
     `waiting` has pace digests of about a hundred jobs without a duration, by job id. Return the ids
     of the jobs that now have a duration.

@@ -110,8 +110,9 @@ class SchedulingQueue:
         self.turn = 0
         """While rounds take turns, index of the next round's first demand after `FIRST_DEMANDS`."""
         self.keeping_none: set[str] = set()
-        """While rounds take turns, demands without a started job or kept nodes at their last
-        turn."""
+        """While rounds take turns, demands that neither started a job nor kept nodes at their last
+        turn.
+        """
         self._entered: set[str] = set()
         self._jobs: dict[str, GroupedJob] = {}
         self._groups: defaultdict[str, set[str]] = defaultdict(set)
@@ -204,7 +205,7 @@ class SchedulingQueue:
     ) -> float:
         """Return the tag of a waiting job, or the tag that a running job would have if it waited.
 
-        A running job holds `held` slots itself.
+        `held` is the number of slots that the running job itself holds.
         """
         ahead = 0
         if project in self._projects:

@@ -51,7 +51,7 @@ def shell_orders(
 def store_output(
     context: Context, share: ReportedShare, *, shell_id: str, message: ShellOutputMessage
 ) -> ShellOutputReply:
-    """Store output as far as it fits, and the end if reported; stored bytes are ignored.
+    """Store new output as far as it fits, and the end of the command if it is reported.
 
     Raises:
         NotFoundError: the share has no such command.

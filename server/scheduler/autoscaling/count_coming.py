@@ -16,8 +16,8 @@ from trainyard.protocol.states import NodeRequestState
 
 JOINS_WITHIN = timedelta(minutes=10)
 """Time for which a missing node is expected to join. The time counts from the last of three events:
-the start of the allocation, the end of a pilot with a successor, and the last heartbeat. During
-this time, jobs request no node as a substitute.
+the start of the allocation, the end of a pilot with a successor, and the time at which the node
+went offline. During this time, jobs request no node as a substitute.
 """
 
 
@@ -26,10 +26,10 @@ def count_coming(
 ) -> Mapping[str, int]:
     """Return the number of nodes that are expected to join or come back, by open request.
 
-    Nodes that have joined do not count. If a request waits in the engine, all its other nodes
-    count. If a request runs, a node counts for `JOINS_WITHIN`, unless its pilot is proved gone
-    without a successor. If a request is completing, no node counts, because only a requeue brings
-    nodes back.
+    Online nodes do not count. If a request waits in the engine, all its other nodes count. If a
+    request runs, a missing node counts for `JOINS_WITHIN`, unless its pilot is proved gone without
+    a successor. If a request is leaving, or completing in the engine, no node counts, because only
+    a requeue brings nodes back.
     """
     expected = [
         each

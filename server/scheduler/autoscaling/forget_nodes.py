@@ -28,7 +28,9 @@ LOST = (
 
 
 def forget_nodes(context: Context) -> int:
-    """Delete the series of nodes with long-ended requests, and rows of nodes without attempts.
+    """Delete the series of nodes whose requests ended long ago, and the rows of these nodes.
+
+    The row of a node is kept while shares of attempts name the node.
 
     The requests of a deleted source are deleted too, so for their nodes the time counts from the
     last heartbeat.

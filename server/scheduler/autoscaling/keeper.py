@@ -49,8 +49,9 @@ LIST_EVERY = timedelta(seconds=60)
 ASK_EVERY = timedelta(seconds=10)
 """Pause between two urgent calls, which are cancels and calls with an awaited result."""
 AWAY_EVERY = timedelta(minutes=5)
-"""Pause between two calls to a silent provisioner; these calls collect in the provisioner's queue
-until it returns."""
+"""Pause between two calls to a silent provisioner; the pause is long because the calls collect in
+the provisioner's queue until the provisioner returns.
+"""
 RESEND = Backoff(first=5.0, longest=300.0)
 """Pauses, in seconds, between repeated submissions of a request."""
 FREED_WITHIN = timedelta(minutes=2)
@@ -223,7 +224,7 @@ class SupplyKeeper:
         return len(planned.ask) + len(given_up)
 
     def _change(self, name: str, ask: Iterable[NodeAsk], given_up: Iterable[NodeRequest]) -> None:
-        """Store new requests to a source, and withdraw unneeded requests that have not changed."""
+        """Store new requests; withdraw given-up requests unless they have changed meanwhile."""
         context = self._context
         asked = [
             NewRequest(each.nodes, caused_by=each.for_job) for each in ask if each.source == name
@@ -354,7 +355,10 @@ def _supplier(source: StoredSource, state: _Snapshot) -> Supplier:
 
 
 def _may_be_asked(source: StoredSource, now: datetime) -> bool:
-    """Return whether a source can supply nodes, even if its listings omit machines."""
+    """Return whether nodes may be requested from a source.
+
+    A needed login forbids requests only if the last complete listing is too old.
+    """
     listed = source.listed_at is not None and now - source.listed_at <= 2 * LIST_EVERY
     needs_login = source.needs_login is not None and not listed
     return source.paused_at is None and not needs_login and source.is_online(now)

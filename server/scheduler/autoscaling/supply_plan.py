@@ -45,7 +45,7 @@ class Supplier:
     node_seconds_left: float | None = None
     """Node-seconds left in the month; None if unlimited."""
     wait_seconds: float = 0.0
-    """Recent time from request to start, in seconds."""
+    """Mean time from recent requests to their starts, in seconds."""
     roots: Mapping[str, str] = field(default_factory=dict)
     """Known UUIDs of the storage roots on the source's nodes, by root name."""
 
@@ -254,7 +254,7 @@ class _Pool:
 def _choose(
     pool: _Pool, demand: Demand, suppliers: Iterable[Supplier]
 ) -> tuple[Supplier, list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the first source with which a demand fits, the fewest new nodes, and the shares.
+    """Return the first source whose new nodes make a demand fit, its fewest nodes, and the shares.
 
     All new nodes come from one source. Otherwise the nodes of one source would idle until the nodes
     of the other source start.

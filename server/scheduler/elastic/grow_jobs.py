@@ -258,8 +258,8 @@ def room_among(
     """Return the room for growth while other jobs wait.
 
     Nodes that could hold a waiting job are kept for the job if its project's quota has room. The
-    remaining quota is kept, too. So in a project with `max_slots` and such a waiting job, no job
-    grows.
+    remaining quota of the project is kept for the job, too. So in a project with `max_slots` and
+    such a waiting job, no job grows.
 
     Args:
         waiting: the project and the demand of each waiting job.
@@ -309,7 +309,7 @@ def _with_own(connection: Connection, attempt_id: str, room: Room) -> Room:
 
 
 def _restart_seconds(connection: Connection, job_id: str) -> float:
-    """Return the cost of a resize in seconds: the last save plus the usual start-up time."""
+    """Return the cost of a resize in seconds: the duration of a save and of a start-up."""
     started = select(attempts.c.created_at, attempts.c.started_at).where(
         attempts.c.job_id == job_id, attempts.c.started_at.is_not(None)
     )

@@ -81,7 +81,10 @@ class _Walk:
         """Id after which the next rows follow."""
 
     def next(self, database: Database, chosen: ColumnElement[bool]) -> Sequence[str]:
-        """Return the chosen rows of the next `MAX_CONSIDERED` rows; move on if none is chosen."""
+        """Return the ids of the chosen rows among the next `MAX_CONSIDERED`.
+
+        If none of them is chosen, the next call starts after them.
+        """
         following = select(self._key).where(self._ended, self._key > self.last)
         these = following.order_by(self._key).limit(MAX_CONSIDERED).subquery()
         some = select(self._key).where(self._key.in_(select(these.c.id)), chosen)

@@ -28,8 +28,9 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 OVERLAP = timedelta(seconds=30)
-"""Time by which a read looks back at ended attempts; an end is committed after its timestamp, so a
-read may find it late."""
+"""Time before the last read from which the next read starts. An end of an attempt is committed
+after its timestamp, so a read may find it late.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class NodeWatch:
         return self._judge_nodes(self._count_failures())
 
     def judge_again(self) -> int:
-        """Judge all nodes with failures again, because jobs may have trained elsewhere since."""
+        """Judge all nodes with failures again; jobs may have trained on other nodes meanwhile."""
         self._count_failures()
         return self._judge_nodes(self._failures.values())
 

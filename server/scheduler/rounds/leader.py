@@ -47,8 +47,9 @@ SETTLE_SECONDS = 1.5
 """Time that a standby waits after a pause longer than `SEEN_SECONDS`, in seconds, so that a living
 leader can renew its lead."""
 IDLE_SECONDS = 2.0
-"""Time after which PostgreSQL ends an idle session in a leader's transaction, in seconds. Otherwise
-a stopped process would keep its locks, including the lock on the lead's row."""
+"""Time, in seconds, after which PostgreSQL ends a session that is idle inside a transaction of the
+leader. Otherwise a stopped process would keep its locks, including the lock on the lead's row.
+"""
 
 
 class Leader:

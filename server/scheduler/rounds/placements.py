@@ -91,7 +91,7 @@ class _Start:
     job: dict[str, Any]
     """Changed columns of the job."""
     former: Launch | None
-    """The previous launch with the spare nodes that the job has kept; None without spare nodes."""
+    """The previous launch, if the job has kept spare nodes of this launch; otherwise None."""
     event: NewEvent
 
 

@@ -34,8 +34,9 @@ DECIDE_AGAIN_SECONDS = 10.0
 LEARNED_AT_ONCE = 100
 """Maximum number of jobs for which one search looks up durations in newly ended attempts."""
 LEARN_SINCE = timedelta(seconds=30)
-"""Time by which a search looks back at ended attempts; an end is committed after its timestamp, so
-a search may find it late."""
+"""Maximum age of an attempt's end that a search considers. An end is committed after its timestamp,
+so a search may find it late.
+"""
 PLACED_TOGETHER = 50
 """Maximum number of jobs placed in one transaction, which locks their rows; each job takes a few
 milliseconds."""
@@ -136,7 +137,11 @@ class Placer:
         return len(decisions.placed)
 
     def learn(self) -> None:
-        """Store expected durations from newly ended attempts; the next round reads these jobs."""
+        """Store expected durations of waiting jobs; the next round reads these jobs again.
+
+        Only jobs are considered for which an attempt with the same training part ended within
+        `LEARN_SINCE`.
+        """
         unpaced = (
             (row.id, row.pace_digest)
             for row in self._waiting
@@ -172,7 +177,7 @@ class Placer:
         return [message for each in placements for message in self._place([each], offers)]
 
     def _doubted(self, holdings: Sequence[Holding], now: datetime) -> Sequence[Holding]:
-        """Return the holdings without expected ends that have been close for too long.
+        """Return the holdings; expected ends that have been close for too long become unknown.
 
         Expected ends depend on the pace that ranks report, and the last save may hang. An attempt
         that is expected to end soon is not preempted, so it could keep its slots forever. An

@@ -272,7 +272,7 @@ def _kept(
     """Return the nodes with slots that a queued job has kept since its attempt lost a node.
 
     Returns:
-        The nodes except the lost nodes, and all nodes, because a lost node may be online again.
+        The nodes without the lost ones, and the nodes including lost ones that are online again.
     """
     launch = newest_launch(connection, job_id)
     ended = [share for share in launch.nodes if share.state == AttemptNodeState.ENDED]

@@ -22,8 +22,8 @@ from trainyard.spec.sections.resources import priority_words
 def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) -> int:
     """Order attempts to save and leave for a waiting job; return their number.
 
-    Either all victims leave or none, because the job needs the slots of all. None leaves if the
-    waiting job has left the queue or its group, because the job may then need other slots. None
+    Either all victims leave or none, because the job needs the slots of all of them. None leaves if
+    the waiting job has left the queue or its group, because the job may then need other slots. None
     leaves if the job of a victim now has at least the priority of the waiting job, unless the
     victim overtook the waiting job on an estimate alone.
 
