@@ -128,7 +128,7 @@ class _Turn:
         self._due_at = due_at
         self._left: Steps | None = None
         self._seconds = self._lag = 0.0
-        self._delay = 0.0  # after the last run, if it failed
+        self._delay = 0.0  # in seconds; 0 unless the last run failed
 
     def take(self, clock: Callable[[], float]) -> None:
         """Start a run that is due or continue a paused run, within the budget."""

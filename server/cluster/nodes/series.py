@@ -242,7 +242,7 @@ def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
         .where(of_nodes, points.seconds == MINUTE, points.start < start)
         .group_by(points.node)
     )
-    # A single 15-minute period, unless some nodes were silent.
+    # This is a single 15-minute period, unless some nodes were silent.
     of_quarter: dict[int, list[str]] = {}
     for node, last in connection.execute(newest):
         of_quarter.setdefault(last // QUARTER * QUARTER, []).append(node)

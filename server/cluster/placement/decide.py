@@ -60,10 +60,10 @@ def decide(
 ) -> Decisions:
     """Place the jobs on the nodes, in the order of the queue, each completely or not at all.
 
-    - If a waiting job would fit on the nodes that it may use if they were empty, it keeps these
-      nodes from the jobs behind it. Otherwise a large job could wait forever. A job with more slots
-      than all online nodes together keeps no nodes, and neither does a job that waits for a quota
-      of its project.
+    - A job that does not fit now, but would fit on empty nodes, keeps all nodes that could hold it.
+      Jobs behind it do not get these nodes, because otherwise a large job could wait forever. A job
+      with more slots than all online nodes together keeps no nodes, and neither does a job that
+      waits for a quota of its project.
     - A job behind it may start on the kept nodes (backfill). The backfilled job must leave before
       the earliest start of each job that keeps one of its nodes. For this rule, its time on the
       nodes is its bound, or twice its expected duration if it has no bound. The time to leave is

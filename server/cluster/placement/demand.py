@@ -158,7 +158,7 @@ class Holding:
     def gives_way_to(self, job: QueuedJob) -> bool:
         """Return whether the attempt must give way to `job`.
 
-        It must give way if it overtook `job` on an estimate alone, and if `job` is ahead of the
+        It must give way if it overtook `job` on an estimate alone and `job` is ahead of the
         attempt's own job. For this comparison, the own job counts as waiting. After the attempt has
         left, the own job waits behind `job` and does not take the slots back.
         """
@@ -167,7 +167,7 @@ class Holding:
         if job.priority != self.priority:
             return job.priority > self.priority
         rank, own = (job.queued_at, job.id), (self.queued_at or self.overtook_at, self.job_id)
-        # Tags would differ, because the tag of the waiting job counts the slots held here.
+        # Tags cannot be compared here, because the waiting job's tag counts this attempt's slots.
         if job.project == self.project:
             return rank < own
         return (job.tag, *rank) < (self.tag, *own)
@@ -178,7 +178,7 @@ class Holding:
         return at is not None and queued_at is not None and queued_at <= at
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
-        """Return the number of slots that a demand could use after the attempt's end, by node.
+        """Return for each node the number of slots that a demand could use after the attempt's end.
 
         `offers` has the nodes by name, including parts of GPUs. A node may offer fewer slots now
         than at the placement of the attempt.

@@ -181,7 +181,7 @@ def _spread(
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
     The shares are equal if this number of nodes allows it. Otherwise the larger nodes are filled,
-    and the last node holds the remaining slots. Nodes that have few slots left over are preferred.
+    and the last node holds the remaining slots. Nodes on which few slots remain free are preferred.
     Spare nodes follow, each with an equal share.
 
     Args:

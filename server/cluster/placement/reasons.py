@@ -77,8 +77,8 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
 
     The needs are checked in the order slots, labels, exclusions, roots, storage.
 
-    If some nodes meet all of these needs, the reason is that the demand needs several slots and
-    that all GPUs of these nodes are divided.
+    If some nodes meet all of these needs, the demand waits because it needs several slots and all
+    GPUs of these nodes are divided.
     """
     if eligible_for(demand, offers):
         return "has whole GPUs"

@@ -158,7 +158,7 @@ def _check_open(request: NodeRequest) -> None:
 
 
 def _check_instance(request: NodeRequest, pilot: Pilot, instance: str) -> None:
-    """Check that the engine names this instance, and that no other instance may still be alive."""
+    """Check that the engine names this instance, and that no other instance can still be alive."""
     if pilot.joined is not None and pilot.gone_at is None:
         raise NotNamedError(
             f"instance {pilot.joined!r} of this pilot joined, and its end is not proved"

@@ -37,7 +37,7 @@ stragglers = Table(
     metadata,
     Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),  # at which this was found
+    Column("step", BigInteger, primary_key=True, autoincrement=False),  # at which it was found
     Column("node", String(100), nullable=False),
     Column("slot", Integer, nullable=False),
     Column("kind", String(16), nullable=False),
@@ -188,7 +188,7 @@ packs = Table(
     Column("size", BigInteger, nullable=False),  # number of bytes stored so far
     Column("created_by", String(100), nullable=False),
     Column("token_id", ID, index=True),  # token that uploaded the pack
-    Column("named_at", UtcDateTime, nullable=False),  # last time that an upload, plan or job did
+    Column("named_at", UtcDateTime, nullable=False),  # when an upload, plan or job last named it
     Index("ix_packs_named_at", "named_at"),
 )
 

@@ -27,7 +27,7 @@ sources = Table(
     Column("check_addresses", Boolean, nullable=False),
     Column("version", String(50), nullable=False),
     Column("heard_at", UtcDateTime, nullable=False),  # time of the last call by the provisioner
-    Column("is_away", Boolean, nullable=False, server_default="0"),  # by the last event
+    Column("is_away", Boolean, nullable=False, server_default="0"),  # as in the last event
     Column("listed_at", UtcDateTime),  # time at which the engine last listed the jobs
     Column("error", Text),  # error of the last call to the engine
     Column("needs_login", Record(NeedsLogin)),

@@ -81,7 +81,7 @@ jobs = Table(
     Column("world_size", Integer, nullable=False),
     Column("min_world_size", Integer),  # size range of an elastic job; null for other jobs
     Column("max_world_size", Integer),
-    Column("spare_nodes", Integer, nullable=False, default=0, server_default="0"),  # wanted nodes
+    Column("spare_nodes", Integer, nullable=False, default=0, server_default="0"),  # as requested
     Column("spare_slots", Integer, nullable=False, default=0, server_default="0"),  # reserved slots
     Column("preemptible", Boolean, nullable=False, default=True, server_default="1"),
     Column("size_change", Record(SizeChange)),  # last change of size by the scheduler
@@ -321,7 +321,7 @@ operations = Table(
     Column("sent_at", UtcDateTime),  # time of the last message to the node
     Column("given_at", UtcDateTime),  # time at which the node was chosen
     Column("waiting", Text),  # reason why the operation is still queued
-    Column("awaited_since", UtcDateTime),  # time since which its job waits and a node is able
+    Column("awaited_since", UtcDateTime),  # time since which the job waits and a node can run it
     Column("last_report_at", UtcDateTime),
     Column("progress", Record(OperationProgress)),
     Column("outcome", Record(OperationOutcome)),

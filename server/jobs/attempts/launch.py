@@ -133,7 +133,7 @@ def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> 
 
 
 def locked_share(connection: Connection, attempt_id: str, node: str) -> AttemptNode | None:
-    """Lock the job of an attempt, and return a node's share; None if either is gone."""
+    """Lock the job of an attempt, and return a node's share; None if job or share is gone."""
     try:
         lock_job_of(connection, attempt_id)
     except NotFoundError:
@@ -207,7 +207,7 @@ def runs_program(job: Job) -> bool:
 
 
 def begun_before(connection: Connection, attempt: Attempt) -> bool:
-    """Return whether ranks of an earlier attempt of the job have started.
+    """Return whether ranks have started in an attempt of the job before the given attempt.
 
     Ranks that ended before the first report on them appear only in the exit record of their share.
     """
@@ -229,7 +229,9 @@ def newest_launch(connection: Connection, job_id: str) -> Launch:
 
 
 def refuse_while_held(connection: Connection, job: Job) -> None:
-    """Refuse to delete a job while a lost node may run its ranks, because its rows hold the slots.
+    """Refuse to delete a job while a lost node may run its ranks.
+
+    The rows of the job hold the slots of these ranks.
 
     Raises:
         ConflictError: a lost node may run ranks; the message names the nodes.

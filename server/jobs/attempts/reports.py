@@ -83,7 +83,8 @@ class ReportedShare(TypedRow):
     node_rank: int
     slots: list[int]
     first_rank: Annotated[int, _FIRST_RANK]
-    """First global rank, equal to the number of slots of the shares with lower node ranks."""
+    """First global rank of the share, after the ranks of shares with lower node ranks.
+    """
     node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
     attempt_state: Annotated[AttemptState, attempts.c.state]
     desired: Annotated[DesiredState, attempts.c.desired]
@@ -97,7 +98,7 @@ class ReportedShare(TypedRow):
     attempt_ended_at: Annotated[datetime | None, attempts.c.ended_at]
     identity: Identity | None
     acknowledged: dict[str, int]
-    """Number of stored bytes by file of the spool."""
+    """Numbers of stored bytes, by file of the spool."""
     unreachable_since: datetime | None
     lost_at: datetime | None
     has_shells: Annotated[bool, _HAS_SHELLS]
@@ -149,9 +150,9 @@ def authenticate_share(
 
     Raises:
         UnauthenticatedError: the token belongs to no share of this attempt.
-        ConflictError: the attempt ended more than `OUTPUT_TAKEN` ago, which revoked the token. The
-            token of a lost share stays valid until the share has ended, because its exit is the
-            proof that frees its slots.
+        ConflictError: the attempt ended more than `OUTPUT_TAKEN` ago, so its tokens are no longer
+            valid. The token of a lost share stays valid until the share has ended, because its exit
+            is the proof that frees its slots.
     """
     (found,) = authenticate_shares(context, [(attempt_id, token_hash)])
     if isinstance(found, RefusalError):
@@ -210,7 +211,7 @@ class AcceptedShares:
         return self._shares.pop(key, None)
 
     def keep(self, share: ReportedShare, acknowledged: Mapping[str, int]) -> None:
-        """Cache a share after a report; `acknowledged` has the stored bytes by file."""
+        """Cache a share after a report; `acknowledged` has the numbers of stored bytes by file."""
         if len(self._shares) >= MAX_ACCEPTED:
             del self._shares[next(iter(self._shares))]  # the share with the oldest report
         # The database has no offset for a file without stored bytes.
@@ -238,7 +239,7 @@ class HeardShare:
     identity: Identity
     """Identity of the reporting process."""
     acknowledged: Mapping[str, int]
-    """Number of stored bytes by file of the spool, including this report."""
+    """Numbers of stored bytes, by file of the spool, including the bytes of this report."""
 
 
 def record_heartbeats(

@@ -17,8 +17,9 @@ from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
-"""Maximum of the pause before a retry, in seconds; the pause doubles with each failure. With a
-maximum, a retry follows soon after a repair."""
+"""Maximum of the pause before a retry, in seconds; the pause doubles with each failure. Because of
+the maximum, a retry follows soon after a person has removed the cause.
+"""
 PUT_BACK_SECONDS = 1.0
 """Pause after a put-back, in seconds. The next launch avoids the cause, such as a taken port."""
 QUICK_PUT_BACKS = 5
@@ -125,7 +126,7 @@ def verdict(
     over_time: bool = False,
     gave_way: bool = False,
 ) -> tuple[AttemptOutcome, Failure | None]:
-    """Return the outcome of an attempt after the end of all its shares, and the failure.
+    """Return outcome and failure of an attempt after all of its shares have ended.
 
     Training that finished before a stop took effect is a success. If a node is lost, this loss is
     the cause of the failures that other nodes report.

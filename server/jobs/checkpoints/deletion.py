@@ -39,8 +39,9 @@ class Measured:
 
 
 Measure = Callable[[Connection, Lineage, str, Collection[int]], Measured]
-"""Function that returns the values of a metric at some steps of a lineage. Callers pass it, because
-the metrics belong to a layer above."""
+"""Function that returns the values of a metric at some steps of a lineage. Callers pass this
+function, because the metrics belong to a layer above.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,17 @@ class Candidate:
 def deletable(section: CheckpointSection, candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the checkpoints that may be deleted now, oldest first.
 
-    The function keeps the checkpoints of the newest `keep_latest_k` steps, of multiples of
-    `keep_every_steps`, of the `keep_best_k` lowest values, and of steps with an awaited value. For
-    these rules, only the newest undamaged checkpoint of a step counts. The function also keeps
-    protected checkpoints, the newest undamaged checkpoint, and at least one verified checkpoint.
+    The function keeps the checkpoints of the newest `keep_latest_k` steps, of the multiples of
+    `keep_every_steps`, of the steps with the `keep_best_k` lowest values, and of the steps with an
+    awaited value. For these rules, only the newest undamaged checkpoint of a step counts. The
+    function also keeps protected checkpoints, the newest undamaged checkpoint, and at least one
+    verified checkpoint.
     """
     if section.keep_latest_k == 0:
         return []
     ordered = sorted(candidates, key=lambda candidate: candidate.order)
     sound = [candidate for candidate in ordered if candidate.verified is not False]
-    by_step = {candidate.step: candidate for candidate in sound}  # newest attempt wins
+    by_step = {candidate.step: candidate for candidate in sound}  # the newest attempt's one wins
     kept = {c.id for c in list(by_step.values())[-section.keep_latest_k :]}
     every = section.keep_every_steps
     kept |= {c.id for c in by_step.values() if every and c.step > 0 and c.step % every == 0}
@@ -101,7 +103,7 @@ def _best(candidates: Collection[Candidate], count: int) -> set[str]:
 
 
 def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
-    """Return the newest verified checkpoint's id; nothing if `kept` has a verified checkpoint."""
+    """Return the newest verified checkpoint's id as a set; empty if `kept` has a verified one."""
     verified = [candidate.id for candidate in sound if candidate.verified]
     return set() if kept.intersection(verified) else set(verified[-1:])
 

@@ -46,7 +46,7 @@ def queue_on(
     reason: str = "",
     **wanted: ExportTask | SampleTask,
 ) -> str:
-    """Queue an operation on a checkpoint, and return the operation's id; the job is locked."""
+    """Queue an operation on a checkpoint of a locked job, and return the operation's id."""
     point = ResumePoint(
         checkpoint_id=checkpoint.id,
         path=checkpoint.path,

@@ -41,7 +41,7 @@ def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
 
 
 def _differing(sections: Sequence[Mapping[str, FactValue]]) -> tuple[tuple[FactRow, ...], int]:
-    """Return the rows with different values in the sections, and the number of equal rows."""
+    """Return the rows with different values in the sections, and the number of all other rows."""
     names = dict.fromkeys(name for section in sections for name in section)
     rows = [FactRow(name=name, values=tuple(each.get(name) for each in sections)) for name in names]
     # `True` and 1 are equal in Python, but differ here.

@@ -1,4 +1,4 @@
-"""Facts of jobs, stored as a whole, and the searchable words of each configuration.
+"""Facts of jobs, stored as one record per job, and the search words of each configuration.
 
 A job that runs a program has the facts that its script reported last. Before the first report, its
 facts are the arguments in its spec. An imported run has the facts that the other tool recorded.
@@ -74,7 +74,9 @@ def read_facts(connection: Connection, job_ids: Sequence[str]) -> dict[str, RunF
 
 
 def config_word(name: str, value: FactValue) -> str | None:
-    """Return the search word of a value, such as `lr=0.0003`; None if it is too long or has spaces.
+    """Return the search word of a value, such as `lr=0.0003`; None if the value cannot be searched.
+
+    A value cannot be searched if its word would be too long or have spaces.
 
     The word ignores case, and all spellings of a number have the same word. Whole numbers without
     an exact representation as a float keep their spelling, because such numbers may be ids.

@@ -194,7 +194,7 @@ def _given_layout(section: ParallelismSection, *, world_size: int | None, before
 
 
 def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
-    """Return the section with the axes of the layout, unchanged if it already gives the layout.
+    """Return the section with the axes of the layout; unchanged if its axes give this layout.
 
     `JobSpec.on_layout` drops an option that does not fit the axes, unless the request set it.
     """
@@ -214,7 +214,7 @@ def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> Paralleli
 def _micro_batch_size(
     spec: JobSpec, request: ResumeRequest, *, layout: Layout, baseline: Baseline
 ) -> int:
-    """Return the requested size; otherwise the old size, or a smaller one for the layout."""
+    """Return the requested size; otherwise the old size, or a smaller one that fits the layout."""
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size

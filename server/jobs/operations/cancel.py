@@ -20,7 +20,7 @@ PRUNED_AT_ONCE = 1000
 
 
 def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
-    """Cancel an operation; the reply to a report orders a running operation to end.
+    """Cancel an operation; if it runs, the reply to its next report has the order to end.
 
     A deletion can be cancelled until a node has claimed it. After the cancellation, the checkpoint
     is usable again.

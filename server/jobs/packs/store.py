@@ -30,7 +30,7 @@ TOO_LONG = "the upload took too long and was given up; send it again"
 
 
 class PackUpload:
-    """One upload of a pack; the content is kept only if `finish` returns."""
+    """One upload of a pack; the content is kept only if `finish` returns without an error."""
 
     def __init__(self, context: Context, *, actor: Actor) -> None:
         """Delete expired packs and start the upload.

@@ -109,7 +109,7 @@ def expected_durations(
 def with_newer_history(
     connection: Connection, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Return the ids of jobs with an attempt of the same training part that ended since `since`.
+    """Return the ids of jobs for which an attempt with the same training part ended since `since`.
 
     The attempt may belong to any job. Failed attempts do not count.
 
@@ -123,7 +123,7 @@ def with_newer_history(
 
 
 def _of_history(connection: Connection, queued: Collection[NewJob]) -> dict[str, Duration | None]:
-    """Return the durations of jobs that never ran, from attempts with the same training parts."""
+    """Return the expected durations of jobs that never ran (see `expected_durations`)."""
     if not any(each.pace_digest for each in queued):
         return {}
     parts = select(jobs.c.pace_digest.label("digest")).distinct()

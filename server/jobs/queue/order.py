@@ -49,8 +49,9 @@ _CAN_START = and_(*(or_(most.is_(None), demands.c.slots <= most) for most in _LA
 _COUNTED = case((_CAN_START, demands.c.slots), else_=0)
 """Number of slots, including spare nodes, that a job adds to the tags of later jobs of its project.
 The query joins the group of the job. A job that cannot start adds no slots, because otherwise its
-project would wait behind all other projects. A job cannot start without a group, with more slots
-than the project's `max_slots`, or with more slots than all online nodes have."""
+project would wait behind all other projects. A job cannot start if it has no group, more slots than
+the project's `max_slots`, or more slots than all online nodes together.
+"""
 _COLUMNS = (jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.demand)
 TAG: ColumnElement[float] = literal_column("line.tag", Float)
 """The tag of a job, a column of `QueueOrder.line`."""
@@ -121,7 +122,7 @@ class QueueOrder:
         return line.priority.desc(), line.tag, line.queued_at, line.id
 
     def first(self, limit: int, *condition: ColumnElement[bool]) -> QueueOrder:
-        """Return the order of at most `limit` jobs that meet conditions on columns of `line`."""
+        """Return the order of the first `limit` jobs that meet conditions on columns of `line`."""
         chosen = select(self.line).where(*condition).order_by(*self.by).limit(limit)
         return replace(self, line=chosen.subquery("line"))
 

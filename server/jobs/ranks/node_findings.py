@@ -16,7 +16,7 @@ CHECKED_FOR = timedelta(days=1)
 
 
 def unchecked_nodes(connection: Connection, names: Collection[str], now: datetime) -> set[str]:
-    """Return the names of nodes without a network check in the last day."""
+    """Return the names in `names` of nodes without a network check within `CHECKED_FOR`."""
     if not names:
         return set()
     checked_at = nodes.c.network_checked_at

@@ -115,7 +115,8 @@ def present_stragglers(
 ) -> Mapping[str, Sequence[StragglerView]]:
     """Return the `MAX_SHOWN` costliest present stragglers of each attempt, by attempt id.
 
-    Each attempt needs one query, so the caller passes only few attempts. None of them has ended.
+    Each attempt needs one query, so callers should pass only few attempts. An ended attempt must
+    not be passed.
     """
     present = StoredStraggler.select().where(stragglers.c.gone_at.is_(None))
     costliest = present.order_by(stragglers.c.share.desc()).limit(MAX_SHOWN)
@@ -142,7 +143,7 @@ def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
 
 
 def read_ranks(context: Context, job_id: str) -> RanksView:
-    """Return the times of the ranks of a job's newest attempt, and its stragglers.
+    """Return the rank times and the stragglers of a job's newest attempt.
 
     Raises:
         NotFoundError: no job has this id.

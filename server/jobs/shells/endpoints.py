@@ -61,7 +61,7 @@ def open_shell(
     job_id: JobId,
     body: Annotated[ShellRequest, Depends(JsonBody(ShellRequest))],
 ) -> Response:
-    """Start a command on a node of the attempt, with environment and slots of its ranks."""
+    """Start a command on a node of the attempt, with environment and slots of the ranks there."""
     return reply(service.open_shell(context, job_id, body, actor=principal.actor), status=201)
 
 

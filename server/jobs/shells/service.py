@@ -49,7 +49,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
     """Store a command for a node of the current attempt.
 
     The command could change data of later attempts, such as caches. So the attempt becomes tainted,
-    and none of its data is kept.
+    and other jobs reuse nothing from it.
 
     Raises:
         NotFoundError: there is no such job.

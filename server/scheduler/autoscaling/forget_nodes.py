@@ -17,8 +17,9 @@ from server.core.subject import SCHEDULER
 from trainyard.protocol.states import NodeRequestState
 
 KEPT = timedelta(seconds=QUARTER * QUARTERS_KEPT)
-"""Time from the end of a request to the deletion of its nodes' series, equal to the time for which
-all series are kept."""
+"""Time from the end of a request to the deletion of its nodes' series. The series of all other
+nodes are kept for the same time.
+"""
 FORGOTTEN_AT_ONCE = 200
 LOST_AFTER = timedelta(days=1)
 LOST = (

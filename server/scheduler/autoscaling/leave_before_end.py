@@ -40,13 +40,13 @@ class LeaveKeeper:
         )
         with self._context.database.read() as connection:
             rows = connection.execute(query).all()
-        # By request, because the nodes of one allocation end together.
+        # Grouped by request, because the nodes of one allocation end together.
         full: dict[tuple[str, str], datetime] = {}
         going: dict[tuple[str, str], datetime] = {}
         back: dict[tuple[str, str], None] = {}
         for row in rows:
             key, leave_time = (row.source, row.id), timedelta(seconds=row.leave_seconds)
-            # The time until attempts must leave.
+            # The remaining time until attempts must leave.
             left = timedelta.max if row.ends_at is None else row.ends_at - now - leave_time
             if left <= timedelta():
                 if row.drain is None or row.drain.running != "move":

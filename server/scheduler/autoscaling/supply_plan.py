@@ -136,7 +136,7 @@ def plan(
         suppliers: the sources that may be used.
     """
     pool = _Pool(offers, freed, requests)
-    # By the wait in whole minutes, to ignore noise, then by name.
+    # Sorted by the wait in whole minutes, to ignore noise, then by name.
     soonest = sorted(suppliers, key=lambda each: (each.wait_seconds // 60, each.name))
     left = {each.name: each for each in soonest}
     asks: list[NodeAsk] = []

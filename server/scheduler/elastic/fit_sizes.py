@@ -51,7 +51,7 @@ class SizeFitter:
         self._usage = usage
         self._isolation = Isolation(context.clock.monotonic)
         self.is_complete = False
-        """Whether the last run tried all jobs, or changed one."""
+        """Whether the last run tried all jobs, or changed the size of one."""
         # The groups, offers, quotas and turn of the demands with which no size fitted.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
         self._hopeless_until = -math.inf  # monotonic

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 Row = TypeVar("Row")
 
 JOBS_A_RUN = 20
-"""Number of jobs in a batch of a rotation."""
+"""Number of jobs in one batch of a `Rotation`."""
 LAST_ATTEMPTS = 5
 """Number of newest attempts whose start-up times estimate the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
@@ -140,7 +140,7 @@ class ElasticGrower:
         return 0
 
     def _able(self, connection: Connection, now: datetime) -> Sequence[GrowingJob]:
-        """Return the jobs that may grow, by priority."""
+        """Return the jobs that may grow, sorted by priority."""
         newest = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
         old = now - timedelta(seconds=self._context.settings.grow_after_seconds)
         able = (

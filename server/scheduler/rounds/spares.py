@@ -222,7 +222,7 @@ def _concerned() -> Select[Any]:
 
 
 def _lacking() -> Select[str]:
-    """Return the query for running jobs with fewer spare nodes than requested, by priority."""
+    """Return the query for running jobs with too few spare nodes, sorted by priority."""
     share = attempt_nodes.c
     present = select(func.count()).where(
         share.attempt_id == attempts.c.id, share.state == AttemptNodeState.SPARE
