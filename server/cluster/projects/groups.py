@@ -16,12 +16,15 @@ from trainyard.protocol.states import JobState
 
 
 def group_key(project: str | None, shape: Sequence[Any]) -> str:
-    """Return the key of the group with these demand fields; `project` is None without a quota."""
+    """Return the key of the group with these demand fields.
+
+    `project` is None for jobs of a project without a quota.
+    """
     return hashlib.sha256(orjson.dumps([project, *shape])).hexdigest()
 
 
 def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Store groups that jobs are about to enter, each with key, shape and slots.
+    """Store groups that jobs are about to enter, as key, shape (demand in JSON) and slots per job.
 
     Existing groups keep their reason. Groups are stored in the order of their keys. `forget_groups`
     locks them in the same order, which prevents deadlocks. In addition, `forget_groups` waits for

@@ -156,7 +156,7 @@ def end(
     name: SourceName,
     request_id: RequestId,
 ) -> Response:
-    """End a request although the engine has not proved this end; its nodes count as gone."""
+    """End a request although the engine has not proved its end; its nodes count as gone."""
     view = service.end_request(
         context, name, request_id, actor=principal.actor, end_shares=end_shares
     )

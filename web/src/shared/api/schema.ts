@@ -497,7 +497,7 @@ export interface paths {
         put?: never;
         /**
          * Run a command in the current attempt
-         * @description Start a command on a node of the attempt, with environment and slots of its ranks.
+         * @description Start a command on a node of the attempt, with environment and slots of the ranks there.
          */
         post: operations["shells_open_shell"];
         delete?: never;
@@ -1135,7 +1135,7 @@ export interface paths {
         };
         /**
          * The machines
-         * @description List nodes by name, with their slots, the jobs that hold them, and the online state.
+         * @description List nodes by name, with their slots, the jobs that hold the slots, and the online state.
          */
         get: operations["nodes_list"];
         put?: never;
@@ -1452,7 +1452,7 @@ export interface paths {
         put?: never;
         /**
          * Forget a request that the engine does not know
-         * @description End a request although the engine has not proved this end; its nodes count as gone.
+         * @description End a request although the engine has not proved its end; its nodes count as gone.
          */
         post: operations["sources_end"];
         delete?: never;
@@ -1472,7 +1472,7 @@ export interface paths {
         put?: never;
         /**
          * Ask the engine why a request waits
-         * @description Query why a request waits; the engine's answer becomes part of the request's reason.
+         * @description Query the engine for why a request waits; its answer becomes part of the request's reason.
          */
         post: operations["sources_explain"];
         delete?: never;
@@ -1863,9 +1863,9 @@ export interface paths {
         put?: never;
         /**
          * Long poll of a worker without the broker
-         * @description Respond once the node has something new to claim.
+         * @description Respond once the node has new work to claim.
          *
-         *     If nothing new comes within the maximum wait, the lists of the response are empty.
+         *     If no new work comes within the maximum wait, the lists of the response are empty.
          */
         post: operations["workers_messages"];
         delete?: never;
