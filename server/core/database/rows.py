@@ -89,7 +89,7 @@ class TypedRow:
         return None if row is None else cls(*row)
 
     def values_for(self, view: type[BaseModel]) -> dict[str, Any]:
-        """Return the row's values for each field of `view` whose name the row has, too."""
+        """Return the row's values for the fields of `view` that the row has, too."""
         return {name: getattr(self, name) for name in view.model_fields if hasattr(self, name)}
 
     @classmethod

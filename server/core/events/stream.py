@@ -23,7 +23,7 @@ from server.core.events.tail import (
 )
 
 OVERLAP = timedelta(seconds=60)
-"""Maximum difference between the clocks of servers, plus the duration of a transaction."""
+"""Maximum difference between the clocks of servers, plus the maximum duration of a transaction."""
 GIVEN_WAY_MILLISECONDS = 60_000
 """Delay before a client reconnects after its stream gave way to another stream."""
 MAX_REPLAYED = 10_000

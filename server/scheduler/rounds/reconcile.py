@@ -201,7 +201,7 @@ class Reconciler:
                 append_event(context, connection, event)
 
     def _can_continue(self, share: SilentShare) -> bool:
-        """Return whether the job fits without its silent nodes; False between two checks."""
+        """Return whether the job fits without its silent nodes; False while no check is due."""
         if self._fits_nowhere.is_left_out(share.attempt_id):
             return False
         with self._context.database.read() as connection:
@@ -279,7 +279,7 @@ class Reconciler:
             self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
 
     def _reached(self, names: Collection[str], now: datetime) -> dict[str, datetime]:
-        """Return the latest send time among recently claimed launches, by node."""
+        """Return for each node the latest send time among its recently claimed launches."""
         share = attempt_nodes.c
         lately = now - timedelta(seconds=self._context.settings.resend_seconds)
         query = (
