@@ -73,7 +73,7 @@ def rotate_admin_token(
 
 
 def _problem(context: Context, given: argparse.Namespace, answers: TextIO) -> str | None:
-    """Return why the options are invalid, or None; nothing has changed yet."""
+    """Return why the options are invalid, or None; called before any change."""
     if given.revoke_tokens is None and (given.node or given.source or given.yes):
         return "--node, --source and --yes need --revoke-tokens"
     if given.revoke_tokens is not None and not given.yes and not answers.isatty():

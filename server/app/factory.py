@@ -1,4 +1,4 @@
-"""The application: all routes, the middleware, and its threads."""
+"""The application: all routes, the middleware, and the background threads."""
 
 from __future__ import annotations
 

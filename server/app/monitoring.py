@@ -69,7 +69,7 @@ class Monitoring(Collector):
         self._requests.labels(scope["method"], route, str(status)).observe(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the cluster's state from the database, and the newest results of the ledger.
+        """Yield the cluster's state from the database, and the newest goodput ledger.
 
         A scrape never waits for a computation of the ledger, but may start one.
         """
@@ -96,7 +96,7 @@ class Monitoring(Collector):
 
 
 def _slot_seconds(view: ClusterGoodputView) -> Metric:
-    """Return one series per project and category; the project of unheld slots is empty."""
+    """Return one series per project and category; series of unheld slots have an empty project."""
     gauge = GaugeMetricFamily(
         "trainyard_goodput_slot_seconds",
         "Slot-seconds of the current day (UTC) by category; time of unheld slots has no project",
@@ -201,7 +201,7 @@ def _stragglers(connection: Connection) -> Metric:
 
 
 def _tasks(connection: Connection) -> Iterable[Metric]:
-    """Yield the times of the scheduler's periodic tasks."""
+    """Yield duration and delay of the last run of each periodic task, and counts of its runs."""
     gauges = (
         ("seconds", "seconds", "Work of the last run of a periodic task"),
         ("lag_seconds", "lag_seconds", "Delay of the start of a periodic task's last run"),

@@ -74,7 +74,7 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
 
 
 def _add_stream_items(schemas: Document) -> None:
-    """Add the items of the stream, which no route returns as JSON."""
+    """Add the schemas of the stream's items, because no route returns these items as JSON."""
     adapter: TypeAdapter[StreamItem] = TypeAdapter(StreamItem)
     described = adapter.json_schema(mode="serialization", ref_template=REFERENCE)
     for name, schema in {**described.pop("$defs"), "StreamItem": described}.items():

@@ -1,4 +1,4 @@
-"""The table of all periodic tasks of the scheduler that leads, in the order of a round."""
+"""Table of all periodic tasks of the leading scheduler, in their order within a round."""
 
 from __future__ import annotations
 

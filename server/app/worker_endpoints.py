@@ -49,8 +49,8 @@ from trainyard.protocol.worker_messages import (
 router = APIRouter(prefix="/workers", tags=["workers"])
 
 HEARTBEATS_GATHER_SECONDS = 0.02
-"""Pause in which heartbeats are gathered, in seconds. Four heartbeats in one transaction cost less
-than half of four transactions, and the pause blocks no worker.
+"""Pause in which heartbeats are gathered, in seconds. One transaction with four heartbeats costs
+less than half as much as four transactions, and the pause blocks no worker.
 """
 
 
@@ -76,7 +76,9 @@ def check(
     principal: Pilot,
     body: Annotated[CheckReport, Depends(JsonBody(CheckReport))],
 ) -> None:
-    """Store the results of a check; only the first report of a pilot counts."""
+    """Store the results that a pilot reports for the check of a source; only its first report
+    counts.
+    """
     check_protocol(body.protocol)
     store_check(context, body, principal=principal, host=_host(request))
 
@@ -124,7 +126,9 @@ async def claim(
     attempt_id: AttemptId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Return spec, attempt and token to the first claim and its repeats; another claim gets 409."""
+    """Return spec, attempt and token to the first claim of a share, and to a repeat of this claim.
+    Any other claim gets 409.
+    """
     check_sender(principal, body.node, body.protocol)
     return await served_together(request, _claimed, (attempt_id, body), key=attempt_id)
 
@@ -201,7 +205,10 @@ def report_on_an_operation(
     operation_id: OperationId,
     body: Annotated[OperationReport, Depends(JsonBody(OperationReport))],
 ) -> Response:
-    """Store progress and outcome of an operation, and renew its lease; 409 after a later claim."""
+    """Store progress and outcome of an operation, and renew its lease.
+
+    Return 409 if the node has lost the operation to a later claim.
+    """
     check_sender(principal, body.node, body.protocol)
     apply = partial(apply_outcome, measure=measure)
     return reply(report_operation(context, operation_id, body, apply=apply))

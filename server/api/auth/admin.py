@@ -23,11 +23,11 @@ ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
 """Fixed id of the only admin token, so that only one of several new servers inserts a token."""
 ADMIN_NAME = "admin"
 CLOCKS = timedelta(seconds=60)
-"""Maximum difference between the clocks of two servers. A token that is older than the admin token
-by less than this difference counts as newer.
+"""Assumed maximum difference between the clocks of two servers. A token that was created at most
+this long before the former admin token counts as made by the former admin token.
 """
 LASTING = (TokenKind.API, TokenKind.JOIN)
-"""Kinds of tokens that an admin token creates and that stay valid after its replacement."""
+"""Kinds of tokens that an admin token creates and that stay valid after it is replaced."""
 OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
 """Kinds of tokens that a registration with a join token creates."""
 
@@ -43,20 +43,23 @@ class AdminRotation:
     codes: int
     """Number of login codes that ended."""
     commands: int
-    """Number of ended commands in running attempts."""
+    """Number of commands in running attempts that the replacement ended."""
     made: Sequence[Token]
     """Valid tokens that the former admin token or its join tokens made, the oldest first."""
     earlier: Sequence[Token]
     """Valid tokens that earlier admin tokens made."""
     requests: Sequence[str]
-    """Ids of open requests for nodes that a person made."""
+    """Ids of open requests for nodes; only requests that a person made are included."""
 
 
 def ensure_admin_token(context: Context) -> Path | None:
     """Create the admin token if there is none, and return the path of its file.
 
     Several processes may start at once. On the same machine, all of them use the file of the first
-    process. On another machine, a process that comes too late deletes the file that it has created.
+    process. On several machines, the first token that is stored counts; a process on another
+    machine deletes the file that it has created.
+
+    Returns: The path, or None if the token existed already or its file is on another machine.
 
     Returns:
         The path, or None if the token existed already or another machine has its file.
@@ -80,8 +83,8 @@ def ensure_admin_token(context: Context) -> Path | None:
 def replace_admin_token(context: Context) -> AdminRotation:
     """Replace the admin token; end its sessions, all login codes, and its running commands.
 
-    Only the admin token makes login codes. The other tokens that it made stay valid until
-    `revoke_made` revokes them.
+    All login codes end, because only the admin token makes them. The other tokens that the former
+    admin token made stay valid until `revoke_made` revokes them.
     """
     token, now = make_token(TokenKind.ADMIN), context.now()
     with context.database.write() as connection:
@@ -115,7 +118,7 @@ def replace_admin_token(context: Context) -> AdminRotation:
 def unknown_machines(
     context: Context, *, nodes: Collection[str], sources: Collection[str]
 ) -> list[str]:
-    """Return the given nodes and sources without a valid token, in the form `node gpu-1`."""
+    """Return which of the given machines have no valid token, in the form `node gpu-1`."""
     with context.database.read() as connection:
         known = {
             (kind, name)
@@ -132,9 +135,10 @@ def unknown_machines(
 def revoke_made(
     context: Context, made: Sequence[Token], *, nodes: Collection[str], sources: Collection[str]
 ) -> list[Token]:
-    """Revoke and return API and join tokens among `made`, and the tokens of the named machines.
+    """Revoke the API and join tokens among `made`, and the tokens of the named machines.
 
-    The browser sessions of API tokens and their commands in running attempts end, too.
+    Browser sessions and commands in running attempts end too, if a revoked token started them. The
+    result has all revoked tokens.
     """
     going = [row for row in made if row.kind in LASTING]
     now = context.now()

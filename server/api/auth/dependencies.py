@@ -1,4 +1,4 @@
-"""FastAPI dependencies that authorize a request: they return its principal or refuse it.
+"""FastAPI dependencies that authorize a request: they return its principal or raise an error.
 
 Each dependency reads the request itself, because sub-dependencies would take longer than the
 database query. `schemes_of` returns the security schemes of a dependency for OpenAPI.
@@ -50,7 +50,7 @@ _schemes: dict[Callable[..., object], tuple[str, ...]] = {}
 
 
 def schemes_of(call: Callable[..., Any] | None) -> tuple[str, ...]:
-    """Return the names of a dependency's security schemes; empty if it does not authorize."""
+    """Return the names of a dependency's security schemes; empty if it authorizes no requests."""
     return () if call is None else _schemes.get(call, ())
 
 

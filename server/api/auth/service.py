@@ -33,7 +33,9 @@ DEFAULT_LIFETIME = {
     "login": timedelta(minutes=10),
 }
 LOGIN_LIFETIME = DEFAULT_LIFETIME["login"]
-"""Maximum lifetime of a login code; anyone with a copy of the code can open an admin session."""
+"""Maximum lifetime of a login code. It is short, because anyone with a copy of the code can open an
+admin session.
+"""
 LAST_USED_PRECISION = timedelta(minutes=1)
 """Minimum time between two writes of `last_used_at`; otherwise every request would write."""
 RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
@@ -52,9 +54,11 @@ class Principal:
     node: str | None = None
     source: str | None = None
     pilot: tuple[str, int] | None = None
-    """Owner of the join secret: id of the request for nodes, and index of the pilot."""
+    """The pilot that owns the join secret: id of its request for nodes, and its index in this
+    request.
+    """
     unnoted_use: bool = False
-    """Whether this use must be stored, as the stored time is too old (`LAST_USED_PRECISION`)."""
+    """Whether `last_used_at` of the token is missing, or older than `LAST_USED_PRECISION`."""
 
     @property
     def actor(self) -> Actor:
@@ -95,7 +99,7 @@ _HOLDERS = GivenToken.select().where(
 
 
 def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
-    """Return the holder of each token, or the token's error, with one query; store no use."""
+    """For each token, return its holder or an error, with one query for all tokens."""
     now, hashes = context.now(), [hash_token(token) for token in given]
     query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
     with context.database.read() as connection:
@@ -111,7 +115,7 @@ def _holder(row: GivenToken | None, now: datetime) -> Principal | Unauthenticate
 
 
 def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
-    """Store that tokens are used now; return None as the result for each request."""
+    """Set `last_used_at` of tokens to now; return None for each request, as its result."""
     now = context.now()
     # Sorted by id, as in every statement that locks several rows, to prevent deadlocks.
     used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
@@ -298,7 +302,7 @@ def replace_token_of(
     kind: Literal[TokenKind.NODE, TokenKind.SOURCE],
     name: str,
 ) -> str:
-    """Create a token for a node or source, revoke its earlier ones, and return the token."""
+    """Create a token for a node or source and return it; revoke the machine's earlier tokens."""
     now, owner = context.now(), tokens.c[kind.value]
     earlier = (owner == name) & (tokens.c.kind == kind) & tokens.c.revoked_at.is_(None)
     connection.execute(update(tokens).where(earlier).values(revoked_at=now))

@@ -16,7 +16,9 @@ from server.core.errors import TooManyError
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)
-"""Period in which logins of an address may fail `MAX_FAILURES` times; then logins are refused."""
+"""Period in which logins of an address may fail `MAX_FAILURES` times. After that, the address
+cannot log in until the period ends.
+"""
 
 
 def check_logins(context: Context, host: str) -> None:

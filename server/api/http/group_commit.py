@@ -36,7 +36,9 @@ If it raises an error, nothing of the group is stored.
 MAX_TOGETHER = 64
 """Maximum number of requests in one group; other writers wait for the transaction of the group."""
 GATHER_SECONDS = 0.005
-"""Default pause, in seconds, before a group that follows the previous one sooner than this."""
+"""Default pause before a group, in seconds. There is no pause if this time has passed since the
+previous group.
+"""
 
 
 async def served_together(

@@ -39,7 +39,7 @@ CLIENT_LEFT = 499
 LOGGED = 200
 """Maximum number of characters of a method and of a path in the log; clients choose both texts."""
 HSTS = {"strict-transport-security": "max-age=31536000"}
-"""Header that makes browsers use only https for a year, sent under https."""
+"""Header for responses under https: for a year, the browser uses only https for this host."""
 
 Observer = Callable[[Scope, int, float], None]
 """Function that receives the ASGI scope, the status and the duration in seconds of each request."""
@@ -109,7 +109,10 @@ class RequestMiddleware:
 
 
 def _level(path: str, status: int) -> int:
-    """Return INFO, but DEBUG for routine requests, as a running attempt sends two per second."""
+    """Return the log level: DEBUG for successful routine requests, INFO for all others.
+
+    A running attempt sends two routine requests per second.
+    """
     routine = path.startswith(ROUTINE) and 0 < status < HTTPStatus.BAD_REQUEST
     return logging.DEBUG if routine else logging.INFO
 
@@ -120,7 +123,7 @@ def _request_id(scope: Scope) -> str:
 
 
 class BodyLimitMiddleware:
-    """Refuses bodies over the limit, before reading or once the bytes read exceed the limit."""
+    """Refuses a body over the limit, by its announced length or after reading too many bytes."""
 
     def __init__(self, app: ASGIApp, *, limit_of: Callable[[str], int]) -> None:
         """Take the function that returns the maximum body size for a path, in bytes."""

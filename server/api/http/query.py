@@ -51,7 +51,10 @@ ComparedJobs = Annotated[
 
 
 def compared_jobs(job_ids: Sequence[str]) -> list[str]:
-    """Return 1 to `MAX_COMPARED` ids, each once, or raise `InvalidRequestError`."""
+    """Return the ids of the jobs to compare, each once, or raise `InvalidRequestError`.
+
+    A comparison has 1 to `MAX_COMPARED` jobs.
+    """
     if not 1 <= len(job_ids) <= MAX_COMPARED:
         detail = f"{len(job_ids)} jobs; legal: 1 to {MAX_COMPARED}"
         raise InvalidRequestError.at("query/jobs", detail)

@@ -23,9 +23,9 @@ NUL = b"\\u0000"
 same bytes; only the parsed value shows the difference.
 """
 SMALL_BYTES = 4 * 1024
-"""Maximum size of a body that is validated in the event loop, in bytes. The validation takes less
-than 4 ms. The list of problems of an invalid body is made in a thread, because 1,000 problems take
-30 ms.
+"""Maximum size of a body that is validated in the event loop, in bytes. The validation of such a
+body takes less than 4 ms. If the body is invalid, a thread makes the list of problems, because
+1,000 problems take 30 ms.
 """
 
 

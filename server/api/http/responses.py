@@ -24,5 +24,5 @@ def reply_page(items: Sequence[object], next_page_token: str | None) -> Response
 
 
 def reply_rows(content: Mapping[str, object]) -> Response:
-    """Respond with the fields of a model with many rows, written by orjson without validation."""
+    """Respond with a model that has many rows; orjson writes its fields without validation."""
     return Response(orjson.dumps(content, option=orjson.OPT_UTC_Z), media_type=JSON)

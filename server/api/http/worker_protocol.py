@@ -7,7 +7,7 @@ from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 
 
 def check_protocol(protocol: int) -> None:
-    """Raise `InvalidRequestError` if the server does not accept a version of the protocol."""
+    """Raise `InvalidRequestError` if the server does not accept this version of the protocol."""
     if not OLDEST_PROTOCOL <= protocol <= PROTOCOL:
         legal = [*range(OLDEST_PROTOCOL, PROTOCOL + 1)]
         raise InvalidRequestError.at(

@@ -30,9 +30,11 @@ class Limits:
     head_seconds: float = 10.0
     """Time limit for the request line and headers, in seconds."""
     body_seconds: float = 60.0
-    """Time limit for the next `body_bytes` of a body while the application reads, in seconds."""
+    """Time limit, in seconds, within which the next `body_bytes` of a body must arrive. The limit
+    applies while the application reads the body.
+    """
     body_bytes: int = 1024 * 1024
-    """Bytes of a body that a client must send within `body_seconds`."""
+    """Number of bytes of a body that a client must send within `body_seconds`."""
     message_bytes: int = MAX_PACK_BYTES + 2 * MAX_REPORT_BYTES
     """Maximum size of one request on the wire, in bytes; the application has further limits."""
     pipelined: int = 8

@@ -13,7 +13,7 @@ from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.spec.job import JobSpec
 
 LEAST_SHARE = 0.03
-"""Share of the time on slots below which a finding is noise."""
+"""Minimum share of the time on slots for a finding; a smaller share is noise."""
 ON_SLOTS = frozenset(JOB_CATEGORIES) & frozenset(SLOT_CATEGORIES)
 """Job categories that count as time on slots."""
 
@@ -28,21 +28,21 @@ class RecentSteps:
     step: float
     """Duration of a step, more than 0, including its wait for data."""
     data: float
-    """Wait for data per step, on the rank that waits longest."""
+    """Time for which a step waits for data, on the rank that waits longest."""
     own: float | None = None
-    """Median over ranks of the time outside collectives; None for a single rank."""
+    """Time of a step outside collectives, as the median over ranks; None for a single rank."""
     own_most: float | None = None
-    """Longest time outside collectives among the ranks."""
+    """Time of a step outside collectives, on the rank where it is longest."""
     wait: float | None = None
-    """Median over ranks of the time in collectives; None for a single rank."""
+    """Time of a step in collectives, as the median over ranks; None for a single rank."""
     peak_share: float | None = None
     """Peak memory use as a share of the device's memory; None if either value is unknown."""
     recompiled: float = 0.0
-    """Seconds of compilation summed over these steps, without the compilation at the start."""
+    """Compilation time summed over these steps, without the compilation at the attempt's start."""
     collected: float = 0.0
-    """Seconds of garbage collection summed over these steps."""
+    """Time of garbage collection, summed over these steps."""
     allocation_retries: float = 0.0
-    """Times that the allocator emptied its cache to find memory, summed over these steps."""
+    """How often the allocator emptied its cache to find memory, summed over these steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ class BestSaves:
 
     interval_steps: int
     productive_gain: float
-    """Goodput with the best save interval, divided by the recorded goodput, minus 1."""
+    """Relative gain: the ratio of the goodput with the best save interval to the recorded goodput,
+    minus 1.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ class Observed:
     stragglers: Sequence[StragglerView]
     """Current stragglers, the costliest first."""
     best_saves: BestSaves | None
-    """Outcome with the best save interval; None if no other interval is better, or if the job
-    cannot be replayed.
+    """Outcome with the best save interval. None if no interval is better than the recorded one, or
+    if the job cannot be replayed.
     """
 
     @property
@@ -80,5 +82,5 @@ class Observed:
 
 
 def gain_of(share: float) -> float:
-    """Return the gain in speed if a share of the time is saved; the maximum gain is 9."""
+    """Return the relative gain in speed if this share of the time is saved; at most 9."""
     return 1 / (1 - min(share, 0.9)) - 1

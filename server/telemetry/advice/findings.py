@@ -19,7 +19,9 @@ from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance, TimeC
 from trainyard.spec.job import JobSpec
 
 LEAST_COLLECTIVES = 0.25
-"""Minimum share of collectives in a step's time for a finding; every layout has collectives."""
+"""Minimum share of collectives in a step's time for a finding; it is high because every layout has
+collectives.
+"""
 LEAST_VALIDATION = 0.10
 """Minimum share of the time in validation for a finding; it is high because a person chose the
 validation.
@@ -29,7 +31,9 @@ LEAST_STARTUP = 0.20
 jobs.
 """
 COLLECTED_SHARE = 0.01
-"""Share of a step's time that the remedy leaves to garbage collection, too small for a finding."""
+"""Share of a step's time that garbage collection takes after the remedy. It is too small for a
+finding.
+"""
 FREE_MEMORY = 0.5
 """Peak share of the device's memory below which a micro-batch of twice the size fits, because
 activations at most double."""

@@ -77,7 +77,7 @@ def is_over(now: datetime) -> ColumnElement[bool]:
 
 
 def release(connection: Connection, condition: ColumnElement[bool]) -> int:
-    """Detach contents from their jobs so that they are deleted later; return their number."""
+    """Detach contents from their jobs for later deletion; return the number of contents."""
     released = update(artifact_contents).where(condition).values(job_id=None)
     return connection.execute(released).rowcount
 

@@ -88,7 +88,7 @@ def get_artifacts(
     summary="Content of an image or a file",
 )
 def get_content(context: ServerContext, job_id: JobId, artifact_id: ArtifactId) -> Response:
-    """Return the content; an image has its media type, and any other file is a download."""
+    """Return an artifact's content: an image with its media type, any other file as a download."""
     found = read_artifact(context, job_id, artifact_id)
     assert found.content_id is not None
     headers = {

@@ -65,7 +65,7 @@ class StoredArtifacts:
     notices: tuple[ArtifactsStored, ...]
     """Number of stored artifacts by group; groups without stored artifacts are omitted."""
     dropped: tuple[OutputDropped, ...]
-    """Artifacts that the supervisor or the server dropped, in order."""
+    """Artifacts that the supervisor or the server dropped, in the order of the report."""
 
 
 _LISTED = ListedArtifact.select().outerjoin(
@@ -76,7 +76,7 @@ _LISTED = ListedArtifact.select().outerjoin(
 def store_artifacts(
     context: Context, connection: Connection, *, share: ReportedShare, lines: Sequence[ArtifactLine]
 ) -> StoredArtifacts:
-    """Store the artifacts that have a histogram, or a content that the server already has.
+    """Store the artifacts that are histograms, and the artifacts whose content the server has.
 
     An image becomes a file if its content is no image.
     """
@@ -132,10 +132,11 @@ def list_artifacts(
     after: str | None,
     limit: int,
 ) -> list[ArtifactView]:
-    """Return artifacts of a job, the newest first, after the last id of the previous page.
+    """Return a page of a job's artifacts, the newest first.
 
-    `name` selects the artifacts with this name and, as a folder, the artifacts below it. `without`
-    has the kinds to leave out.
+    The page begins after the id `after`, the last id of the previous page. `name` selects the
+    artifacts with this name and, as a folder, the artifacts below it. `without` has the kinds to
+    leave out.
 
     Raises:
         NotFoundError: no job has this id.

@@ -85,7 +85,10 @@ def _find(connection: Connection, job_id: str, digest: str) -> Content | None:
 def _begin(
     context: Context, connection: Connection, *, job_id: str, digest: str, size: int
 ) -> Content | DropReason:
-    """Insert an empty content unless it exists; return it, or the limit that forbids it."""
+    """Return the job's content with this digest; if there is none, insert an empty content.
+
+    If a limit forbids a new content, return this limit.
+    """
     lock_job(connection, job_id)  # so that the quota counts concurrent uploads
     if (found := _find(connection, job_id, digest)) is not None:
         return found

@@ -30,7 +30,7 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.layout import Layout
 
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
-"""Series with the peak memory of the rank that uses most memory, by device."""
+"""By kind of device, the series with the peak memory of the rank that uses most memory."""
 LEAST_POINTS = 10
 """Minimum number of logged steps, without the first, for an attempt's median to count."""
 LEAST_SECONDS = 1e-6
@@ -87,8 +87,8 @@ class CalibrationKeeper:
     def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, dict[str, Any]] | None:
         """Return the hardware of an attempt, and its row of `measured_runs` without the hardware.
 
-        Return None if the attempt has too few steps or nodes of several kinds, or if the job's own
-        code or a person may have written the records.
+        Return None if the attempt has too few steps, if its nodes are of several kinds, or if the
+        job's own code or a person may have written the records.
         """
         if row.tainted:
             return None
@@ -133,7 +133,7 @@ def _measure(
     """Return the measured fields of a `MeasuredRun`; None if the attempt has too few steps.
 
     Ranks write the records, so impossible values are left out, such as a peak above `most_bytes`.
-    A single impossible value would decide, for every job, whether the job fits.
+    Otherwise a single impossible value could decide whether later jobs fit into memory.
     """
     steps, seconds = values.get(STEP, _NONE)
     counted = (seconds > 0) & (seconds < MAX_SUMMED)

@@ -27,9 +27,10 @@ MAX_RUNS = 120
 0.2 s.
 """
 MAX_OF = {"job_id": MAX_RUNS // 10, "submitter": MAX_RUNS // 2, "node": MAX_RUNS // 2}
-"""Maximum number of runs from one job, person or node. Each limit applies only if there are
-runs from several jobs, persons or nodes. A fit follows the majority of its runs, so no single job,
-person or node may decide the predictions for all others."""
+"""Maximum number of runs from one job, person or node. The limit per job applies only if several
+jobs have runs; the same holds for persons and nodes. Without the limits, one job, person or node
+could decide the predictions for all others, because a fit follows the majority of its runs.
+"""
 HardwareKind = tuple[DeviceKind, str]
 """A kind of slots: the kind of device and the device's name."""
 

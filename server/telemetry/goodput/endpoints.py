@@ -74,7 +74,9 @@ async def cluster_goodput(
     last: Last = None,
     project: Project = None,
 ) -> Response:
-    """Return slot-time (slots x milliseconds) by category, with an exact sum over categories."""
+    """Return slot-time by category, in slots times milliseconds. The categories sum to the exact
+    total.
+    """
     today = context.now().date()
     last = last or today
     if not EARLIEST <= last <= today:

@@ -35,7 +35,8 @@ class Interval:
     start: int
     end: int
     parts: tuple[Part, ...]
-    """Categories of the interval; their times sum to its length."""
+    """Categories of the interval, each with its time; the times sum to the length of the interval.
+    """
     attempt: int | None = None
     """Number of the running attempt; None while the job waits for one."""
 
@@ -171,7 +172,8 @@ class _OpenAttempt:
     ) -> Iterator[_Stretch]:
         """Yield the time from `start` to `end`, during which no step was recorded.
 
-        The category is `before` up to `leaves_at`, then `ending`; silence is `unreachable`.
+        The category is `before` up to `leaves_at` and `ending` after it; periods of silence are
+        `unreachable`.
         """
         for first, last, category in (
             (start, leaves_at, before),
@@ -298,7 +300,7 @@ class _Walk:
 def _with_steps(
     attempt: _OpenAttempt, training: Training, outcome: AttemptOutcome | None, *, end: int
 ) -> Iterator[_Stretch]:
-    """Yield the time of an attempt with recorded steps, from its placement to `end`, in order."""
+    """Yield the intervals of an attempt with recorded steps, in order, from placement to `end`."""
     # The trainer's clock may differ from the server's, so shift the interval just far enough to
     # lie within the attempt.
     length = min(training.length, end - attempt.placed)

@@ -197,8 +197,8 @@ def _recorded_steps(
 def _reached(connection: Connection, job_ids: Collection[str]) -> Mapping[str, Set[int]]:
     """Return, by job id, the numbers of the attempts that ran a program and reported a step.
 
-    Attempts of the built-in trainer are left out, because it records the time of each step, no
-    later than at the next logged step.
+    Attempts of the built-in trainer are left out, because the trainer records the time of each step
+    at the latest with the next logged step.
     """
     attempt = attempts.c
     query = (

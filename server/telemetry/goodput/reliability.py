@@ -13,9 +13,11 @@ import numpy as np
 from trainyard.protocol.goodput import MeanTimeToFailure
 
 CONFIDENCE = 0.95
-"""Confidence of each bound of a mean time to failure; the two bounds enclose 90 %."""
+"""Confidence of each of the two bounds of a mean time to failure. The mean lies between the bounds
+with a confidence of 90 %.
+"""
 HALVINGS = 60
-"""Bisection steps in the search for a quantile, enough for the precision of a float."""
+"""Number of bisection steps in the search for a quantile, enough for the precision of a float."""
 
 
 def mean_time_to_failure(seconds: float, failures: int) -> MeanTimeToFailure:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LEAST_SHARE = 0.25
-"""Minimum share of an attempt's training time that its steps must take, without compilation and
-stalls. Below this share the attempt's own pace is too inexact, so the mean pace of all attempts is
-used.
+"""Minimum share of an attempt's training time that remains without compilation and stalls. Below
+this share the attempt's own pace is too inexact, so the mean pace of all attempts is used.
 """
 CANDIDATES = 64
 """Number of candidate intervals, evenly spaced on a logarithmic scale."""

@@ -60,7 +60,7 @@ _Moment = tuple[int, int, CapacityChange | None]
 
 
 def days(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each day between two times, with start and end of its part in the period."""
+    """Yield each day of a period, with the start and end of the day's part in the period."""
     at = start
     while at < end:
         day = at // DAY

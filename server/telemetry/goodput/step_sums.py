@@ -35,9 +35,9 @@ COMPILE, SAVE, VALIDATION = "compile/seconds", "checkpoint/stall_seconds", "vali
 """Series of durations, with a point at each step with a compilation, a save or a validation."""
 DENSE, SPARSE = (STEP, DATA), (COMPILE, SAVE, VALIDATION)
 ATTEMPTS_AT_ONCE = 1_000
-"""Attempts per query, each with up to three series; SQLite allows 32,766 parameters."""
+"""Number of attempts per query, each with up to three series; SQLite allows 32,766 parameters."""
 SUMMED_AT_ONCE = 200
-"""Chunks without a sum that one batch decodes, up to 24 KB each."""
+"""Number of chunks without a sum that one batch decodes; a chunk has up to 24 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RecordedSteps:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk(TypedRow):
-    """A chunk of a series without its points; a number or time is packed into 8 bytes."""
+    """The stored fields of a chunk, without its points; `bytes` fields are numbers of 8 bytes."""
 
     table: ClassVar[Table] = metric_chunks
     series_id: int
@@ -66,7 +66,7 @@ class _Chunk(TypedRow):
 
 @dataclass(slots=True)
 class _StepSum:
-    """The sums of a series of means; points are added in ascending order of their steps."""
+    """The sums of a series whose points are means; points are added in the order of their steps."""
 
     until: int
     """Number of the last kept step."""
@@ -123,8 +123,8 @@ def read_trainings(
 ) -> dict[str, Training]:
     """Return recorded training times by attempt id; attempts without steps are omitted.
 
-    The number of queries is fixed for every `ATTEMPTS_AT_ONCE` attempts. The queries read the
-    chunks of two series per attempt, and its live points.
+    The number of queries is fixed for every `ATTEMPTS_AT_ONCE` attempts. For each attempt, the
+    queries read the chunks of two series and the attempt's live points.
     """
     trainings: dict[str, Training] = {}
     for some in batches(recorded, ATTEMPTS_AT_ONCE):
@@ -242,7 +242,10 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _step_sums(connection: Connection, series: Mapping[int, RecordedSteps]) -> dict[int, _StepSum]:
-    """Return the sums of series of means; series without a point after the start are omitted."""
+    """Return the sums of each series whose points are means.
+
+    Series without a point after the attempt's start are omitted.
+    """
     tails = read_tails(connection, series, first=0, last=NEVER)  # read before the chunks
     chunks = metric_chunks.c
     rows = _Chunk.all(

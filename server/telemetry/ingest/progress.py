@@ -104,7 +104,8 @@ def _advanced(
     world_size: int,
     step_seconds: Sequence[float],
 ) -> Progress:
-    """Return the progress with the loss, throughput and time left of `records`, at least one."""
+    """Return the progress with loss, throughput and time left from `records`, at least one record.
+    """
     values = _newest(records)
     durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
     left = None if step_seconds else progress.seconds_left
@@ -124,7 +125,10 @@ def _advanced(
 def _recent_step_seconds(
     connection: Connection, reports: Sequence[IncomingReport]
 ) -> dict[str, list[float]]:
-    """Return durations of the last steps by attempt id, read from the store if reports have few."""
+    """Return durations of each attempt's last steps, by attempt id.
+
+    The store gives the durations of an attempt if the reports have too few of them.
+    """
     given = {
         each.share.attempt_id: [
             record.values[STEP_SECONDS]

@@ -48,7 +48,8 @@ logger = logging.getLogger(__name__)
 
 SHARED_BYTES = 16 * 1024
 """Maximum content of a report that may share a transaction, in bytes. A larger report would delay
-the other reports and save little, because its lines take most of the time."""
+the other reports and save little time, because most of its time goes into its lines.
+"""
 
 
 @dataclass(frozen=True)
@@ -344,8 +345,8 @@ def _take_output(incoming: IncomingReport) -> ReportReply:
     """Store only the output of an ended or lost share, and order the share to end.
 
     All other bytes are dropped but acknowledged, so that the supervisor proceeds to its exit, which
-    ends a lost share. Until then, its reports renew the lease so that the node does not count as
-    silent.
+    ends a lost share. Until then, the supervisor's reports renew the lease, so that the node does
+    not count as silent.
     """
     connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content

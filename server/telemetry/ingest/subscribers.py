@@ -58,7 +58,7 @@ def update_network_check(incoming: IncomingReport) -> None:
 def renew_leases(reports: Sequence[IncomingReport]) -> None:
     """Renew leases and store offsets; a first step changes the attempt's state to `running`.
 
-    One statement stores both, so a share's row is written once per report.
+    One statement stores lease and offsets, so a share's row is written once per report.
     """
     heard = [
         HeardShare(each.share, each.report.heartbeat, each.report.identity, each.acknowledged)

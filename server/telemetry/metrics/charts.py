@@ -90,7 +90,10 @@ class _StoredCurve:
 
     @cached_property
     def masks(self) -> list[NDArray[np.bool_]]:
-        """For each part, the mask of chunks to decode: too wide, or cut by the segment's end."""
+        """For each segment, the mask of the chunks to decode.
+
+        A chunk is decoded if it is too wide, or if an end of the segment cuts it.
+        """
         first, last = self.extent
         widest = WIDEST * (last - first + 1) / self.limit
         return [

@@ -79,9 +79,10 @@ class Points:
         return self[low:high]
 
     def step_sum(self) -> float:
-        """Return the sum of all values except the first, each times its number of steps.
+        """Return the sum of all values but the first, each times the steps since the previous
+        point.
 
-        A value such as `perf/step_seconds` is the mean over the steps since the previous point.
+        The reason is that a value such as `perf/step_seconds` is the mean over these steps.
         """
         return float(summable(self.values[1:]) @ np.diff(self.steps))
 

@@ -37,7 +37,8 @@ MAX_NAMES = 700
 2,000 series."""
 MAX_REWRITTEN = 200_000
 """Number of staged values after which one report rewrites no more steps. Without this limit, a rank
-that logs one value for each of many wide steps would block the database for minutes."""
+that logs one value for each of many steps with many values would block the database for minutes.
+"""
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
 """Maximum number of steps, and of their values, that one report folds; the next report folds the
 remaining ones.
@@ -148,7 +149,10 @@ def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
 def end_ranks(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
 ) -> list[MetricRecord]:
-    """Mark ranks as ended; after the last ranks, return the first remaining steps, folded."""
+    """Mark ranks as ended; with `last`, fold and return the first remaining steps.
+
+    `last` is true if no rank of the attempt remains.
+    """
     mine = rank_progress.c.attempt_id == attempt_id
     if not last:
         ended = rank_progress.c.rank.in_(list(ranks))

@@ -12,11 +12,17 @@ from server.telemetry.metrics.points import PACKED, Points, pack_tail, unpack
 from server.telemetry.metrics.store import append_to_tails, grow_series, read_tails
 
 SERIES_AT_ONCE = 100
-"""Series that are read together; tail and cut chunk of each have at most 3,000 points."""
+"""Number of series that are read together. The tail and the cut chunk of a series have at most
+3,000 points.
+"""
 
 
 def take_back(connection: Connection, attempt_id: str, *, names: Sequence[str], step: int) -> None:
-    """Delete points of an attempt from `step` on, in a transaction as for `store_metrics`."""
+    """Delete points of an attempt from `step` on.
+
+    Like `store_metrics`, this needs a transaction that excludes other writers of the attempt's
+    metrics.
+    """
     query = select(metric_series.c.id).where(
         metric_series.c.attempt_id == attempt_id,
         metric_series.c.name.in_(names),

@@ -35,9 +35,9 @@ from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, un
 from server.telemetry.metrics.store import read_tails
 
 MERGED_AT = 60_000
-"""Number of spans above the limit at which `Buckets` merges spans; a span takes 64 bytes."""
+"""Number of spans beyond one per bucket at which `Buckets` merges spans; a span takes 64 bytes."""
 DECODED_AT_ONCE = 100
-"""Chunks that are decoded together; their points take 2.4 MB."""
+"""Number of chunks that are decoded together; their points take 2.4 MB."""
 SUMMARY = ("first_step", "last_step", "count", "non_finite", "min", "max", "last")
 """Columns of `metric_chunks` in the order of the fields of `Spans`."""
 

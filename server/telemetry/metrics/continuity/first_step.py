@@ -305,9 +305,8 @@ def _past(
 ) -> Past:
     """Return a job's records for the comparison with its attempt `number`.
 
-    Only attempts whose first `sequences` sequences are the same count as other attempts. One of
-    `every` steps has a logged loss. With `with_itself`, attempt `number` itself counts as another
-    attempt.
+    Another attempt counts only if its first `sequences` sequences are the same. Every `every`-th
+    step has a logged loss. With `with_itself`, attempt `number` itself counts as another attempt.
     """
     keys = attempts_of(connection, job_id)
     if number not in keys:
