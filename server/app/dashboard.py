@@ -1,4 +1,4 @@
-"""The dashboard: its built files, and its single page for every path except files and the API."""
+"""The dashboard: the built files, and one page for all paths other than files and the API."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ class Monitoring(Collector):
         self._requests.labels(scope["method"], route, str(status)).observe(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the cluster's state from the database, and the newest goodput ledger.
+        """Yield the cluster's state from the database, and the newest goodput of the cluster.
 
-        A scrape never waits for a computation of the ledger, but may start one.
+        A scrape never waits for a computation of the goodput, but may start one.
         """
         with self._context.database.read() as connection:
             yield _by_state(connection, "jobs", column=jobs.c.state, states=JobState)
@@ -218,7 +218,7 @@ def _tasks(connection: Connection) -> Iterable[Metric]:
 def _by_name(
     what: str, rows: Iterable[Any], *, gauges: Iterable[tuple[str, str, str]]
 ) -> Iterable[Metric]:
-    """Yield gauges, given by name, attribute and help text, each with one series per row."""
+    """Yield gauges with one series per row; a gauge is given as name, attribute and help text."""
     for name, attribute, text in gauges:
         gauge = GaugeMetricFamily(f"trainyard_{what}_{name}", text, labels=(what,))
         for row in rows:

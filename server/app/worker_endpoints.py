@@ -76,9 +76,7 @@ def check(
     principal: Pilot,
     body: Annotated[CheckReport, Depends(JsonBody(CheckReport))],
 ) -> None:
-    """Store the results that a pilot reports for the check of a source; only its first report
-    counts.
-    """
+    """Store the results of a pilot's check of its source; only its first report counts."""
     check_protocol(body.protocol)
     store_check(context, body, principal=principal, host=_host(request))
 
@@ -126,7 +124,8 @@ async def claim(
     attempt_id: AttemptId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Return spec, attempt and token to the first claim of a share, and to a repeat of this claim.
+    """Return spec, attempt and token to the first claim of a share, and to its repeats.
+
     Any other claim gets 409.
     """
     check_sender(principal, body.node, body.protocol)

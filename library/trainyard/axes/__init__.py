@@ -28,7 +28,8 @@ AXES: tuple[Axis, ...] = tuple(
 MESH_AXES: tuple[Axis, ...] = tuple(
     sorted((axis for axis in AXES if axis.multiplies_world), key=lambda axis: axis.mesh_order)
 )
-"""Axes with sizes that multiply to the world size. In the numbering of the ranks, the first of
-these axes varies slowest."""
+"""Axes whose sizes multiply to the world size. The first of them varies slowest in the numbering of
+the ranks.
+"""
 FIELDS: tuple[type[AxisFields], ...] = tuple(module.FIELDS for module in _MODULES)
 """Fields that each module adds to the section `parallelism`, in the order of the axes."""

@@ -153,7 +153,9 @@ class Axis:
     traffic: Callable[[TrafficFacts], Traffic] = field(default=lambda _: Traffic(), repr=False)
     """Returns the communication of a rank along the axis in one step."""
     resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=lambda *_: {}, repr=False)
-    """Given old and new sizes, returns new values for the options that this change resets."""
+    """Returns new values for the options that are reset by the change from the old to the new
+    sizes.
+    """
 
     @property
     def multiplies_world(self) -> bool:

@@ -28,8 +28,7 @@ class ContextParallelFields(AxisFields):
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """Context parallelism is illegal with a user's own model, because its attention cannot be
-    divided."""
+    """Context parallelism is illegal with a user's own model: its attention cannot be divided."""
     if facts.own_plans is not None and facts.size("cp") > 1:
         yield problem(
             "cp",

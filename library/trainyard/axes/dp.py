@@ -24,8 +24,7 @@ class DataParallelFields(AxisFields):
 
 
 def sums_over_replicas(facts: TrafficFacts) -> Traffic:
-    """Return the traffic of the all-reduce that sums the gradient shards over replicas, per
-    step."""
+    """Return the traffic per step of the all-reduce that sums gradient shards over replicas."""
     ranks = facts.size("dp_replicate")
     if ranks == 1:
         return Traffic()

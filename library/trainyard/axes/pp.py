@@ -155,8 +155,10 @@ def _too_few(facts: LayoutFacts) -> Problem:
 
 
 def sends_stream(facts: TrafficFacts) -> Traffic:
-    """Return the traffic of a rank between the first and the last: per micro-batch, each of its
-    stages sends one activation and one gradient."""
+    """Return the traffic of a rank that is neither the first nor the last of the pipeline.
+
+    Per micro-batch, each stage of the rank sends one activation and one gradient.
+    """
     if facts.size("pp") == 1:
         return Traffic()
     sends = 2 * facts.stages * facts.micro_batches

@@ -61,7 +61,10 @@ def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
-    """`async_tp` needs CUDA, and torch.compile, which fuses communication with matrix products."""
+    """`async_tp` needs CUDA and torch.compile.
+
+    torch.compile fuses the communication with the matrix products.
+    """
     options, tp = facts.options(TensorParallelFields), facts.size("tp")
     if not options.async_tp:
         return

@@ -64,7 +64,7 @@ def explained(
     title: str = "",
     spec_field: Callable[[str], str] = lambda pointer: pointer,
 ) -> Iterator[None]:
-    """Explain the server's errors in the user's input, field by field, and exit with code 2.
+    """Explain errors that the server found in the user's input, and exit with code 2.
 
     Args:
         origin: function from a problem to the source of the field in which the problem is.

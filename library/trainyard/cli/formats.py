@@ -35,7 +35,7 @@ def number(value: float | None) -> str:
 
 
 def fact(value: FactValue | None) -> str:
-    """Return a value from a configuration or a summary on one line."""
+    """Format a value of a configuration or of a summary as one line."""
     if value is None:
         return DASH
     text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -157,7 +157,7 @@ def _ancestor(job: JobView) -> str | None:
 
 
 def _why(job: JobView) -> str:
-    """Return the reason for the job's state, unless the failure below shows the reason."""
+    """Return the reason for the job's state; empty if the shown failure contains the reason."""
     failed = job.current_attempt is not None and job.current_attempt.failure is not None
     return "" if failed and job.state == JobState.FAILED else job.reason or ""
 

@@ -51,7 +51,7 @@ class Code:
     """The packed files of a program."""
 
     archive: bytes
-    """A gzipped tar archive, which is the same for the same files."""
+    """A gzipped tar archive; equal files give an equal archive."""
     names: tuple[str, ...]
     """Paths of the packed files and links, in order."""
     commit: str | None = None
@@ -104,7 +104,7 @@ class Code:
 
 
 def code_of(document: Mapping[str, Any], *, folder: Path) -> Code | None:
-    """Return the packed code of a spec; None if it names neither local files nor a repository.
+    """Return the packed code of a spec; None if the spec names neither files nor a repository.
 
     Args:
         document: the spec as the user wrote it.

@@ -61,7 +61,7 @@ def resolve_job(yard: Client, reference: str) -> str:
 
 
 def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
-    """Return the job that a reference names, and its checkpoint if it has the form `JOB@step-400`.
+    """Return the job that a reference names, and the checkpoint that `JOB@step-400` names.
 
     `JOB@a2.step-400` also names the attempt, which is otherwise taken from the current lineage.
 

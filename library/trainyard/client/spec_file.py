@@ -114,12 +114,12 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
 
 
 def typed_value(assignment: Assignment) -> Any:
-    """Return the value in the type of its field: as TOML if this is valid, else as text.
+    """Return the value in the type of its field: as TOML if the field accepts it, else as text.
 
     For example, `name=7` is text, `training.steps=7` is a number, and `model.size=8B` needs no
     quotes. If a field accepts text and numbers, only a number in JSON's form is a number, so
-    `date=2024_01_02` stays text. A value that is valid in neither form is returned as TOML parses
-    it; the validation of the spec then reports the legal values.
+    `date=2024_01_02` stays text. A value that the field accepts in neither form is returned as TOML
+    parses it; the validation of the spec then reports the legal values.
     """
     candidates: list[Any] = [assignment.text]
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 LONGEST_POINTER = 1023
-"""Maximum size of a pointer in bytes; one byte more proves that a file is not a pointer."""
+"""Maximum size of a pointer in bytes; a larger file is not a pointer."""
 SHORTEST_POINTER = 120
 """Minimum size of a pointer in bytes, with a version, a digest and a size."""
 _POINTER = re.compile(

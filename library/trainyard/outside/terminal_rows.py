@@ -190,7 +190,7 @@ class _Screen:
                 self._move(kind, [int(count or 0) for count in token["counts"].split(";")])
 
     def leave_full_rows(self) -> None:
-        """Complete rows if those that may still change have more than `ROW_BYTES` together."""
+        """Complete rows if the rows of the window have more than `ROW_BYTES` together."""
         if len(self._window) > 1 and sum(len(row.text()) for row in self._window) > ROW_BYTES:
             self._leave()
         self.complete += self._row.leave_full()

@@ -183,7 +183,7 @@ def option(
 
 
 def _resets(before: JobSpec, after: JobSpec) -> tuple[str, ...]:
-    """Return the fields that another layout changes, without the axes."""
+    """Return the fields of `parallelism`, other than the axes, that another layout changes."""
     former, new = dict(before.parallelism), dict(after.parallelism)
     return tuple(name for name in new if name not in _NAMES and new[name] != former[name])
 

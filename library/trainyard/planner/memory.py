@@ -121,8 +121,8 @@ class Step:
         A schedule with two backward passes first scales the gradient into a second tensor.
         Meanwhile the weights of the last block are gathered. The head itself is freed before the
         sum, and the resulting shard may be converted again. There are two exceptions: a pipeline
-        keeps the head for the next micro-batch, and tied embeddings keep it until the gradient of
-        the embedding.
+        keeps the head for the next micro-batch, and tied embeddings keep the head until the
+        embedding's gradient is computed.
         """
         computed, gathered = self._head_gradient(), self.weights(self.head + self.block)
         twice = self.layout.pp > 1 and self.spec.parallelism.pp_schedule in SPLIT_BACKWARD

@@ -9,7 +9,7 @@ from trainyard.planner.results import BatchPlan
 from trainyard.training.batch_partition import BatchPartition
 
 IDLE_SHARE_LIMIT = 0.1
-"""Idle share above which a plan warns, and a smaller size is chosen."""
+"""Idle share above which a plan warns, and above which a smaller micro-batch size is chosen."""
 
 
 def legal_micro_batch_size(

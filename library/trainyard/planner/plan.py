@@ -59,7 +59,7 @@ def plan_job(
         spec: as in `plan`.
         slots: as in `plan`.
         predictor: as in `plan`.
-        layout: layout of a program's attempt; by default the first of its number of slots.
+        layout: layout of a program's attempt; by default the first for the number of slots.
     """
     if spec.program is None:
         return plan(spec, slots=slots, predictor=predictor)

@@ -29,7 +29,7 @@ def plan_program(
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         slots: slots of the nodes, if known; one slot of each kind is enough.
-        layout: layout of the attempt; by default the first of its number of slots.
+        layout: layout of the attempt; by default the first for the number of slots.
     """
     program, layout = _program(spec), layout or spec.layout()
     return ProgramPlan(

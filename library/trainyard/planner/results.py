@@ -58,7 +58,7 @@ class BatchPlan(RecordModel):
     rounds: Count
     """Number of micro-batches per rank in a step, including those of weight zero."""
     idle_share: Share
-    """Share of the places for sequences that stay empty, over all micro-batches of a step."""
+    """Share of empty places for sequences in the micro-batches of a step."""
     less_idle_micro_batch_size: Count | None
     """Micro-batch size below `micro_batch_size` with the least idle share; if several sizes have
     this share, the largest of them. Absent if no smaller size reduces the idle share."""

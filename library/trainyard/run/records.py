@@ -263,6 +263,6 @@ class ExitRecord(JsonRecord):
     """Positions of the ranks after a silence that lasted most of the hang limit. Empty if no such
     silence preceded the end."""
     false_alarms: Number = 0
-    """Number of such silences after which the trainer made progress again."""
+    """Number of silences of most of the hang limit after which the trainer made progress again."""
     unreported_commit: bool = False
     """Whether global rank 0 may have committed a checkpoint without recording the event."""

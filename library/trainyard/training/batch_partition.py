@@ -52,8 +52,7 @@ class BatchPartition:
 
     @property
     def idle_share(self) -> float:
-        """Share of the places for sequences that stay empty, over all micro-batches of a step; from
-        0 to below 1."""
+        """Share of empty places for sequences in the micro-batches of a step; from 0 to below 1."""
         return 1 - self.global_batch_size / (self.rounds * self.dp * self.micro_batch_size)
 
     def for_rank(self, dp_rank: int) -> list[range]:

@@ -35,8 +35,9 @@ AT_ONE: dict[Rounding, float] = {
 the small model in docs/numerics.md the difference is ten times smaller, and in float32 still
 smaller; deeper models round more often."""
 STEPS = 10
-"""Number of steps after a change of layout in which the difference of the losses stays within the
-bound of the first step."""
+"""After a change of layout, the number of steps for which the difference of the losses stays within
+the bound that holds for the first step.
+"""
 MAX_DIFFERENCE = 0.1
 """Maximum of the bound; a larger bound would also hold for two different trainings."""
 

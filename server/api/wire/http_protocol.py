@@ -48,7 +48,7 @@ class RefusedOnWireError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection with limits; above a limit, it sends a problem document and closes.
+    """A connection with limits; if a limit is exceeded, it sends a problem document and closes.
 
     `_part` is `head` until the headers of a request are complete, `body` until the request is
     complete, and `idle` until the first byte of the next one.

@@ -32,7 +32,8 @@ from trainyard.spec.layout import Layout
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
 """By kind of device, the series with the peak memory of the rank that uses most memory."""
 LEAST_POINTS = 10
-"""Minimum number of logged steps, without the first, for an attempt's median to count."""
+"""Minimum number of logged steps after the first; with fewer, an attempt's median does not count.
+"""
 LEAST_SECONDS = 1e-6
 """Minimum valid step time; real steps are longer, and a fit uses logarithms."""
 MAX_STEPS = 20_000

@@ -129,7 +129,7 @@ class ClusterLedger:
     def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
         """Return the running computation, if any.
 
-        If none is running, start one, unless the last one ended less than `pause` ago.
+        If none is running, start and return one, unless the last one ended less than `pause` ago.
         """
         ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
         if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):

@@ -74,9 +74,7 @@ async def cluster_goodput(
     last: Last = None,
     project: Project = None,
 ) -> Response:
-    """Return slot-time by category, in slots times milliseconds. The categories sum to the exact
-    total.
-    """
+    """Return slot-time by category, in slots times milliseconds, with the exact total."""
     today = context.now().date()
     last = last or today
     if not EARLIEST <= last <= today:

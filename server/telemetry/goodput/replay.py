@@ -188,7 +188,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """The timetable of one attempt in the replay, which starts at the step `start`."""
+    """The timetable of one attempt that the replay starts at the step `start`."""
 
     attempt: TrainedAttempt
     start: int

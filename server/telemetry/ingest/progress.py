@@ -36,8 +36,9 @@ _STORE_STEP = (
 def advance_progress(reports: Sequence[IncomingReport]) -> None:
     """Advance the progress of jobs from heartbeats and metrics, and notify live charts.
 
-    The node of global rank 0 reports both. The step in the heartbeat may be slightly ahead of the
-    records or behind them, and is 0 before a trainer has loaded its checkpoint.
+    The node of global rank 0 reports heartbeats and metrics. The step in the heartbeat may be
+    slightly ahead of the records or behind them. It is 0 before a trainer has loaded its
+    checkpoint.
     """
     mine = [
         each
@@ -104,8 +105,7 @@ def _advanced(
     world_size: int,
     step_seconds: Sequence[float],
 ) -> Progress:
-    """Return the progress with loss, throughput and time left from `records`, at least one record.
-    """
+    """Return the progress with loss, throughput and time left from one or more `records`."""
     values = _newest(records)
     durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
     left = None if step_seconds else progress.seconds_left

@@ -79,10 +79,9 @@ class Points:
         return self[low:high]
 
     def step_sum(self) -> float:
-        """Return the sum of all values but the first, each times the steps since the previous
-        point.
+        """Return the sum of the values times their numbers of steps, without the first value.
 
-        The reason is that a value such as `perf/step_seconds` is the mean over these steps.
+        A value such as `perf/step_seconds` is the mean over the steps since the previous point.
         """
         return float(summable(self.values[1:]) @ np.diff(self.steps))
 

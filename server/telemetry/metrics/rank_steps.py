@@ -103,7 +103,7 @@ class _Fold:
                 self.values[name] = [1, value, value, value]
 
     def record(self, step: int) -> MetricRecord | None:
-        """Return the folded step; None without values of several ranks and without a digest."""
+        """Return the folded step; None if it has neither values of several ranks nor a digest."""
         values: dict[str, float] = {}
         for name, (count, least, total, most) in self.values.items():
             if count > 1:

@@ -122,7 +122,7 @@ def _deletion(checkpoint: CheckpointView) -> str:
 
 
 def not_deleted(checkpoint: CheckpointView) -> str | None:
-    """Return why a checkpoint's deletion fails, and since when; None if it has not failed."""
+    """Return why the deletion of a checkpoint fails, and since when; None if no deletion failed."""
     failing = checkpoint.not_deleted
     return None if failing is None else f"not deleted: {formats.failed_tries(failing)}"
 

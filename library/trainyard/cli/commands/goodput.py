@@ -92,7 +92,7 @@ def goodput(
 
 
 def draw(view: GoodputView) -> RenderableType:
-    """Return a table of a job's time by category, longest first, followed by the goodput ratios."""
+    """Return a table of a job's time by category, and the goodput ratios."""
     times = [(each.words, each.milliseconds) for each in view.categories]
     rows = _bars("CATEGORY", "TIME", times)
     rows.add("wall time", duration(view.wall_milliseconds / 1000), "", "")

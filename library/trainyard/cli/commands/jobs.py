@@ -204,7 +204,7 @@ def _check(assignment: Assignment) -> None:
 
 
 def _spec_field(pointer: str) -> str:
-    """Return the pointer into the spec for an override, such as `/overrides/steps`."""
+    """Convert a pointer to an override, such as `/overrides/steps`, to a pointer into the spec."""
     field = pointer.removeprefix("/overrides").removeprefix("/")
     return f"/{SINGLE_FIELDS.get(field, field).replace('.', '/')}"
 

@@ -216,8 +216,10 @@ def _rest(
     next_line: int | None,
     lines: int = PAGE_LINES,
 ) -> Iterator[LogLine | str]:
-    """Yield lines from `next_line` on, or the last `lines` lines if it is None; then yield the
-    unfinished line."""
+    """Yield lines from `next_line` on, then the unfinished line.
+
+    If `next_line` is None, yield the last `lines` lines instead.
+    """
     while True:
         try:
             limit = lines if next_line is None else PAGE_LINES

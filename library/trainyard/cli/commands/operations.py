@@ -101,7 +101,7 @@ def export(
 ) -> None:
     """Export weights, config and tokenizer of a checkpoint to a folder for `transformers`.
 
-    The export runs on a node. With --wait, the command prints the folder when it is complete. An
+    The export runs on a node. With --wait, the command prints the folder after the export. An
     existing folder with the same content is left unchanged.
     """
     with Client() as yard:

@@ -99,7 +99,7 @@ def _terminal() -> Terminal | None:
 
 @contextmanager
 def _raw(is_terminal: bool) -> Iterator[None]:
-    """Pass every key to the command during the block; the command's terminal interprets it."""
+    """During the block, pass every key to the command, whose terminal interprets the keys."""
     if not is_terminal:
         yield
         return

@@ -38,8 +38,8 @@ class ShellCalls:
 
         Args:
             job_id: id of the job.
-            argv: the command and its arguments; no shell parses them. With a terminal, it may be
-            empty.
+            argv: the command and its arguments; no shell parses them. With a terminal, `argv` may
+            be empty.
             node: the node; by default the node of `rank`, or the attempt's first node.
             rank: global rank whose `RANK` and `LOCAL_RANK` the command gets.
             terminal: the person's terminal; by default the command has pipes.

@@ -215,8 +215,8 @@ def _is_run(folder: Path) -> bool:
 def _resembles_run(folder: Path) -> bool:
     """Return whether a folder with an unreadable file is a run.
 
-    Otherwise the folder is an experiment, a model, or the folder of another tool with such files,
-    such as conda.
+    Otherwise the folder is an experiment, a model, or a folder of another tool that uses files of
+    this name, such as conda.
     """
     if any((folder / name).is_dir() for name in ("metrics", "params", "tags")):
         return True
@@ -278,9 +278,10 @@ def _add_tags(run: PastRun, tags: Mapping[str, str]) -> None:
 
 
 def typed(text: str) -> object:
-    """Return a parameter, which MLflow stores as text; convert it if it is a number or boolean.
+    """Return the number or the boolean in a parameter, which MLflow stores as text.
 
-    Text in an unusual form stays text, because `007` and `1_000` may be names.
+    Any other text stays text, and so does a number in an unusual form, because `007` and `1_000`
+    may be names.
     """
     if len(text) <= LONGEST_NUMBER and _NUMBER.fullmatch(text):
         number = float(text) if set(text) & set(".eE") else int(text)

@@ -16,8 +16,9 @@ Name = TypeVar("Name", bound=Hashable)
 NOISE = 0.08
 """Relative standard deviation of a measured value."""
 SPREAD = 1.5
-"""Standard deviation of d, the individual part of each coefficient. With this value, a factor of 4
-is common and a factor of 20 is rare."""
+"""Standard deviation of d, the individual part of each coefficient. With this value, d often
+changes a coefficient by a factor of 4, and rarely by a factor of 20.
+"""
 COMMON_SPREAD = 3.0
 """Standard deviation of s, the part that is common to all coefficients."""
 OUTLIER = 3.0

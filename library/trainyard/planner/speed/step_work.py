@@ -33,7 +33,7 @@ SELECTIVE = 0.5
 """Share of a block's matrix products that backward recomputes under `selective`: every second
 one."""
 QUANTIZED = 0.6
-"""Time of a float8 product including its casts, relative to bfloat16, on a GPU with float8."""
+"""Time of a float8 product with its casts, relative to a bfloat16 product, on a GPU with float8."""
 EMULATED = 2.0
 """Time of an emulated float8 product on a CPU, relative to a product without quantization. The CPU
 rounds the operands and multiplies in the dtype of the computation."""

@@ -98,7 +98,8 @@ class ProgramCheckpoints:
 
         Raises:
             ValueError: the step or kind is illegal.
-            CheckpointSaveError: the checkpoint is not committed. All ranks raise this, or one of:
+            CheckpointSaveError: the checkpoint is not committed. All ranks raise this error or one
+            of the following.
             FencedOffError: a newer attempt of the job has started.
             FenceError: the fence cannot be raised.
         """

@@ -45,7 +45,7 @@ class JobOrders:
         return due
 
     def request(self) -> OpenRequest | None:
-        """Return the oldest open request on rank 0; None without one, and on other ranks."""
+        """On rank 0, return the oldest open request, or None; on other ranks, return None."""
         if not self._leads:
             return None
         kinds: tuple[ProgramAnswer, ...] = ("profile", "memory_snapshot")
@@ -60,7 +60,10 @@ class JobOrders:
         self._save |= save
 
     def _flags(self) -> tuple[bool, bool]:
-        """Return on rank 0 whether to stop, and whether `should_save` has an open request."""
+        """On rank 0, return whether to stop and whether `should_save` has an open request.
+
+        On other ranks, both flags are False.
+        """
         if not self._leads:
             return False, False
         save = self._saves_itself and next(self._requests("save"), None) is not None

@@ -158,9 +158,10 @@ class Run(ArtifactLog):
             self._watch.check(number, new)
 
     def add_tags(self, *tags: str) -> None:
-        """Add tags to the tags of the job, on rank 0: at most 32 in total, of 64 characters each.
+        """Add tags to the tags of the job, on rank 0; the job has at most 32 tags.
 
-        Characters other than letters, digits, `.`, `_`, `:`, `/` and `-` become `-`.
+        A tag has at most 64 characters. Characters other than letters, digits, `.`, `_`, `:`, `/`
+        and `-` become `-`.
         """
         self._facts.add_tags(tags)
 
@@ -267,7 +268,7 @@ class Run(ArtifactLog):
         return save
 
     def request(self) -> OpenRequest | None:
-        """Return the oldest open request on rank 0; None without one, and on other ranks.
+        """On rank 0, return the oldest open request, or None; on other ranks, return None.
 
         After the first call, people can request saves, profiles and memory snapshots. The script
         must respond to each request by `request.answer(...)`. If the script also calls
