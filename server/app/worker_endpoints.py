@@ -76,7 +76,7 @@ def check(
     principal: Pilot,
     body: Annotated[CheckReport, Depends(JsonBody(CheckReport))],
 ) -> None:
-    """Store the results of a pilot's check of its source; only its first report counts."""
+    """Store the results of the check of a source; only the first report of the pilot counts."""
     check_protocol(body.protocol)
     store_check(context, body, principal=principal, host=_host(request))
 

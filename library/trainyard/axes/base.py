@@ -145,8 +145,8 @@ class Axis:
     shards_weights: bool = False
     """Whether each rank only stores its shard of weights, gradients and optimizer states."""
     borrows_from: tuple[str, ...] = ()
-    """Axes with ranks that this axis regroups; empty for most axes. An axis that regroups ranks is
-    no factor of the world size.
+    """Axes whose ranks this axis regroups; empty for most axes. An axis that regroups ranks is no
+    factor of the world size.
     """
     rules: tuple[Rule, ...] = field(default=(), repr=False)
     """Rules for this axis that a job must satisfy."""

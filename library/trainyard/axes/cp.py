@@ -28,7 +28,10 @@ class ContextParallelFields(AxisFields):
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """Context parallelism is illegal with a user's own model: its attention cannot be divided."""
+    """Context parallelism is illegal with a user's own model.
+
+    Trainyard cannot divide the attention of such a model.
+    """
     if facts.own_plans is not None and facts.size("cp") > 1:
         yield problem(
             "cp",

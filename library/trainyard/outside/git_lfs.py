@@ -22,7 +22,7 @@ def pointer_problem(content: bytes) -> str | None:
     """Return the problem with a file that is a Git LFS pointer; None for any other file.
 
     Args:
-        content: the whole content of a file, or its first bytes, more than `LONGEST_POINTER`.
+        content: the whole content of a file, or at least the first `LONGEST_POINTER` + 1 bytes.
     """
     if not SHORTEST_POINTER <= len(content) <= LONGEST_POINTER:
         return None

@@ -62,8 +62,8 @@ class LegalLayouts:
 
         A layout keeps the job's micro-batch size if this size is legal and leaves few slots idle;
         otherwise a smaller size is chosen (`chosen_micro_batch_size`). The layout of the job's own
-        axes comes first, if it fits. The others are sorted by the number of changed sizes among cp,
-        tp and pp, then by the number of replicas, fewest first.
+        axes comes first, if it has this number of slots. The others are sorted by the number of
+        changed sizes among cp, tp and pp, then by the number of replicas, fewest first.
 
         Raises:
             ValueError: `world_size` is not positive.

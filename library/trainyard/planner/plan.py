@@ -53,7 +53,7 @@ def plan_job(
     predictor: Predictor | None = None,
     layout: Layout | None = None,
 ) -> Plan | ProgramPlan:
-    """Return the plan of a job of either kind; other arguments and errors are those of `plan`.
+    """Return the plan of a job, with the built-in trainer or a program; errors as in `plan`.
 
     Args:
         spec: as in `plan`.

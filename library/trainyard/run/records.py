@@ -249,7 +249,7 @@ class RankExit(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ExitRecord(JsonRecord):
-    """`exit.json`: the supervisor's record of the end of its node's share of the attempt."""
+    """`exit.json`: record of a supervisor on the end of its share."""
 
     outcome: Literal["succeeded", "stopped", "failed", "cancelled"]
     """Outcome of the share, from the trainer's outcome, the exits of the ranks, and the orders."""

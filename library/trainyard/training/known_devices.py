@@ -17,8 +17,9 @@ GB = 10**9
 Precision = Literal["float32", "tf32", "bfloat16", "float8"]
 
 LEAST_CAPABILITY = {"float8": (8, 9), "mxfp8": (10, 0)}
-"""Minimum compute capability with tensor cores for a number format (PTX ISA, `mma` and
-`tcgen05`)."""
+"""By number format, the minimum compute capability of GPUs whose tensor cores support this format
+(PTX ISA, `mma` and `tcgen05`).
+"""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 LOGITS_PER_CHUNK = 1 << 27
 """Maximum number of logits that exist at the same time: 512 MiB in float32."""
 FUSED_LOGITS_PER_CHUNK = 1 << 30
-"""Maximum number of logits with GPU kernels, which need no float32 copy: 2 GiB in bfloat16."""
+"""Maximum number of logits that exist at the same time if GPU kernels compute the loss: 2 GiB in
+bfloat16. The kernels need no float32 copy.
+"""
 
 
 def tokens_per_chunk(vocab_size: int, *, fused: bool) -> int:

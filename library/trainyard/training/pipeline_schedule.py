@@ -21,9 +21,10 @@ SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
 
 
 def rank_of_stage(schedule: PipelineSchedule, index: int, *, pp: int) -> int:
-    """Return the pipeline rank of a stage: round-robin, or a V for `ZBVZeroBubble`.
+    """Return the pipeline rank that runs a stage.
 
-    In a V each rank has two stages; rank 0 has the first stage and the last.
+    Stages are assigned to ranks round-robin, or in a V for `ZBVZeroBubble`. In a V each rank has
+    two stages; rank 0 has the first stage and the last.
     """
     if schedule == "ZBVZeroBubble":
         return min(index, 2 * pp - 1 - index)
@@ -87,12 +88,13 @@ def bubble_share(
 def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int) -> int:
     """Return the time for which each rank waits in a run, in forward passes of a stage.
 
-    Backward takes as long as two forward passes, or one per half; so a rank works for 3 v m.
-    GPipe, 1F1B and interleaved schedules with p or more micro-batches: Narayanan et al. 2021,
-    section 2.2. ZB-H1 with v stages: Qi et al. 2023, table 2. ZB-V has no bubble in that table,
-    because its iterations overlap. Here they cannot overlap, because all ranks wait for the
-    gradient norm. With fewer than p micro-batches, a rank waits until the first micro-batch
-    returns; these terms come from a simulation of the schedules, which a test repeats.
+    A backward pass takes as long as two forward passes, and each half of a split backward pass as
+    long as one. So a rank works for 3 v m. For GPipe, 1F1B and interleaved schedules with p or more
+    micro-batches, the formulas are from Narayanan et al. 2021, section 2.2. For ZB-H1 with v
+    stages, they are from Qi et al. 2023, table 2. ZB-V has no bubble in that table, because its
+    iterations overlap. Here they cannot overlap, because all ranks wait for the gradient norm. With
+    fewer than p micro-batches, a rank waits until the first micro-batch returns; these terms come
+    from a simulation of the schedules, which a test repeats.
     """
     few = max(0, pp - microbatches)
     match schedule:
@@ -113,9 +115,9 @@ def in_flight(
     """Return the maximum number of forward passes on a rank that still await their backward.
 
     GPipe holds all of them. 1F1B holds one per stage from this rank's stage on. The interleaved
-    schedules run (v - 1) g + k (p - 1 - rank) ahead, for groups of g micro-batches. Here k is 2,
-    or 1 with a zero bubble, where the weight gradients of `rank` backward passes are held too.
-    ZB-V holds 2 p, or slightly less with fewer than 2 p - 1 micro-batches.
+    schedules hold (v - 1) g + k (p - 1 - rank) + 1, for groups of g micro-batches. k is 2; with a
+    zero bubble k is 1, and the weight gradients of `rank` backward passes are held too. ZB-V holds
+    2 p, or slightly less with fewer than 2 p - 1 micro-batches.
     """
     most = stages_per_rank * microbatches
     group = microbatches // max(1, microbatches // pp)

@@ -31,9 +31,10 @@ AT_ONE: dict[Rounding, float] = {
     "float8_rowwise_with_gw_hp": 5e-3,
     "mxfp8": 5e-3,
 }
-"""Relative difference between the losses in the first steps, at a gradient norm of at most 1. For
-the small model in docs/numerics.md the difference is ten times smaller, and in float32 still
-smaller; deeper models round more often."""
+"""Relative difference between the losses of two layouts in the first steps, at a gradient norm of
+at most 1. For the small model in docs/numerics.md the difference is ten times smaller, and in
+float32 still smaller; deeper models round more often.
+"""
 STEPS = 10
 """After a change of layout, the number of steps for which the difference of the losses stays within
 the bound that holds for the first step.

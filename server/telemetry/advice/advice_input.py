@@ -13,7 +13,7 @@ from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.spec.job import JobSpec
 
 LEAST_SHARE = 0.03
-"""Minimum share of the time on slots for a finding; a smaller share is noise."""
+"""A finding needs at least this share of the time on slots; a smaller share is noise."""
 ON_SLOTS = frozenset(JOB_CATEGORIES) & frozenset(SLOT_CATEGORIES)
 """Job categories that count as time on slots."""
 
@@ -30,11 +30,11 @@ class RecentSteps:
     data: float
     """Time for which a step waits for data, on the rank that waits longest."""
     own: float | None = None
-    """Time of a step outside collectives, as the median over ranks; None for a single rank."""
+    """Time outside collectives per step, as the median over ranks; None for a single rank."""
     own_most: float | None = None
-    """Time of a step outside collectives, on the rank where it is longest."""
+    """Time outside collectives per step, on the rank where this time is longest."""
     wait: float | None = None
-    """Time of a step in collectives, as the median over ranks; None for a single rank."""
+    """Time in collectives per step, as the median over ranks; None for a single rank."""
     peak_share: float | None = None
     """Peak memory use as a share of the device's memory; None if either value is unknown."""
     recompiled: float = 0.0

@@ -19,16 +19,16 @@ from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance, TimeC
 from trainyard.spec.job import JobSpec
 
 LEAST_COLLECTIVES = 0.25
-"""Minimum share of collectives in a step's time for a finding; it is high because every layout has
-collectives.
+"""A finding needs at least this share of collectives in a step's time. The limit is high because
+every layout has collectives.
 """
 LEAST_VALIDATION = 0.10
-"""Minimum share of the time in validation for a finding; it is high because a person chose the
-validation.
+"""A finding needs at least this share of the time in validation. The limit is high because a person
+chose the validation.
 """
 LEAST_STARTUP = 0.20
-"""Minimum share of the time in start-up for a finding; it is high because start-up dominates short
-jobs.
+"""A finding needs at least this share of the time in start-up. The limit is high because start-up
+dominates short jobs.
 """
 COLLECTED_SHARE = 0.01
 """Share of a step's time that garbage collection takes after the remedy. It is too small for a

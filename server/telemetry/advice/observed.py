@@ -111,9 +111,10 @@ def _mean(values: Mapping[str, Values], name: str) -> float | None:
 
 
 def _peak_share(connection: Connection, attempt_id: str, peaks: Floats) -> float | None:
-    """Return the last peak, in GiB, as a share of the memory of the attempt's smallest device.
+    """Return the last peak as a share of the memory of the attempt's smallest device.
 
-    Return None without a peak, with a peak above the memory, or if a device's memory is unknown.
+    The peaks are in GiB. Return None without a peak, with a peak above the memory, or if a device's
+    memory is unknown.
     """
     query = (
         select(nodes.c.hardware)

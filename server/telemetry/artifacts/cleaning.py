@@ -23,7 +23,7 @@ after the end of an attempt, no report of the attempt can name a stored content.
 KEPT = timedelta(days=1)
 """Time after which stored content is released if no artifact uses it."""
 BLOCKS_AT_ONCE = 8
-"""Blocks that one transaction deletes; other writers to SQLite wait during the transaction."""
+"""Number of blocks that one transaction deletes; other writers to SQLite wait meanwhile."""
 CONTENTS_AT_ONCE = 500
 TRANSACTIONS = 16
 """Maximum number of transactions in one round."""

@@ -1,7 +1,7 @@
 """Replays a job's records with another save interval, as a pure function.
 
-Each attempt trains for its recorded time, at its own pace, and fails at the same moment. Only its
-start step, its number of saves and its number of lost steps change.
+Each attempt trains for its recorded time, at its own pace, and fails at the recorded moment. Only
+its start step, its number of saves and its number of lost steps change.
 """
 
 from __future__ import annotations

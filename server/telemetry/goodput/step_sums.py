@@ -30,9 +30,13 @@ from server.telemetry.metrics.store import read_tails
 from server.telemetry.metrics.time_axis import last_number_of, number_at
 
 STEP, DATA = "perf/step_seconds", "perf/data_seconds"
-"""Series of means over the steps since the previous point, with a point at each logged step."""
+"""Series whose points are means over the steps since the previous point; each logged step has a
+point.
+"""
 COMPILE, SAVE, VALIDATION = "compile/seconds", "checkpoint/stall_seconds", "validation/seconds"
-"""Series of durations, with a point at each step with a compilation, a save or a validation."""
+"""Series whose points are durations; only steps with a compilation, a save or a validation have a
+point.
+"""
 DENSE, SPARSE = (STEP, DATA), (COMPILE, SAVE, VALIDATION)
 ATTEMPTS_AT_ONCE = 1_000
 """Number of attempts per query, each with up to three series; SQLite allows 32,766 parameters."""

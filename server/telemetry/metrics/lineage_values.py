@@ -47,7 +47,7 @@ def measure(
 
 
 def _reached(connection: Connection, attempt_ids: Collection[str]) -> dict[str, float]:
-    """Return the last step with stored metrics by attempt id; infinity for an ended attempt."""
+    """By attempt id, return the last step that has metrics; infinity for an ended attempt."""
     last_step = func.coalesce(func.max(metric_series.c.last_step), 0)
     rows = connection.execute(
         select(attempts.c.id, attempts.c.state, last_step)

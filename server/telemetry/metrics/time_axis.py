@@ -57,7 +57,10 @@ class StepTimes:
         return float(self.points.times[0]) if len(self.points) else None
 
     def refined(self, connection: Connection, steps: Sequence[int]) -> StepTimes:
-        """Decode each chunk with one of the ascending `steps` between its first and last step."""
+        """Decode the chunks that contain one of the given steps, which ascend.
+
+        The first and the last step of a chunk do not count, because their values are known.
+        """
         opened: list[_Closed] = []
         left: list[_Closed] = []
         for chunk in self.closed:

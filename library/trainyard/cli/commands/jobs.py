@@ -28,7 +28,9 @@ from trainyard.protocol.rest.jobs import CancelReply, JobView
 from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
-"""Name of the override for each spec field that a resume may change without its whole section."""
+"""By spec field, the name of the override, for fields that a resume may change alone. Any other
+field changes only with its whole section.
+"""
 
 
 def stop(

@@ -22,8 +22,9 @@ FOLDS = 5
 """Number of parts into which the runs are divided. The runs of each part are predicted by a fit to
 the other parts."""
 MEMORY_SPREAD = 0.3
-"""Standard deviation of a coefficient of memory. The value is small, because the estimate follows
-from shapes and needs little correction."""
+"""`SPREAD` for the coefficients of memory. The value is small, because the memory estimate follows
+from shapes and needs little correction.
+"""
 MARGIN_FROM = 8
 """Minimum number of runs whose errors determine the margin of memory."""
 MARGIN_BEYOND = 0.02

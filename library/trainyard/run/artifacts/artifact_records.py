@@ -40,7 +40,8 @@ class HistogramRecord(JsonRecord):
     """Histogram: counts of values in bins of equal width."""
 
     edges: Annotated[tuple[float, ...], Bounds(max_length=MAX_BINS + 1)]
-    """Edges of the bins, ascending, one more than bins; empty if no value is finite."""
+    """Edges of the bins in ascending order, one edge more than bins; empty if no value is finite.
+    """
     counts: Annotated[tuple[Number, ...], Bounds(max_length=MAX_BINS)]
     """Number of finite values in each bin; the last bin includes its upper edge."""
     nan: Number = 0
@@ -112,7 +113,7 @@ def check_name(name: str) -> str:
 
 
 def legal_artifact_name(text: str, *, longest: int = LONGEST_NAME) -> str:
-    """Return the legal name closest to a text; a legal name is returned unchanged."""
+    """Convert a text to the closest legal name; a legal name stays unchanged."""
     whole = _legal_parts(_FORBIDDEN.sub("_", text))
     return _legal_parts(whole[:longest]) or "unnamed"
 
@@ -137,7 +138,7 @@ def check_kind(kind: str) -> str:
 
 
 def legal_kind(text: str) -> str:
-    """Return the legal kind of a file closest to a text; a legal kind is returned unchanged."""
+    """Convert a text to the closest legal kind of a file; a legal kind stays unchanged."""
     legal = _NO_KIND.sub("_", text).lstrip("_.-")[:LONGEST_KIND]
     return FILE if not legal or legal in OWN_KINDS else legal
 

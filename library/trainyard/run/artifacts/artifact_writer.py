@@ -50,7 +50,7 @@ class PendingArtifact:
 
     record: ArtifactRecord
     make: Callable[[], Content] | None
-    """Function that returns the content file; None if the record already has the content."""
+    """Function that returns the content file, or None if the record already has the content."""
     size: int
     """Size of the artifact in the queue, in bytes."""
 

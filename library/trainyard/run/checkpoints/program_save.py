@@ -98,8 +98,7 @@ class ProgramCheckpoints:
 
         Raises:
             ValueError: the step or kind is illegal.
-            CheckpointSaveError: the checkpoint is not committed. All ranks raise this error or one
-            of the following.
+            CheckpointSaveError: the checkpoint is not committed; all ranks raise an error.
             FencedOffError: a newer attempt of the job has started.
             FenceError: the fence cannot be raised.
         """
@@ -364,7 +363,7 @@ class _OneSave:
     # ---- every rank -----------------------------------------------------------------------------
 
     def _open_messages(self) -> None:
-        """Create the folder of the messages on rank 0; wait for it on the other ranks.
+        """On rank 0, create the folder of the messages; on the other ranks, wait for this folder.
 
         Raises:
             CheckpointSaveError: rank 0 ended the save with an error, or did not start it in time.

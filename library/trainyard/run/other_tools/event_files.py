@@ -36,7 +36,9 @@ MAX_VALUES = 10_000
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 SESSION_LOG, SESSION_START = 7, 1
-"""Number of the event field with the session log, and the log's status at a session's start."""
+"""In an event, the number of the field with the session log. In a session log, the status that
+marks the start of a session.
+"""
 FLOAT, DOUBLE = 1, 2
 INTEGERS = {3: "i", 4: "B", 5: "h", 6: "b", 9: "q"}
 """`struct` format of integers in a tensor, by type code."""

@@ -598,7 +598,7 @@ export interface paths {
         };
         /**
          * Content of an image or a file
-         * @description Return the content; an image has its media type, and any other file is a download.
+         * @description Return an artifact's content: an image with its media type, any other file as a download.
          */
         get: operations["artifacts_get_content"];
         put?: never;
@@ -849,7 +849,7 @@ export interface paths {
         };
         /**
          * The slot-time of the cluster
-         * @description Return slot-time (slots x milliseconds) by category, with an exact sum over categories.
+         * @description Return slot-time by category, in slots times milliseconds, with the exact total.
          */
         get: operations["goodput_cluster_goodput"];
         put?: never;
@@ -1721,7 +1721,7 @@ export interface paths {
         put?: never;
         /**
          * Findings of a check of a source
-         * @description Store the results of a check; only the first report of a pilot counts.
+         * @description Store the results of the check of a source; only the first report of the pilot counts.
          */
         post: operations["workers_check"];
         delete?: never;
@@ -1783,7 +1783,9 @@ export interface paths {
         put?: never;
         /**
          * Claim of a node's share of an attempt
-         * @description Return spec, attempt and token to the first claim and its repeats; another claim gets 409.
+         * @description Return spec, attempt and token to the first claim of a share, and to its repeats.
+         *
+         *     Any other claim gets 409.
          */
         post: operations["workers_claim"];
         delete?: never;
@@ -1843,7 +1845,9 @@ export interface paths {
         put?: never;
         /**
          * Progress and outcome of an operation
-         * @description Store progress and outcome of an operation, and renew its lease; 409 after a later claim.
+         * @description Store progress and outcome of an operation, and renew its lease.
+         *
+         *     Return 409 if the node has lost the operation to a later claim.
          */
         post: operations["workers_report_on_an_operation"];
         delete?: never;
@@ -2812,7 +2816,7 @@ export interface components {
             rounds: number;
             /**
              * Idle Share
-             * @description Share of the places for sequences that stay empty, over all micro-batches of a step.
+             * @description Share of empty places for sequences in the micro-batches of a step.
              */
             idle_share: number;
             /**
@@ -6833,7 +6837,7 @@ export interface components {
         };
         /**
          * ExitRecord
-         * @description `exit.json`: the supervisor's record of the end of its node's share of the attempt.
+         * @description `exit.json`: record of a supervisor on the end of its share.
          */
         ExitRecord: {
             /**
@@ -6863,7 +6867,7 @@ export interface components {
             positions?: components["schemas"]["RankPosition"][];
             /**
              * False Alarms
-             * @description Number of such silences after which the trainer made progress again.
+             * @description Number of silences of most of the hang limit after which the trainer made progress again.
              * @default 0
              */
             false_alarms?: number;
