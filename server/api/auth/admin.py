@@ -59,10 +59,8 @@ def ensure_admin_token(context: Context) -> Path | None:
     process. On several machines, the first token that is stored counts; a process on another
     machine deletes the file that it has created.
 
-    Returns: The path, or None if the token existed already or its file is on another machine.
-
     Returns:
-        The path, or None if the token existed already or another machine has its file.
+        The path, or None if the token existed already or its file is on another machine.
     """
     if _stored_hash(context) is not None:
         return None

@@ -39,7 +39,7 @@ class Content(TypedRow):
 def store_block(
     context: Context, share: ReportedShare, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Store a block of an artifact's content unless it is stored; return where to continue.
+    """Store a block of an artifact's content, once; return the offset at which to continue.
 
     Each job has its own contents, so a job cannot get another job's content by a digest. The digest
     is the SHA-256 of the whole content, which has `size` bytes; a block has `BLOCK_BYTES` bytes,

@@ -79,7 +79,7 @@ class Points:
         return self[low:high]
 
     def step_sum(self) -> float:
-        """Return the sum of the values times their numbers of steps, without the first value.
+        """Return the sum of all values after the first, each multiplied by its number of steps.
 
         A value such as `perf/step_seconds` is the mean over the steps since the previous point.
         """

@@ -28,8 +28,8 @@ from trainyard.protocol.rest.jobs import CancelReply, JobView
 from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
-"""By spec field, the name of the override, for fields that a resume may change alone. Any other
-field changes only with its whole section.
+"""By spec field, the name of the override. Only fields that a resume may change without their whole
+section are listed.
 """
 
 

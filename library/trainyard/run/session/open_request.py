@@ -26,7 +26,7 @@ class OpenRequest:
         return self.request.kind
 
     def answer(self, message: str, *, step: int, ok: bool = True) -> None:
-        """Respond to the request; the person who made it reads the message.
+        """Respond to the request; the person who made the request reads the message.
 
         Args:
             message: result, or reason of the failure; at most 4,000 characters.
