@@ -81,5 +81,5 @@ def legal_name(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name without commas and line breaks as a CSV field (RFC 4180)."""
+    """Return a name as a CSV field (RFC 4180); the name must not contain commas or line breaks."""
     return '"' + name.replace('"', '""') + '"' if '"' in name else name

@@ -226,7 +226,7 @@ class RankPosition(JsonRecord):
     """Innermost frame outside Python and packages, such as `data/batches.py:113 in __next__`;
     absent if the rank did not respond."""
     collective: PendingCollective | None = None
-    """Oldest collective of the rank that has not ended."""
+    """Oldest collective that has not ended on the rank."""
     process: ShortText | None = None
     """State of the process if the rank did not respond, such as `stopped`."""
 

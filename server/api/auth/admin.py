@@ -43,7 +43,7 @@ class AdminRotation:
     codes: int
     """Number of login codes that ended."""
     commands: int
-    """Number of commands in running attempts that the replacement ended."""
+    """Number of commands that the replacement ended in running attempts."""
     made: Sequence[Token]
     """Valid tokens that the former admin token or its join tokens made, the oldest first."""
     earlier: Sequence[Token]

@@ -69,7 +69,7 @@ def learn(context: Context, kind: HardwareKind, rows: Sequence[Mapping[str, Any]
 
 
 def _keep_newest(connection: Connection, device: str, device_name: str) -> list[MeasuredRun]:
-    """Delete the oldest runs on a kind of hardware, and return the other runs."""
+    """Delete the oldest runs on a kind of hardware, and return the runs that are kept."""
     runs = measured_runs.c
     query = (
         StoredRun.select()

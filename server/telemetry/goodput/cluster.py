@@ -45,11 +45,11 @@ SCRAPED = timedelta(minutes=5)
 SERVED = timedelta(minutes=10)
 """Maximum age of a result that is served while the next one is computed."""
 MAX_KEPT = 16
-"""Maximum number of results, and of failures, that one process keeps."""
+"""Maximum number of results that one process keeps, and maximum number of failures."""
 USUAL_DAYS = 30
 """Number of days in a response to a request without a first day."""
 READ_AT_ONCE = 50
-"""Jobs per transaction that reads ledgers; a transaction takes about 0.1 s."""
+"""Number of jobs per transaction that reads ledgers; a transaction takes about 0.1 s."""
 MAX_LOSING = 10
 """Maximum number of jobs with lost steps in a response."""
 

@@ -54,7 +54,7 @@ class HeldShare(TypedRow):
 
     @property
     def held(self) -> Held:
-        """The held slots, with the times in milliseconds."""
+        """The held slots, with the start and the end of the holding in milliseconds."""
         return Held(self.node, self.slots, milliseconds(self.since), milliseconds(self.until))
 
     @property

@@ -36,7 +36,7 @@ Subscriber = Callable[[Sequence[IncomingReport]], None]
 
 
 def withhold_unusable_slots(incoming: IncomingReport) -> None:
-    """Withhold the slots with devices that a launch found unusable."""
+    """Withhold the slots whose devices a launch found unusable."""
     share, unusable = incoming.share, incoming.report.unusable
     if unusable:
         withhold_slots(incoming.connection, share.node, slots=share.slots, unusable=unusable)

@@ -99,7 +99,7 @@ def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:
 
 
 def pack(points: Points) -> dict[str, Any]:
-    """Return at least one point as a row of `metric_chunks` without series id."""
+    """Return points, at least one, as a row of `metric_chunks` without series id."""
     steps, finite = points.steps, points.values[np.isfinite(points.values)]
     return {
         "first_step": int(steps[0]),

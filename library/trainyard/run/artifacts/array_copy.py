@@ -95,7 +95,7 @@ def _on_cpu_lists(values: Any) -> Any:
 
 
 def _flat(values: Any, what: str, most: int) -> Iterator[float]:
-    """Yield the numbers in nested lists; raise an error for more than `most`."""
+    """Yield the numbers in nested lists; raise an error for more than `most` numbers."""
     if callable(getattr(values, "tolist", None)):
         values = values.tolist()
     waiting, count = [iter(values if _is_listed(values) else (values,))], 0

@@ -1,4 +1,4 @@
-"""The fence in a job's folder: a number below which attempts of the job cannot commit."""
+"""The fence in a job's folder: attempts with a lower number cannot commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK_SECONDS = 30.0
 """Maximum wait for the lock of the fence file, in seconds. A process holds the lock for
 milliseconds; a longer wait means that the process hangs."""
 MAX_ATTEMPTS = 2**31 - 1
-"""Maximum number of an attempt, limited by the catalog's column."""
+"""Highest legal number of an attempt; the catalog's column cannot hold a higher number."""
 MAX_DIGITS = 20
 # Some network file systems are mounted without locks. There, an attempt can be fenced off after
 # it has read the fence, and still write its marker; the server refuses such a commit.

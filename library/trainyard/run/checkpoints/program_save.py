@@ -43,7 +43,7 @@ from trainyard.run.checkpoints.saved_files import describe, shares, sync_files, 
 from trainyard.run.limits import LAST_STEP
 
 WAIT_SECONDS = 1800.0
-"""Maximum wait of rank 0 for another rank; rank 0 waits twice per save."""
+"""Maximum wait of rank 0 for another rank, in seconds; rank 0 waits twice per save."""
 LEFT_SECONDS = 90.0
 """Maximum time until other nodes see a message; NFS caches a file's absence for a minute."""
 POLL_SECONDS = 10.0

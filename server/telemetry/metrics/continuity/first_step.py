@@ -203,7 +203,7 @@ def of_program(record: MetricRecord, past: Past, loss: float | None) -> Continui
 
 
 def _summary(checks: Sequence[ContinuityCheck], origin: Origin | None) -> str:
-    """Name the checks that were made, with their bounds, or the checks that failed."""
+    """Name the checks that failed; if none failed, name the checks that were made and the bound."""
     if broken := [check.name for check in checks if not check.ok]:
         return f"differs in {', '.join(broken)}"
     made = {check.name: check for check in checks}

@@ -13317,7 +13317,7 @@ export interface components {
              *     absent if the rank did not respond.
              */
             place?: string | null;
-            /** @description Oldest collective of the rank that has not ended. */
+            /** @description Oldest collective that has not ended on the rank. */
             collective?: components["schemas"]["PendingCollective"] | null;
             /**
              * Process
