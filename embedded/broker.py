@@ -1,4 +1,5 @@
-"""Chooses the broker: the one at a given URL, or a Redis server of this machine or of a wheel."""
+"""Chooses the broker: the one at a given URL, or a new one with the Redis of this machine or a
+wheel."""
 
 from __future__ import annotations
 

@@ -159,7 +159,8 @@ class Stack:
                 notify(news)
 
     def end(self, *names: str) -> None:
-        """End the named processes, or all of them; the broker ends last, as the others use it."""
+        """End the named processes, or all of them; the broker ends last, because the others use
+        it."""
         chosen = names or tuple(self.children)
         for group in (set(chosen) - {BROKER}, set(chosen) & {BROKER}):
             children = [self.children.pop(name) for name in group if name in self.children]

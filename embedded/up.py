@@ -96,7 +96,10 @@ def end_leftovers(folders: Folders) -> None:
 
 
 def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
-    """Return the API's address, with the requested port, else the former port, else a free one.
+    """Return the API's address, with the first free port from the requested one on.
+
+    Without a requested port, the search starts at the former port or, at the first start, at the
+    default port.
 
     Raises:
         OSError: no port is free, or the host is not this machine.
@@ -171,7 +174,8 @@ def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
 
 
 def described(job: JobSummary) -> str:
-    """Return name, id and progress of a job; the number of steps of a program may be unknown."""
+    """Return a text with name, id and progress of a job; a program's number of steps may be
+    unknown."""
     steps = "" if job.progress.steps is None else f" of {job.progress.steps:,}"
     return f"{job.name} ({job.id}, step {job.progress.step:,}{steps})"
 

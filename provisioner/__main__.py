@@ -134,7 +134,10 @@ def _serve(config: Path) -> int:
 
 
 class _Reload:
-    """Handles SIGHUP: if the changed file is valid, Celery ends once all calls have ended."""
+    """Handles SIGHUP: if the changed file is valid, Celery ends once all calls have ended.
+
+    `_serve` then executes this program again.
+    """
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config

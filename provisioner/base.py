@@ -123,7 +123,8 @@ class NodeSource(Protocol):
         ...
 
     def list(self) -> EngineListing:
-        """Return all jobs of this source with a request's name, even for withdrawn requests."""
+        """Return all jobs of this source that have the name of a request, even of a withdrawn
+        request."""
         ...
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
@@ -147,7 +148,7 @@ def run_command(
     variables: Mapping[str, str] | None = None,
     kept_bytes: int = -1,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command without a shell; return its result with any exit status.
+    """Run a command without a shell; return its result, whatever the exit status.
 
     The child gets no `TRAINYARD_*` variable, because the provisioner's own settings contain
     secrets.
@@ -231,5 +232,5 @@ def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return an engine's text without control characters, but with tabs and line breaks."""
+    """Return an engine's text without control characters other than tabs and line breaks."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)

@@ -31,7 +31,7 @@ SERVER_SECONDS = 30.0
 unreported, the next listing, within a minute, reports the job.
 """
 REFUSED_CLAIM = frozenset({409, 422})
-"""HTTP statuses of a refused claim whose cause is reported for the request, such as lost secrets.
+"""HTTP statuses of a refused claim. The cause, such as lost secrets, is reported for the request.
 With the status 404 the server does not know the request, so there is nothing to report.
 """
 PART_BYTES = 512 * 1024

@@ -24,7 +24,8 @@ from trainyard.base.ids import is_id
 from trainyard.run.atomic import create_file, sync_folder
 
 KEPT_SECONDS = 86_400.0
-"""Time, in seconds, for which a folder is kept after the last complete listing with its job."""
+"""Time, in seconds, for which a folder is kept after the last complete listing that contained its
+job."""
 
 
 class Busy(Exception):  # noqa: N818 - a condition, not a mistake
@@ -82,7 +83,8 @@ class RequestFolders:
         return path
 
     def note_submission(self, request_id: str) -> None:
-        """Record that the engine may have a job for the request; call this before the engine."""
+        """Record that the engine may have a job for the request; call this before the call to the
+        engine."""
         folder = self._folder / request_id
         create_file(folder / "submitted", b"", mode=0o600)
         sync_folder(folder)

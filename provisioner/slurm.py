@@ -217,7 +217,7 @@ class SlurmSource:
         return Path(self._options.folder or own) / request_id
 
     def _rows(self, request_ids: Sequence[str]) -> Sequence[_Row]:
-        """Return the job of each request that squeue still shows; without ids, of all requests.
+        """Return the jobs that squeue still shows, of these requests or, without ids, of all.
 
         An sbatch whose response was lost may take effect only after the next sbatch. If two jobs
         thus have the same name, the younger one is cancelled. If one of two jobs has finished, the

@@ -16,7 +16,7 @@ RESERVED = (
 )
 """Options of sbatch that the pilots depend on, and options that have a setting of their own."""
 RESERVED_LETTER = re.compile(r"-[QvsIOhV]*[JNnaHWoectk]")
-"""Pattern of the reserved options as letters, alone or after letters without a value."""
+"""Pattern of reserved one-letter options, alone or after one-letter options without a value."""
 DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB)\b", re.MULTILINE)
 """Lines of a script from which sbatch reads options."""
 
@@ -59,8 +59,8 @@ class SlurmOptions(EngineOptions):
     option is not passed.
     """
     signal_seconds: Annotated[int, Field(ge=0, le=65_535)] = 120
-    """Time, in seconds, from Slurm's announcement of the job's time limit to the limit. At the
-    announcement, attempts save and leave.
+    """Time, in seconds, between Slurm's warning of the job's time limit and the limit itself. At
+    the warning, attempts save and leave.
     """
     ssh: tuple[str, ...] = ()
     """Command that reaches a login node, such as `["ssh", "login1"]`; without it, Slurm's commands

@@ -155,10 +155,10 @@ def prepare_run(
 def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
     """Return the archive of compiled kernels that the attempt shares with others, or None.
 
-    torch loads kernels as code. So an archive is shared only if no job's code can write to it. The
-    attempt's own code could write to it. On a node whose ranks run as the worker's user, the code
-    of every job could do the same. An attempt of several nodes shares no archive, because a person
-    may run a command on another of its nodes, and ranks trust each other.
+    torch loads kernels as code. So an archive is shared only if no job's code can write to it. An
+    attempt with its own code shares no archive. On a node that runs code of jobs as the worker's
+    user, no attempt shares one. An attempt of several nodes shares no archive, because a person may
+    run a command on another of its nodes, and ranks trust each other.
     """
     others_write = node.allow_code and node.run_as is None
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:

@@ -339,7 +339,7 @@ class OperationSupervisor:
 
 @contextmanager
 def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
-    """Reserve the operations' user for the block, and first end all processes of this user.
+    """Reserve the operations' user while the block runs; first end all processes of this user.
 
     An operation whose claim has ended may still run, for example just after its cancellation. Its
     code could write to the user's new files, and its supervisor finally ends all processes of the

@@ -81,7 +81,7 @@ def register(
 
 
 def own_token(store: NodeStore) -> str | None:
-    """Return the token that the node received when it joined; None before."""
+    """Return the token that the node received when it joined; None if it has not joined yet."""
     try:
         return store.token.read_text(encoding="ascii").strip() or None
     except FileNotFoundError:

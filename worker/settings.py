@@ -106,8 +106,8 @@ class Settings(BaseSettings):
     and `rack` have a special meaning. Labels that people set for the node override these labels.
     """
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Number of slots that the node offers; by default the number of its GPUs or, without GPUs, of
-    its cores, at least 4.
+    """Number of slots that the node offers; by default the number of its GPUs. On a node without
+    GPUs, the default is the number of cores, but at least 4.
     """
     allow_code: bool = False
     """Whether this node runs code of jobs; the server has a setting with the same name."""

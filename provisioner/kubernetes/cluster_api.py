@@ -31,7 +31,8 @@ PAGE = 500
 MAX_PAGES = 400
 """Maximum number of pages in a listing, because a broken server could name a next page for ever."""
 RESTARTS = 3
-"""Maximum number of restarts of a listing whose position the server has forgotten."""
+"""Maximum number of restarts of one listing. A listing restarts if the server has forgotten its
+position."""
 GONE = httpx.codes.GONE
 SHOWN = 1000
 """Maximum number of characters that an error quotes from the server's message."""

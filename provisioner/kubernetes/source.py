@@ -94,7 +94,7 @@ class KubernetesSource:
         self._clock = clock
         self._cluster = Cluster(options)
         self._proved = FirstTimes(place.folder / "proved", clock)
-        """Time at which the proof of each object's end was first returned."""
+        """Time at which a call first returned the proof of each object's end."""
         self._ending = FirstTimes(place.folder / "ending", clock)
         """Time at which each Job was first seen deleted or finished."""
 
@@ -309,7 +309,8 @@ class KubernetesSource:
         )
 
     def _release_pods(self, pods: Sequence[Pod]) -> None:
-        """Release deleted pods once the server has their proof, so that node drains can end."""
+        """Release deleted pods once the server has the proof of their end, so that node drains can
+        end."""
         for pod in pods:
             if (
                 pod.metadata.kept
@@ -345,7 +346,8 @@ class KubernetesSource:
         name: str,
         body: Manifest | None = None,
     ) -> None:
-        """Change an object unless it is missing or has changed; the next call detects this."""
+        """Change an object; do nothing if it is missing or has changed, because the next call
+        detects this."""
         try:
             self._cluster.call(verb, resource, name, body=body)
         except ClusterError as error:
@@ -353,12 +355,20 @@ class KubernetesSource:
                 raise
 
     def _note_proofs(self, items: Iterable[IndexedJob | Pod]) -> float:
-        """Note the proofs that are returned now; return the age of the newest proof, in seconds."""
+        """Record that a call returns the proofs of these objects' ends.
+
+        Returns:
+            The age of the newest of these proofs, in seconds.
+        """
         return min((self._proved.note(item.metadata.uid) for item in items), default=math.inf)
 
 
 def _nodes(pods: Sequence[Pod]) -> tuple[EngineNode, ...]:
-    """Return the started nodes, live nodes first; of several for one index, the newest is last."""
+    """Return the started nodes, live nodes first.
+
+    Live and ended nodes are each sorted by index. Nodes with the same index are sorted by age,
+    oldest first.
+    """
     begun = sorted(
         (pod for pod in pods if pod.begun),
         key=lambda pod: (pod.gone, pod.index, pod.metadata.creation_timestamp),

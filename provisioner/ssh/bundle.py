@@ -109,7 +109,8 @@ class _Environment:
         return email.message_from_string(text or "")
 
     def wheel(self, name: str) -> Path:
-        """Make the wheel of a package from its installed files, or from its sources if editable."""
+        """Make the wheel of a package from its installed files; for an editable package, from its
+        sources."""
         distribution = self._distribution(name)
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):

@@ -1,4 +1,4 @@
-"""Calls to machines with the system's `ssh` and only with the operator's keys and connections."""
+"""Calls to machines through the system's `ssh`, with only the operator's keys and connections."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ class Ssh:
 
 
 def _script(base: str, call: str, *, words: Sequence[str], documents: Sequence[str]) -> str:
-    """Return a script with the functions and one call; the call starts once all has arrived."""
+    """Return a script with the functions and one call; the call starts once the whole script has
+    arrived."""
     ends = [f"end-{uuid4().hex}" for _ in documents]
     reads = [f"{number}<<'{end}'" for number, end in enumerate(ends, start=3)]
     parts = [

@@ -106,7 +106,8 @@ class SshSource:
         return [job for each in request_ids if (job := self._job(each, machines, errors))]
 
     def cancel(self, request_id: str) -> None:
-        """Order the pilots to save and leave; `list` kills remaining ones after `grace_seconds`."""
+        """Order the pilots to save and leave; `list` kills remaining pilots after
+        `grace_seconds`."""
         hosts = self._hosts_of(request_id)
         _require(self._each(hosts, lambda host: self._ssh.call(host, "cancel", request_id)))
 

@@ -25,7 +25,7 @@ from trainyard.run.checkpoints.fence_file import (
 
 @contextmanager
 def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
-    """Raise the job's fence to `attempt`, and hold its lock during the block.
+    """Raise the job's fence to `attempt`, and hold the fence's lock while the block runs.
 
     An object store has no lock, so there another attempt may raise the fence during the block.
 

@@ -71,7 +71,7 @@ class SaveObserver:
 
 
 class CheckpointManager:
-    """Saves the checkpoints of an attempt; `reader.load` loads the checkpoint for a resume.
+    """Saves the checkpoints of an attempt; `reader.load` loads a checkpoint.
 
     With `async_mode`, a save runs during the next steps; only one save runs at a time. Rank 0
     detects the end of the save; then all ranks settle it at the same step. In every mode the
@@ -122,12 +122,14 @@ class CheckpointManager:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Expected duration of a save, in seconds: the maximum of the last three, if any."""
+        """Expected duration of a save, in seconds: the maximum of the last three; None before the
+        first."""
         return max(self._durations, default=None)
 
     @property
     def under_way(self) -> bool:
-        """Whether a save is not settled yet; between two steps the value is equal on all ranks."""
+        """Whether a save has started but is not settled yet; between two steps equal on all
+        ranks."""
         return self._pending is not None
 
     @property
@@ -335,7 +337,8 @@ class CheckpointManager:
         return save
 
     def _in_background(self, kind: str) -> bool:
-        """Return whether a save runs in a thread; a preflight always does so, without copies."""
+        """Return whether a save runs in a thread; a preflight always does, and copies no
+        tensors."""
         return self._staging is not None or kind == PREFLIGHT
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:

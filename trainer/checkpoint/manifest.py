@@ -44,7 +44,7 @@ WHOLE = FilePart(0, 1)
 def committed_manifests(
     root: StoragePath, job_id: str, *, attempt: int | None = None
 ) -> list[Manifest]:
-    """Return the manifests of the checkpoints that the built-in trainer committed, in order."""
+    """Return the manifests of the built-in trainer's committed checkpoints, by attempt and step."""
     stored = stored_manifests(root, job_id, attempt=attempt)
     return [manifest for manifest in stored if isinstance(manifest, Manifest)]
 
@@ -52,7 +52,7 @@ def committed_manifests(
 def stored_manifests(
     root: StoragePath, job_id: str, *, attempt: int | None = None
 ) -> list[Manifest | ProgramManifest]:
-    """Return the manifests of committed checkpoints of a job, or of one attempt, in order.
+    """Return the manifests of a job's or an attempt's committed checkpoints, by attempt and step.
 
     Omits a folder that is incomplete, does not match its marker, or belongs at another path.
     """
@@ -133,7 +133,8 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
 def read_checked(
     folder: StoragePath, resume: ResumePoint, *, root: StoragePath, part: FilePart
 ) -> Manifest:
-    """Return the manifest of the trainer's checkpoint `resume`, as `read_checked_stored` checks it.
+    """Return the manifest of the trainer's checkpoint `resume`, after the checks of
+    `read_checked_stored`.
 
     Raises:
         CheckpointError: as for `read_checked_stored`, or a program saved the checkpoint.

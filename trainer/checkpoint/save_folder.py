@@ -43,7 +43,8 @@ class Point(StrEnum):
     FILE_SYNCED = "file synced"
     """The file is complete and durable."""
     PART_WRITTEN = "part written"
-    """This rank has written its file and sent its chunks to other writers; on every rank."""
+    """This rank has written its file and sent its chunks to other writers; reached on every
+    rank."""
     PARTS_KNOWN = "parts known"
     """All parts are written, and their sizes and checksums are known; reached on every rank."""
     REPLACING = "replacing"
@@ -93,7 +94,8 @@ def create_folder(folder: StoragePath) -> None:
 
 
 def collect_leftovers(root: StoragePath, job_id: str, *, attempt: int) -> list[StoragePath]:
-    """Remove a job's uncommitted checkpoints up to an attempt; return the removed folders.
+    """Remove uncommitted checkpoints of a job's attempts up to `attempt`; return the removed
+    folders.
 
     The caller must have raised the fence to that attempt, and must not have saved yet. The raised
     fence prevents a commit by any attempt that still writes such a checkpoint.
@@ -114,7 +116,7 @@ def _is_of(folder: StoragePath, attempt: int) -> bool:
 
 
 def _remove(folder: StoragePath) -> bool:
-    """Remove a folder; return whether it is gone; the next attempt removes what is left."""
+    """Remove a folder; return whether it is gone. The next attempt removes remaining files."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()

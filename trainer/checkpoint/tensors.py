@@ -116,10 +116,10 @@ class TrainTensors:
 class _Places:
     """The tensors of a model and its optimizer, with their places in memory.
 
-    The training thread waits for `hold`, which takes most of its time for reads of uncached memory.
-    So `hold` reads the dictionaries of modules and tensors, but few of the objects in them. The
-    objects, including replaced buffers, are kept alive until the next listing, so that no other
-    object gets their identity.
+    The training thread waits for `hold`. Reads of uncached memory take most of this time, so `hold`
+    reads the dictionaries of modules and tensors, but few of the objects in them. The objects,
+    including replaced buffers, are kept alive until the next listing, so that no other object gets
+    their identity.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:

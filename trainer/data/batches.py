@@ -30,8 +30,8 @@ class MicroBatch:
     positions: NDArray[np.int64]
     """Position of each sequence in the endless stream `[b]`."""
     weight: int
-    """1, or 0 in an idle round. The batch of an idle round is one sequence of this step without
-    labels.
+    """Weight of the micro-batch: 1, or 0 in an idle round. The batch of an idle round is one
+    sequence of this step without labels.
     """
     segments: NDArray[np.int32] | None = None
     """Document index of each token `[b, S]`, from 0 in each sequence; None without document masks.

@@ -29,7 +29,7 @@ logger = logging.getLogger("trainer")
 
 @contextmanager
 def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterator[None]:
-    """Provide this node's kernels of earlier attempts to the block, which runs the first step.
+    """Provide kernels that earlier attempts compiled on this node; the block runs the first step.
 
     This is a collective. Each rank waits for the kernels of its node, and at the end for the
     compilers of all ranks. With a damaged cache or a full disk, the ranks only compile again.

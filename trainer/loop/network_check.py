@@ -102,7 +102,7 @@ def _reduce(
     operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Reduce `values` over all ranks, with a shorter timeout than those of the groups.
+    """Reduce `values` over all ranks, with a shorter timeout than the process groups have.
 
     Raises:
         SilentRankError: the reduction did not end.

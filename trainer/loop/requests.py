@@ -104,7 +104,7 @@ class RequestChannel:
         self._answered_by_save.clear()
 
     def recorded(self, result: tuple[bool, str] | None) -> None:
-        """Answer the request whose recording has ended, if any; another one may then start."""
+        """If a recording has ended, answer its request; another recording may then start."""
         if result is not None and self._leads:
             request_id, _ = self._recordings.pop(0)
             self._recording_posted = False

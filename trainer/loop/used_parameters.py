@@ -28,7 +28,7 @@ class UsedParameters:
         self._numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
         self._used = [0] * len(self._numbers)
         self._units: set[str] = set()
-        """Names of units that forward has run, and whose parameters get gradients."""
+        """Names of the units that the forward pass has run and whose parameters get gradients."""
         self._reached: set[str] = set()
         """Names of the units that the current backward pass has reached."""
         self._handles: dict[str, RemovableHandle] = {}
@@ -88,8 +88,8 @@ class UsedParameters:
 class SameParameters:
     """Refuses a step in which other parameters get gradients than in earlier steps.
 
-    In a model without known branches, FSDP reduces a rank's gradients in order. If two ranks used
-    different parameters, FSDP would add up unrelated gradients.
+    In a model without known branches, FSDP matches the gradients of ranks by their order alone. If
+    two ranks used different parameters, FSDP would add up unrelated gradients.
     """
 
     def __init__(self, model: nn.Module, used: frozenset[str] | None) -> None:
@@ -97,8 +97,8 @@ class SameParameters:
 
         Args:
             model: model to watch.
-            used: names of the parameters that the backward pass reaches; if absent, those of the
-                first step count, which must be the same on all ranks.
+            used: names of the parameters that the backward pass reaches; if absent, the parameters
+                that the first step reaches, which must be the same on all ranks.
         """
         self._parameters = dict(model.named_parameters())
         self._used = used

@@ -71,7 +71,7 @@ class DeviceWaits:
     """On a GPU: the durations of collectives, which NCCL's watchdog measures with events.
 
     Collectives overlap with compute; see `stragglers.without_shared_wait`. If the ring lost entries
-    since the last read, the measured part is extrapolated to the whole time.
+    since the last read, the time of the remaining entries is extrapolated to the whole interval.
     """
 
     def __init__(

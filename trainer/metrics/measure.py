@@ -66,7 +66,7 @@ class HardwareUse:
             logger.info("no perf/mfu: the %s peak of %r is not known", precision, device_name)
 
     def values(self, tokens_per_second: float) -> dict[str, float]:
-        """Return model TFLOP/s and MFU for a rate in tokens per second and device."""
+        """Return model TFLOP/s and MFU for a throughput per device, in tokens per second."""
         if self._flops_per_token is None:
             return {}
         flops = self._flops_per_token * tokens_per_second

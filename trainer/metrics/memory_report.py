@@ -19,7 +19,7 @@ from trainyard.run.failures import REMEDIES, MemoryUse
 logger = logging.getLogger("trainer")
 
 HISTORY = "MEMORY_HISTORY"
-"""Variable in the job's `env` with the number of allocations and frees in a CUDA snapshot."""
+"""Variable in the job's `env` that sets the number of allocations and frees in a CUDA snapshot."""
 HISTORY_ENTRIES = 100_000
 """Number of entries in a requested snapshot if the variable is absent."""
 GIB = 2**30

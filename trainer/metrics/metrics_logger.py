@@ -206,9 +206,10 @@ class MetricsLogger:
         return self.timers.of_rank()
 
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
-        """Return this rank's times, the other values' maxima over ranks, and the worst verdict.
+        """Return the metrics of a logged line, and the worst verdict of all ranks.
 
-        One collective transfers all values.
+        Some metrics are maxima over all ranks, the others are values of this rank. One collective
+        transfers the values of all ranks.
         """
         pace = self.timers.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()
@@ -326,7 +327,7 @@ class RankComparison:
         self._written_at = -RANK_TIMES_SECONDS
 
     def add(self, by_rank: Sequence[RankSeconds]) -> dict[str, float]:
-        """Judge the times of a line; return the metrics for the line."""
+        """Judge the times of one logged line; return the metrics for this line."""
         times = without_shared_wait(by_rank, self._roles) if self._overlaps else by_rank
         found, gone = self._watch.add(times)
         for straggler in found:

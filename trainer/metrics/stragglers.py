@@ -44,7 +44,7 @@ Kind = Literal["compute", "data"]
 
 
 class RankSeconds(NamedTuple):
-    """Times of a rank per step, in seconds, averaged over the steps of a line."""
+    """Times of a rank in seconds per step: means over the steps that one logged line covers."""
 
     compute: float
     """Remaining time: forward, backward, update, and other work of the host."""
@@ -75,7 +75,7 @@ class Straggler:
 
 @dataclass(frozen=True)
 class _Excess:
-    """The excess of a rank over its peers in one line."""
+    """The excess of a rank over its peers in one logged line."""
 
     factor: float
     seconds: float
@@ -84,7 +84,8 @@ class _Excess:
 
 
 class StragglerWatch:
-    """Compares the times of all ranks, line by line; only global rank 0 needs it."""
+    """Compares the times of all ranks for each logged line; only global rank 0 needs this
+    object."""
 
     def __init__(self, roles: Sequence[Hashable]) -> None:
         """Start without lines; `roles[rank]` must be equal for ranks that do the same work."""
@@ -190,7 +191,8 @@ class StragglerWatch:
 def without_shared_wait(
     times: Sequence[RankSeconds], roles: Sequence[Hashable]
 ) -> Sequence[RankSeconds]:
-    """Count only the wait above the peers' shortest wait as wait, and the shortest as compute.
+    """Of each wait, count as much as the peers' shortest wait as compute, and only the rest as
+    wait.
 
     On a GPU, collectives overlap with compute. Their durations include the transfer, which is equal
     on all ranks; only the excess is a wait for other ranks.
@@ -238,7 +240,7 @@ def _exceeding(peers: Sequence[int], times: Sequence[RankSeconds]) -> Iterable[t
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of sorted numbers without one of them."""
+    """Return the median of the numbers that remain if one of the sorted numbers is left out."""
     left_out, count = bisect_left(ordered, value), len(ordered) - 1
     low, high = (count - 1) // 2, count // 2
     return (ordered[low + (low >= left_out)] + ordered[high + (high >= left_out)]) / 2

@@ -24,7 +24,8 @@ class _Span:
 
 
 class StepTimers:
-    """Times of the steps in a line, and of the steps since the last comparison of ranks.
+    """Times of the steps since the last logged line, and of those since the last comparison of
+    ranks.
 
     On a GPU the host runs ahead of the device, so call `values` only right after the host has
     waited for the device. The step times are then device times, and a wait for data reduces the
@@ -58,7 +59,7 @@ class StepTimers:
         self.restart_comparison()
 
     def restart_comparison(self) -> None:
-        """Restart the times of the next `of_rank`."""
+        """Restart the times that the next `of_rank` returns."""
         self._waits.read()
         self._waited_before = self._waits.seconds
         self._compared = _Span(self._clock())

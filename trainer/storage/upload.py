@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from trainer.storage.object_path import ObjectPath
 
 PART = 32 * 2**20
-"""Bytes per part. All parts except the last are equal, which some object stores require."""
+"""Bytes per part. All parts except the last have the same size, which some object stores
+require."""
 MAX_PARTS = 9_000
 """Maximum number of parts for an object of the expected size. S3's limit is 10,000; the margin is
 for objects larger than expected.
@@ -114,7 +115,8 @@ class Upload:
         self._in_flight.append((self._sent, begun))
 
     def _take(self) -> io.BytesIO:
-        """Return the filled buffer as a file; to send `bytes`, aiohttp would block other tasks."""
+        """Return the filled buffer as a file, because aiohttp would block other tasks while it
+        sends `bytes`."""
         filled, self._filling = self._filling, io.BytesIO()
         filled.seek(0)
         return filled

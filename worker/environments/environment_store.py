@@ -36,7 +36,7 @@ IN_USE_SECONDS = 3 * USED_EVERY
 LEFT_SECONDS = 86_400.0
 """Age, in seconds, at which a request or the leftover of an interrupted build is removed."""
 MAX_BYTES = 200 * 2**30
-"""Maximum size in bytes of all environments of a storage root together, and of a single one."""
+"""Maximum size, in bytes, of a single environment, and of all environments of a root together."""
 MAX_ENTRIES = 2_000_000
 OTHERS_WRITE = 0o022
 
@@ -83,7 +83,7 @@ class EnvironmentStore:
         return path
 
     def touch(self, path: Path) -> None:
-        """Update the time of last use of an environment; on read-only storage, do nothing."""
+        """Update an environment's time of last use; on read-only storage, do nothing."""
         with suppress(OSError):
             os.utime(path)
 
@@ -141,7 +141,8 @@ class EnvironmentStore:
         return size
 
     def clean(self, *, unused_days: float, most_bytes: int, now: float | None = None) -> list[str]:
-        """Remove unused environments; above the limit, also the least recently used ones.
+        """Remove unused environments; above the size limit, also the least recently used
+        environments.
 
         Args:
             unused_days: time since the last use, in days, after which an environment is removed.

@@ -26,7 +26,8 @@ WAIT_SECONDS = 25.0
 """Maximum duration of a poll in seconds; proxies usually cut a silent connection after one minute.
 """
 THREADS = 2
-"""Number of launches and operations that can start at the same time, as with the broker."""
+"""Number of launches and operations that can start at the same time; the same as with the
+broker."""
 MAX_KNOWN = 1024
 """Maximum number of ids in a poll."""
 AGAIN = Backoff(first=2.0, longest=60.0)

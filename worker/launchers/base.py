@@ -109,9 +109,9 @@ class Share:
         """Environment variables of the launcher, the check and the ranks.
 
         The job's variables override the node's, and the launch record's variables override both.
-        The number of threads is an exception: the job's value wins; without one, the node's value
-        counts. An attempt of several nodes gets the name of the network interface between them,
-        unless the node or the job sets one.
+        For the number of threads, the job's value overrides the node's, and both override the
+        launch record's. An attempt of several nodes gets the name of the network interface between
+        them, unless the node or the job sets one.
         """
         launch, job, node = self.launch, self.spec.env, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
@@ -223,8 +223,8 @@ class Launcher(Protocol):
         """Check the launcher's requirements before any process of the share starts.
 
         Returns:
-            The command that checks the input, empty without a check; or the failure that prevents a
-            launch of the share on this node.
+            The command that checks the input, which is empty if there is no check; or the failure
+            that prevents a launch of the share on this node.
         """
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:

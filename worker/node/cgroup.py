@@ -27,19 +27,21 @@ class CgroupLimits:
     memory_bytes: int | None = None
     """Memory limit in bytes; None without a limit."""
     memory_used_bytes: int | None = None
-    """Memory in use in the cgroup of the memory limit, in bytes, without file pages that the kernel
-    can drop.
+    """Memory in use, in bytes, in the cgroup that sets the memory limit. File pages that the kernel
+    can drop do not count.
     """
 
     def with_quota(self, quota: str, period: str) -> CgroupLimits:
-        """Return these limits, with the given CPU quota if that is a number and a lower limit."""
+        """Return these limits, with the given CPU quota if that is a number and lower than the
+        present quota."""
         if not quota.isdigit() or not period.isdigit():  # `max`, or -1 in version 1: no quota
             return self
         cores = max(1, int(quota) // int(period))
         return replace(self, cores=min(cores, self.cores or cores))
 
     def with_memory(self, limit: str, used: int) -> CgroupLimits:
-        """Return these limits, with the given memory limit if that is a number and lower."""
+        """Return these limits, with the given memory limit if that is a number and lower than the
+        present one."""
         if not limit.isdigit() or int(limit) >= (self.memory_bytes or UNLIMITED_BYTES):
             return self
         return replace(self, memory_bytes=int(limit), memory_used_bytes=max(0, used))

@@ -54,7 +54,7 @@ def open_regular(
     """Open a regular file that another process may have created, such as a rank of a job.
 
     A symbolic link could lead to another file, such as the node's token, and a pipe would block, so
-    both are refused. The owner of the file reveals a hard link.
+    both are refused. A hard link to another user's file is detected by the owner of the file.
 
     Args:
         path: path of the file; its folder is trusted.

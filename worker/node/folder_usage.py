@@ -24,7 +24,8 @@ BLOCK = 512
 POLL_SECONDS = 5.0
 """Minimum pause between scans, in seconds."""
 PAUSE_FACTOR = 20
-"""Ratio of a pause to the scan before it; scans thus take at most 1/20 of a core."""
+"""Ratio of a pause's duration to the duration of the scan before it. So scans take at most 1/20 of
+a core's time."""
 SCARCE_SHARE = 10
 """Divisor of the disk's size; on a nearly full disk, a folder may take at most 1/10 of the size."""
 NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
@@ -330,7 +331,7 @@ class FolderWatch:
 
 
 def evict(folder: Path, *, but: Path, suffix: str, most: int) -> None:
-    """Remove the least recently used files until the others fit a limit.
+    """Remove the least recently used files until the remaining files fit a limit.
 
     Args:
         folder: the folder; the size of every file in it counts.

@@ -32,8 +32,8 @@ def lock_folder(data_dir: Path, *, wait_seconds: float = WAIT_SECONDS) -> Iterat
     """Hold the data folder while the block runs; yield the identity of this worker.
 
     The lock belongs to the process (`lockf`, not `flock`). So a Celery worker's children do not
-    inherit the lock, and the lock is free after any end of the worker. No other code may open the
-    file, because a process loses the lock when it closes any descriptor of the file.
+    inherit the lock, and the lock is free once the worker has ended in any way. No other code may
+    open the file, because a process loses the lock when it closes any descriptor of the file.
 
     Raises:
         ValueError: another worker holds the data folder.

@@ -51,7 +51,7 @@ def main(words: list[str]) -> int:
 
 
 def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> int:
-    """Become `command`, in the attempt's cgroup if any; return only on failure.
+    """Join the attempt's cgroup, if any, and become `command`; return only on failure.
 
     Only the worker's user may join the cgroup, so the join comes first. A change of user resets the
     parent-death signal, so the signal is set later. A final check detects whether the parent ended

@@ -178,7 +178,8 @@ def _ports(settings: Settings) -> str:
 
 
 def _save(settings: Settings, pilot: OwnPilot) -> str:
-    """Return a text with the largest save that fits between a preemption notice and the end."""
+    """Return a text with the largest save that fits between a notice and the end of the
+    processes."""
     places = [p for p in settings.root_paths().values() if not is_object_store(p)]
     if not places:
         return "the roots are object stores, whose speed a job finds by its first save"

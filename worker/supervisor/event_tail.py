@@ -164,7 +164,8 @@ class EventTail:
                 yield record
 
     def _taken_back(self, steps: dict[str, int], step: int) -> Iterator[SeriesRestart]:
-        """Yield restart records with the series whose points from a step on are dropped."""
+        """Yield restart records; each names series, and the step from which on their points are
+        dropped."""
         names = [name for name, last in steps.items() if last >= step]
         self._restarts += bool(names)
         if self._restarts > MAX_RESTARTS:

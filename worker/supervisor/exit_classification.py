@@ -37,7 +37,8 @@ LOAD_ERRORS = frozenset(
 )
 """Errors of Python for an invalid file or module; a retry with the same files would fail too."""
 MISSING_LIBRARY = "cannot open shared object file"
-"""Text of an ImportError that another node may not raise, such as for a missing driver library."""
+"""Text of an ImportError that may not occur on another node, such as for a missing driver
+library."""
 PASSED_ON = frozenset(
     {
         *(Signals.SIGHUP, Signals.SIGINT, Signals.SIGQUIT, Signals.SIGTERM, Signals.SIGKILL),
@@ -95,8 +96,8 @@ class Findings:
     output: str | None = None
     """Last output lines of the program's rank that failed first."""
     seconds_unheard: float | None = None
-    """Run time, in seconds, of a program's ranks without a heartbeat or metric; None after the
-    first of these, or if unknown.
+    """Run time, in seconds, of a program's ranks that have sent neither a heartbeat nor a metric.
+    None after the first heartbeat or metric, or if unknown.
     """
 
 
@@ -259,7 +260,8 @@ def first_failure(ranks: Iterable[RankExit]) -> RankExit | None:
 
 
 def signal_of(end: RankExit, *, of_program: bool) -> str | None:
-    """Return the signal that ended a rank, or a program's child whose exit code the rank returned.
+    """Return the signal that ended a rank, or that ended the child whose exit code the rank
+    returned.
 
     Shells and containers return 128 plus the signal number after a signal.
     """

@@ -143,7 +143,8 @@ class PositionWatch:
 
 
 def _bounded(positions: Iterator[RankPosition]) -> Iterator[RankPosition]:
-    """Omit the ranks of process groups once the positions reach their size limit."""
+    """Once the positions exceed their size limit, omit the ranks of process groups from the
+    remaining positions."""
     size = 0
     for position in positions:
         size += len(to_json(position))

@@ -55,7 +55,8 @@ class Orders:
         self._leaves_by: float | None = None  # monotonic time
 
     def uploads_until(self, grace_seconds: float) -> float | None:
-        """Return the Unix time until which the end may wait for uploads; None for no limit.
+        """Return the Unix time until which the end of the share may wait for uploads; None for no
+        limit.
 
         A cancel sets a limit because other work needs the slots, a preemption notice because the
         machine ends.

@@ -118,7 +118,8 @@ class Reporter:
                     self._nudge.clear()
 
     def _note_outage(self, api: WorkerApi, error: ServerAway, waits: Iterator[float]) -> float:
-        """Return the pause; read the server's URL again, which may have changed."""
+        """Read the server's URL again, which may have changed; return the pause before the next
+        report."""
         logger.info("spooling: %s", error)
         api.url = NodeStore(Path(self._launch.data_dir)).server_url or api.url
         return next(waits)

@@ -119,7 +119,7 @@ class RunCleaner(threading.Thread):
                         yield WorkerRun(path)
 
     def _is_old(self, run: WorkerRun) -> bool:
-        """Return whether the attempt ended more than `days` days ago, by its files."""
+        """Return whether the attempt ended more than `days` days ago, according to its files."""
         ends = [_changed_at(Path(path)) for path in (run.root, run.launch, run.exit, run.over)]
         return time.time() - max(ends) >= self._seconds
 

@@ -243,7 +243,8 @@ def _fork_detached() -> bool:
 
 
 def _await(descriptor: int, *enders: int) -> bool:
-    """Wait until `descriptor` or one of `enders` is readable; return False for the latter."""
+    """Wait until `descriptor` or one of `enders` is readable; return False if one of `enders`
+    is."""
     poll = select.poll()
     for each in (descriptor, *enders):
         poll.register(each, select.POLLIN)

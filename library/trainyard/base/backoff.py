@@ -14,7 +14,7 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 Clock = Callable[[], float]
-"""Function that returns monotonic seconds, such as `time.monotonic`."""
+"""Function that returns a monotonic time in seconds, such as `time.monotonic`."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Backoff:
     first: float
     longest: float
     jitter: float = 0.25
-    """Maximum random reduction of a pause, as a fraction, so that retries of many callers
-    spread."""
+    """Maximum random reduction of a pause, as a fraction of the pause. The reduction spreads the
+    retries of many callers over time."""
 
     def pause_after(self, tries: int) -> float:
         """Return the pause after this many consecutive tries (at least 1), without jitter."""

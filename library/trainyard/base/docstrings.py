@@ -29,7 +29,8 @@ class DescribedFields:
 
 
 def field_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstrings under annotated fields by field name, including those of base classes.
+    """Return the docstrings under annotated fields, by field name, including fields of base
+    classes.
 
     Only base classes that derive from `DescribedFields` are read. A class without source, such as
     a parametrized class, only has the docstrings of its base classes.

@@ -1,4 +1,5 @@
-"""Limit of open files in a process. Sockets count too, so the usual 1,024 are soon exceeded."""
+"""Limit of open files in a process. Sockets count too, so the usual limit of 1,024 is soon
+exceeded."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_PATTERN = r"^[0-7][0-9a-hjkmnp-tv-z]{25}$"
 _ID = re.compile(ID_PATTERN)
 _PAIRS = tuple(first + second for first in ALPHABET for second in ALPHABET)
-"""Pair of characters for each ten-bit value; pairs halve the steps that encode 128 bits."""
+"""Pair of characters for each ten-bit value. Encoding 128 bits by pairs takes half as many steps as
+by single characters."""
 
 
 def make_id(*, milliseconds: int, entropy: bytes) -> str:

@@ -32,7 +32,7 @@ class RecordModel(DescribedFields, BaseModel):
     """A frozen record that programs exchange (run directory, reports, API views).
 
     Unlike a spec, a record may contain NaN and infinity, so that a NaN loss stays visible. Both are
-    written as strings, because pydantic's default would write null.
+    written as strings, because pydantic would by default write them as null.
     """
 
     model_config = ConfigDict(
@@ -47,7 +47,8 @@ class RecordModel(DescribedFields, BaseModel):
 def build_validators() -> None:
     """Build the validators of all imported models now, despite `defer_build`.
 
-    A process calls this before it forks; otherwise each child would build the models that it uses.
+    A process calls this before it forks; otherwise each child would build the validators of the
+    models that it uses.
     """
     kinds: list[type[BaseModel]] = [SpecModel, RecordModel]
     for kind in kinds:  # the loop body appends to `kinds`

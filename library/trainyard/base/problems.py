@@ -16,7 +16,7 @@ from trainyard.base.names import LEGAL
 from trainyard.base.redaction import hide_credentials
 
 UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
-"""pydantic's error types for an unknown field, of a model and of a dataclass."""
+"""pydantic's error types for an unknown field: one for models, one for dataclasses."""
 
 
 class Problem(RecordModel):
@@ -63,7 +63,7 @@ def multiples(step: int, value: int) -> list[int]:
 
 
 def unmatched(parts: Iterable[str], names: Collection[str]) -> list[str]:
-    """Return the parts that are contained in none of the names."""
+    """Return the parts of names that occur in none of the given names."""
     return [part for part in parts if not any(part in name for name in names)]
 
 
@@ -75,7 +75,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def named(field: str, value: object) -> str:
-    """Return a field with its value, as written in a spec; a long value is cut."""
+    """Return a field and its value as text, as written in a spec; a long value is truncated."""
     if isinstance(value, bool):
         return f"{field}={str(value).lower()}"
     if isinstance(value, float):
@@ -119,8 +119,8 @@ def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int
 
 
 def _shown(item: ErrorDetails, detail: str) -> str:
-    """Return the given value as text; empty if the detail contains this text, or if the value may
-    be a secret."""
+    """Return the given value as text; empty if the problem's detail already contains this text, or
+    if the value may be a secret."""
     shown = repr(item["input"])
     may_hold_secret = not item["loc"] or "env" in item["loc"]
     if may_hold_secret or (isinstance(item["input"], str) and shown in detail):

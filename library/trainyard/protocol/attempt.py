@@ -45,7 +45,8 @@ class Overrides(SpecModel):
     """Changed total number of steps; the learning-rate schedule stays the same."""
 
     def apply(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with these changes; the learning-rate schedule ends as submitted."""
+        """Return the spec with these changes; the learning-rate schedule ends at the submitted
+        step."""
         changed, schedule = self.apply_but_schedule(spec), spec.lr_schedule
         if schedule.total_tokens is not None or spec.program is not None:
             return changed
@@ -70,7 +71,7 @@ class Overrides(SpecModel):
         return spec.model_copy(update=update)
 
     def with_priority(self, spec: JobSpec, priority: int) -> Self:
-        """Return these changes with, in addition, a change to this priority in the queue."""
+        """Return these changes, and in addition a change of the job's priority to this value."""
         resources = self.resources or spec.resources
         if resources.priority == priority:
             return self
@@ -95,7 +96,7 @@ OVERRIDABLE = frozenset({*SECTIONS, *SINGLE_FIELDS.values(), *OF_PROGRAMS.values
 
 
 def single_fields(spec: JobSpec) -> dict[str, str]:
-    """Return the overrides of a single field that apply to a job, with their paths in the spec."""
+    """Return the single-field overrides that apply to a job, with their paths in the spec."""
     return SINGLE_FIELDS if spec.program is None else OF_PROGRAMS
 
 
@@ -157,7 +158,8 @@ class AttemptSpec(SpecModel):
     """Windows of the stream (start, end) to skip in addition to the windows in the checkpoint. Each
     window starts at the checkpoint's position or later."""
     check_network: bool = False
-    """Whether the ranks start with a short all-reduce between the nodes; equal on all nodes."""
+    """Whether the ranks start with a short all-reduce between the nodes. The value is equal on all
+    nodes."""
     roots: dict[str, str] = Field(default_factory=dict)
     """Absolute path on this node of each storage root, by name."""
     cache_dir: str | None = None
@@ -167,7 +169,7 @@ class AttemptSpec(SpecModel):
     shares none."""
 
     def node_of(self, rank: int) -> str | None:
-        """Return the name of the node of a global rank; None in a launch by hand."""
+        """Return the name of the node on which a global rank runs; None in a launch by hand."""
         for node in self.allocation:
             if rank < len(node.slots):
                 return node.node

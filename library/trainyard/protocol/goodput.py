@@ -54,7 +54,7 @@ _OF_SLOTS_ALONE = (
 JOB_CATEGORIES = tuple(each for each in TimeCategory if each not in _OF_SLOTS_ALONE)
 """Categories of a job's time."""
 SLOT_CATEGORIES = tuple(each for each in TimeCategory if each not in _WITHOUT_SLOTS)
-"""Categories of a slot's time: what its attempt does, or why the slot has no attempt."""
+"""Categories of a slot's time: what the slot's attempt does, or why the slot has no attempt."""
 
 WORDS: Mapping[TimeCategory, str] = {
     TimeCategory.PRODUCTIVE: "productive steps",
@@ -93,10 +93,10 @@ class CategoryTime(RecordModel):
 
 
 class MeanTimeToFailure(RecordModel):
-    """Failures of attempts, and their mean time to failure with its confidence bounds."""
+    """Number of failed attempts, and the mean time to failure with its confidence bounds."""
 
     failures: int
-    """Number of failed attempts, without preempted attempts."""
+    """Number of failed attempts; preempted attempts do not count."""
     mttf_seconds: float | None
     """Mean time to failure: total time of all attempts divided by failures; null without
     failures."""
@@ -120,11 +120,11 @@ class GoodputView(MeanTimeToFailure):
     categories: tuple[CategoryTime, ...]
     """All categories, including those without time."""
     goodput: float | None
-    """Productive share of the wall time. Null without wall time, and if steps were reported without
-    their durations, as by a program that does not log `perf/step_seconds`."""
+    """Productive share of the wall time. Null without wall time, or if steps were reported without
+    their durations. A program that does not log `perf/step_seconds` reports such steps."""
     ettr: float | None
-    """Effective training time ratio. Null while the time in which the job could run is below 1 ms,
-    and if `goodput` is null."""
+    """Effective training time ratio. Null if `goodput` is null, or while the time in which the job
+    could run is below 1 ms."""
 
 
 class IntervalOutcome(RecordModel):
@@ -136,7 +136,7 @@ class IntervalOutcome(RecordModel):
     """Productive share of the wall time; null without wall time."""
     expected_ettr: float | None
     """Expected ETTR of a long run with this save interval, by the formula in docs/goodput.md. Null
-    for the recorded outcome, and without failures or saves."""
+    for the recorded outcome, if the job never failed, or if saves are disabled."""
     kept_steps: int
     """Number of completed steps that the job did not have to repeat."""
     lost_steps: int
@@ -200,11 +200,11 @@ class LosingJob(RecordModel):
     name: str
     """Name of the job."""
     lost_slot_milliseconds: int
-    """Slot-time of the job's lost steps, which it repeated."""
+    """Slot-time of the job's lost steps."""
     reason: FailureReason | None
     """Most frequent failure reason of the job; null if none is recorded."""
     failures: int
-    """Number of failed attempts in the job's whole life, without preempted attempts."""
+    """Number of failed attempts in the job's whole life; preempted attempts do not count."""
 
 
 class ProjectSlotTime(RecordModel):
@@ -237,7 +237,8 @@ class ClusterGoodputView(MeanTimeToFailure):
     goodput: float | None
     """Productive share of the slot-time; null without slot-time."""
     failures_per_1000_node_days: float | None
-    """Failures per 1,000 days on which shares held their nodes; null without shares."""
+    """Failures per 1,000 node-days; only time for which a share held a node counts. Null without
+    shares."""
     days: tuple[DayOfSlots, ...]
     """The days, oldest first."""
     projects: tuple[ProjectSlotTime, ...]
@@ -282,7 +283,7 @@ class AdviceFinding(RecordModel):
     words: str
     """Finding as a sentence."""
     share: float
-    """Share of the time on slots, or of a recent step, that the cause takes, from 0 to 1."""
+    """Share that the cause takes of the time on slots or of a recent step, from 0 to 1."""
     evidence: tuple[Evidence, ...]
     """Recorded values behind the finding."""
     field: str | None

@@ -40,8 +40,8 @@ class DataState(RecordModel):
     skipped: Annotated[tuple[tuple[int, int], ...], Field(strict=False)] = ()
     """Windows of positions (start, end) that were skipped on purpose."""
     dataset_digest: str
-    """Digest of the files, the tokenizer, `seq_len`, the number of sequences and the format
-    version. A resume with data of another digest is rejected."""
+    """Digest of the files, the tokenizer, `seq_len`, the number of sequences, and the version of
+    the data format. A resume with data of another digest is rejected."""
 
 
 class TrainState(RecordModel):
@@ -166,8 +166,8 @@ class Manifest(RecordModel):
         """Return the inconsistency between the counters; None if they are consistent.
 
         The position follows from the consumed sequences and the skipped windows. Steps, tokens and
-        sequences are compared relative to the attempt's start, because at the start of a fork their
-        ratio may differ.
+        sequences are counted from the attempt's start. Before that, the ratios between them may
+        differ, because a fork may have other batch sizes than the job that wrote its checkpoint.
         """
         state, data = self.train_state, self.train_state.data
         position = advanced(0, data.consumed, data.skipped)
@@ -225,7 +225,8 @@ class Manifest(RecordModel):
 
 
 def _saved_by(manifest: object) -> str:
-    """Return the writer of a manifest, which may be parsed or not: `program` or `trainer`."""
+    """Return the writer of a manifest, `program` or `trainer`; the manifest may be a model or plain
+    JSON values."""
     if isinstance(manifest, dict):
         return str(manifest.get("saved_by", "trainer"))
     return "program" if isinstance(manifest, ProgramManifest) else "trainer"
@@ -235,7 +236,7 @@ StoredManifest = Annotated[
     Annotated[Manifest, Tag("trainer")] | Annotated[ProgramManifest, Tag("program")],
     Discriminator(_saved_by),
 ]
-"""Manifest of a committed checkpoint, by the trainer or a program."""
+"""Manifest of a committed checkpoint, written by the trainer or by a program."""
 
 
 def parse_manifest(text: str | bytes) -> Manifest | ProgramManifest:

@@ -15,7 +15,7 @@ MAX_ACCELERATORS = 256
 """Maximum number of devices in one sample: twice the number for 16 GPUs with 7 MIG instances
 each."""
 MAX_DISKS = 64
-"""Maximum number of folders in one sample."""
+"""Maximum number of folders whose disk space one sample reports."""
 DATA_DIR = "data_dir"
 """Name of the node's own data folder in a sample's list of disks."""
 DATA_DIR_BYTES = 64 * 2**20

@@ -27,7 +27,8 @@ from trainyard.spec.storage_uri import Place, RootName, split_place
 TASK, PROGRESS, OUTCOME = "task.json", "progress.json", "outcome.json"
 
 MAX_TRIES = 3
-"""Number of claims with an expired lease after which an operation has failed."""
+"""Maximum number of claims of an operation. If the lease of the last claim expires too, the
+operation fails; an operation of a kind in `REPEATED` is queued again after a pause instead."""
 
 
 class OperationKind(StrEnum):
@@ -197,7 +198,7 @@ class BuildTask(SpecModel):
 
 
 class OperationTask(RecordModel):
-    """Input of a node for an operation."""
+    """Input of an operation, as its node receives it."""
 
     kind: OperationKind
     """Kind of the operation."""

@@ -70,7 +70,7 @@ class Hardware(RecordModel):
     own. `namespace`: the same, with users of a user namespace. `none`: a job's code can read the
     node's token."""
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=MAX_ACCELERATORS)] = ()
-    """Device of each slot, in the order of the slots. Empty on a node with CPU slots, and if the
+    """Device of each slot, in the order of the slots. Empty on a node with CPU slots, or if the
     worker does not list devices."""
     driver: Annotated[Text, Field(max_length=100)] | None = None
     """Version of the driver for the accelerators."""
@@ -122,8 +122,8 @@ class RegistrationReply(RecordModel):
     heartbeat_seconds: float
     """Interval at which the worker sends heartbeats."""
     slots: tuple[str, ...] = ()
-    """UUID of the device of each slot, if the order differs from the registration's. Slots keep
-    their numbers while attempts hold slots of the node."""
+    """UUID of the device of each slot, if the order differs from the order in the registration.
+    Slots keep their numbers while attempts hold slots of the node."""
 
 
 class Identity(RecordModel):

@@ -72,7 +72,7 @@ def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None)
 
 
 def explicit(value: Value | Auto) -> Value:
-    """Return a value of a resolved spec, typed without `auto`."""
+    """Return a value of a resolved spec, with a type that excludes `auto`."""
     assert value != AUTO, "the spec is not resolved"
     return value
 
@@ -119,7 +119,7 @@ def _intervals(spec: JobSpec, device: DeviceKind) -> tuple[int, float]:
 
 
 def _interval_steps(spec: JobSpec) -> int:
-    """Return the interval that retention allows and that is nearest to the first default."""
+    """Among the intervals that retention allows, return the one nearest to the first default."""
     usual: int = FIRST_DEFAULTS["checkpoint", "interval_steps"]
     unit, every = _validated(spec) or 1, spec.checkpoint.keep_every_steps
     if every:

@@ -42,7 +42,8 @@ def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
 
 
 def kept_for_good(spec: JobSpec, *, step: int) -> int:
-    """Return how many of the checkpoints after a step are kept because of `keep_every_steps`."""
+    """Return how many of the checkpoints saved after a step are kept because of
+    `keep_every_steps`."""
     every = spec.checkpoint.keep_every_steps
     return spec.training.steps // every - step // every if every else 0
 

@@ -244,7 +244,7 @@ _KINDS: Mapping[str, Variable] = {
     "CUBLAS_WORKSPACE_CONFIG": _like("(:[0-9]{1,9}:[0-9]{1,4}){1,8}", "sizes such as :4096:8"),
     "CUDA_MODULE_LOADING": _one_of("LAZY EAGER"),
 }
-"""Legal values, by space-separated variable names."""
+"""Legal values; each key holds one or more names of variables, separated by spaces."""
 ALLOWED = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 """Variables that a job without its own code may set, with their legal values. They tune and trace
 NCCL, gloo, threads, CUDA, and torch's logs and allocators. No legal value names a file, program,

@@ -74,7 +74,8 @@ def _has_our_names(spec: JobSpec) -> bool:
 def _parts_of_names(
     pointer: str, parts: tuple[str, ...], spec: JobSpec, *outer: str
 ) -> Iterator[Problem]:
-    """Yield a problem if an entry of `parts` occurs in no name of a linear layer or of `outer`."""
+    """Yield a problem if an entry of `parts` occurs neither in a linear layer's name nor in
+    `outer`."""
     if not parts:
         return
     inner = [name for names in LINEAR_LAYERS.values() for name in names]

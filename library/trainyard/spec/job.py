@@ -146,7 +146,8 @@ class JobSpec(SpecModel):
 
     @property
     def has_axes(self) -> bool:
-        """Whether the sizes of the axes are known: for the trainer, and a program with layouts."""
+        """Whether the sizes of the axes are known: true for the trainer and for a program with
+        layouts."""
         return self.program is None or bool(self.program.layouts)
 
     @property
@@ -222,7 +223,8 @@ class JobSpec(SpecModel):
 
         A new field or a changed default in a later version does not change the digest. The digest
         omits `env`, because its values may be secrets that a digest would allow others to guess. It
-        omits `project`, which trainers do not receive, so that server and trainer agree.
+        omits `project`, because server and trainer must compute the same digest, and trainers do
+        not receive this field.
         """
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env", "project"})
         for (section, field), first in FIRST_DEFAULTS.items():
@@ -291,8 +293,9 @@ class JobSpec(SpecModel):
     def on_layout(self, layout: Layout) -> JobSpec:
         """Return the job with the axes and number of slots of another layout.
 
-        An option that depends on the size of an axis is reset if this size changes: `async_tp` with
-        `tp`, the stages of the pipeline with `pp`, its micro-batches with `pp` or `dp`.
+        An option that depends on the size of an axis is reset if this size changes: `async_tp` if
+        `tp` changes, the pipeline's stages if `pp` changes, and the pipeline's micro-batches if
+        `pp` or `dp` changes.
         """
         resources = self.resources.model_copy(update={"world_size": layout.world_size})
         if self.program is not None:
@@ -312,10 +315,10 @@ class JobSpec(SpecModel):
     def is_sharded(self, layout: Layout) -> bool:
         """Return whether FSDP holds the weights on a layout.
 
-        FSDP is not used if each pipeline stage has a single rank that computes in the dtype of its
-        weights, without `cpu_offload`. There is then nothing to shard or cast. FSDP would still
-        copy weights and gradients, which takes 4 % of the step of a model with 5 M parameters, and
-        the memory of one layer.
+        FSDP is not used if `cpu_offload` is off, each pipeline stage has a single rank, and this
+        rank computes in the dtype of its weights. There is then nothing to shard or cast. FSDP
+        would still copy weights and gradients. The copies take 4 % of the step time of a model with
+        5 M parameters, and as much memory as one layer.
         """
         casts = self.training.param_dtype != self.training.weight_dtype
         return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload

@@ -15,7 +15,7 @@ from trainyard.training.known_devices import LEAST_CAPABILITY, Slot, known_devic
 from trainyard.training.rounding import Rounding
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
-"""Recipes with kernels that only return bfloat16."""
+"""Recipes whose kernels return only bfloat16."""
 MULTIPLE = {"float8": 16, "mxfp8": 32}
 """Number that must divide each matrix width, by number format. Tensor cores multiply float8 in
 pieces of 16 numbers; in MX, 32 numbers share one scale."""
@@ -117,21 +117,21 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 
 def _quantized_fields(spec: JobSpec) -> dict[str, int]:
-    """Return the number of features per unit for each spec field that sets the width of a quantized
-    layer."""
+    """For each spec field that sets the width of a quantized layer, return the number of features
+    per unit of the field."""
     found = {field for field, _, _ in _quantized_layers(spec)}
     units = {"dim": 1, **_units(spec)}
     return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
 
 
 def _units(spec: JobSpec) -> dict[str, int]:
-    """Return the number of features per unit of each field in `LINEAR_LAYERS`."""
+    """For each field in `LINEAR_LAYERS`, return the number of features per unit of the field."""
     head_dim = spec.architecture.head_dim
     return {"ffn_dim": 1, "n_heads": head_dim, "n_kv_heads": head_dim}
 
 
 def quantized_elements(spec: JobSpec) -> int:
-    """Return the number of quantized weights per block, averaged over all blocks."""
+    """Return the mean number of quantized weights in a block."""
     found = sum(elements for _, _, elements in _quantized_layers(spec))
     return found // spec.architecture.n_layers
 
@@ -148,7 +148,7 @@ def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
 
 
 def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
-    """Return the number of weights per block that FSDP gathers in float8, averaged over blocks.
+    """Return the mean number of weights in a block that FSDP gathers in float8.
 
     Only the recipe `float8_tensorwise` gathers in float8, and only weights with rows that divide
     evenly over the ranks (as in `trainer.parallel.quantize`).
@@ -161,7 +161,8 @@ def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
 
 
 def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
-    """Yield the field of the sharded width, the rows and the weights of each quantized layer."""
+    """For each quantized layer, yield the field of its sharded width, and its numbers of rows and
+    weights."""
     a = spec.architecture
     for field, unit in _units(spec).items():
         width = getattr(a, field) * unit

@@ -22,7 +22,8 @@ def sections(spec: JobSpec) -> Iterator[Problem]:
 def given_sections(spec: JobSpec) -> Iterator[Problem]:
     """A new job with a program must not name a section of the trainer, even with its defaults.
 
-    A document that names all of these sections is legal, because `show --json` writes it.
+    A document that names all of these sections is legal, because `show --json` writes such
+    documents.
     """
     given = spec.model_fields_set & {*TRAINER_SECTIONS}
     if given == {*TRAINER_SECTIONS}:
@@ -96,7 +97,8 @@ def layouts(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _sizes_of_layouts(spec: JobSpec, program: ProgramSection) -> Iterator[Problem]:
-    """The job's number of slots, and the ends of its range, have a layout."""
+    """A layout exists for the job's number of slots, and for the minimum and maximum of an elastic
+    job."""
     sizes, own = program.world_sizes, spec.resources.world_size
     low, high = spec.resources.size_range or (own, own)
     given = {"world_size": own, "min_world_size": low, "max_world_size": high}

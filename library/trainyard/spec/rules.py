@@ -333,7 +333,8 @@ def _ends_of_range(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _has_layout(spec: JobSpec, world_size: int) -> bool:
-    """Return whether a layout that changes only the `dp` axes is legal, with micro-batches of 1."""
+    """Return whether a layout that changes only the `dp` axes is legal, with one-sequence
+    micro-batches."""
     training = spec.training.model_copy(update={"micro_batch_size": 1})
     smallest = spec.model_copy(update={"training": training})
     layouts = data_parallel_layouts(spec.parallelism.sizes, world_size)

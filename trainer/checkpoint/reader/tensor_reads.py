@@ -24,9 +24,9 @@ from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
-"""Bytes per read with hashing; they stay in the core's cache until they are hashed."""
+"""Bytes per read of a file that is hashed; they stay in the core's cache until they are hashed."""
 LARGE = 2**23
-"""Bytes per read without hashing."""
+"""Bytes per read of a file that is not hashed."""
 
 
 LOAD_FAILED = CheckpointFault.LOAD_FAILED
@@ -138,7 +138,8 @@ def _fill_from(numbers: Tensor, first: int, piece: TensorPiece) -> None:
 
 
 def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
-    """Parse by `torch.load` a piece in another torch version's format or with unusual strides."""
+    """Parse, with `torch.load`, a piece in another torch version's format or with unusual
+    strides."""
     content = head + reading.take(piece.chunk.length - len(head))
     reading.check_before_parsing()
     try:

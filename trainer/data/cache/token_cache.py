@@ -27,8 +27,8 @@ from trainyard.run.atomic import replacing
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
-"""Number and size of the blocks of a file that every opening of a cache reads. They have at most 1
-GiB in total, which a disk reads in some seconds.
+"""Number and size of the blocks that each opening of a cache reads from a file. The blocks of a
+file have at most 1 GiB in total, which a disk reads in some seconds.
 """
 
 

@@ -139,7 +139,8 @@ def _within(seconds: float, call: Callable[[], Found]) -> Found:
 
 
 def _unlisted(there: Sequence[str], why: object) -> str:
-    """Return the error for GPUs that the driver hides; the node would silently train on CPUs."""
+    """Return the error for GPUs that the driver hides; without it, the node would silently train on
+    CPUs."""
     return (
         f"this machine has GPUs (/dev/{there[0]}), but NVML fails: {why}; mend the driver, or set "
         "TRAINYARD_DEVICE=cpu to offer CPU slots"

@@ -1,4 +1,4 @@
-"""Slots of the node: its accelerators or, without any, its cores. Without torch."""
+"""Slots of the node: its accelerators or, without any, its cores. This module needs no torch."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ ArtifactGroup = Literal["image", "histogram", "files"]
 
 
 class OutputDropped(EventData):
-    """Artifacts or logs of an attempt were dropped; each reason causes one event, for the first
-    drop."""
+    """Artifacts or logs of an attempt were dropped; for each reason, only the first drop causes an
+    event."""
 
     what: Literal["artifacts", "logs"]
     """Kind of the dropped data."""

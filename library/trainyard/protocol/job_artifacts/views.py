@@ -9,7 +9,7 @@ class HistogramView(RecordModel):
     """Histogram: counts of values in bins of equal width."""
 
     edges: tuple[float, ...]
-    """Edges of the bins, ascending, one more than bins; empty if no value is finite."""
+    """Edges of the bins, ascending, with one edge more than bins; empty if no value is finite."""
     counts: tuple[int, ...]
     """Number of finite values in each bin; the last bin includes its upper edge."""
     nan: int
@@ -37,7 +37,7 @@ class ArtifactView(RecordModel):
     """Name of the artifact, with `/` between folders. If several artifacts have the same name, a
     download returns the newest."""
     step: int | None
-    """Number of completed optimizer steps; null if the script gave none."""
+    """Number of completed optimizer steps, as given by the script; null if it gave none."""
     caption: str
     """Caption of the artifact."""
     time: float

@@ -25,7 +25,7 @@ SOURCE_LABEL = "source"
 MAX_NODES = 256
 """Maximum number of nodes in one request."""
 MAX_JOBS = 10_000
-"""Maximum number of jobs in one report, and of jobs in the earlier parts of a report."""
+"""Maximum number of jobs in one report, and maximum number of ids in its `earlier`."""
 MAX_CANCELS = 1000
 """Maximum number of jobs to cancel in the reply to a report; the next reply has the rest."""
 USEFUL_SECONDS = 300.0
@@ -80,8 +80,8 @@ class NodeShape(RecordModel):
     roots: Annotated[
         tuple[Annotated[str, Field(pattern=ROOT_PATTERN.pattern)], ...], Field(max_length=64)
     ] = ("checkpoints",)
-    """Storage roots that each node sees. As for any node, registration detects a root that is
-    different storage on this node."""
+    """Storage roots that each node sees. The registration of a node detects a root that leads to
+    other storage on this node than on most nodes."""
 
 
 class SourceLimits(RecordModel):
@@ -94,8 +94,8 @@ class SourceLimits(RecordModel):
     nodes_per_request: Annotated[int, Field(ge=1, le=MAX_NODES)] = 8
     """Maximum number of nodes in one request."""
     node_hours_per_month: Annotated[float, Field(ge=0, le=MAX_NODE_HOURS)] | None = None
-    """Maximum number of node-hours per calendar month (UTC), including the hours of running
-    requests until their end; unlimited when absent."""
+    """Maximum number of node-hours per calendar month (UTC), including all hours of running
+    requests up to their end; unlimited when absent."""
 
 
 class SourceRegistration(RecordModel):
@@ -191,8 +191,9 @@ class EngineNode(RecordModel):
     ] = ()
     """Addresses of the machine or pod; empty if the engine does not report any."""
     gone: bool = False
-    """Whether the engine reports that this instance has no process left. Such a report is a proof,
-    even while other instances of the job run. Absence of the instance from a report is no proof."""
+    """Whether the engine reports that this instance has no process left. Such a report proves the
+    end of the instance, even while other instances of the job run. The absence of the instance from
+    a report proves nothing."""
 
 
 class EngineJob(RecordModel):
@@ -205,8 +206,8 @@ class EngineJob(RecordModel):
     state: EngineState
     """State of the job in the engine."""
     gone: bool = False
-    """Whether the engine reports that the job has no process left. Such a report is a proof, as is
-    the same report for a node. Never set for `unknown`."""
+    """Whether the engine reports that the job has no process left. Such a report proves the end of
+    the job's processes. Never set for `unknown`."""
     reason: Reason = ""
     """Reason why the job waits or has ended, as text from the engine."""
     starts_at: UnixTime | None = None

@@ -31,8 +31,8 @@ ImportTool = Literal["wandb", "mlflow", "tensorboard"]
 MAX_IMPORT_POINTS = 20_000_000
 """Maximum number of points in an imported run."""
 MAX_BATCH_POINTS = 2_000
-"""Maximum number of points in one request. A JSON document may have 10,000 items, and a point takes
-four."""
+"""Maximum number of points in one request. A JSON document may have 10,000 items, and each point
+takes four items."""
 WrittenNumber = (
     Annotated[float, Field(allow_inf_nan=False)]
     | Annotated[str, Field(pattern="^(NaN|-?Infinity)$")]

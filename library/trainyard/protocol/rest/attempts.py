@@ -49,7 +49,8 @@ class Continuity(RecordModel):
     0.0006 -> 0.0003`, and omitted parts of the checkpoint. The checks cover the other
     quantities."""
     summary: str = ""
-    """Summary: the comparisons with their tolerances, or the difference."""
+    """Summary: the comparisons with their tolerances or, if checks failed, only the names of these
+    checks."""
 
 
 class AttemptNodeView(RecordModel):
@@ -67,8 +68,8 @@ class AttemptNodeView(RecordModel):
     """Time at which the lease expired without a report of the supervisor; absent while reports
     arrive."""
     lost_at: datetime | None = None
-    """Time at which the attempt ended without this share; the share holds its slots until it
-    ends."""
+    """Time at which the attempt ended without this share; the share holds its slots until its own
+    end."""
     outcome: AttemptOutcome | None
     """Outcome of the share."""
 

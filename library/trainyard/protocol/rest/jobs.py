@@ -149,8 +149,8 @@ class PendingLaunch(RecordModel):
     allow_code_change: bool = False
     """Whether `model.code` may differ from the code at the time of the checkpoint."""
     parent_named: bool = False
-    """Whether the launch repeats an attempt that saved nothing, from a checkpoint that a person
-    chose."""
+    """Whether the launch again loads a checkpoint that a person chose, because the previous attempt
+    saved nothing."""
 
 
 class NextAction(RecordModel):

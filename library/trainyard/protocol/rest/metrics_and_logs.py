@@ -306,4 +306,5 @@ class RanksView(RecordModel):
     times: RankTimes | None
     """Times of the ranks; null before the end of the first window, and for a single rank."""
     stragglers: tuple[StragglerView, ...]
-    """At most 100 stragglers: present ones, then past ones, each sorted newest first."""
+    """At most 100 stragglers: first the present ones, then the past ones, both sorted newest
+    first."""

@@ -170,7 +170,7 @@ class NodeRegistered(EventData):
     device: Literal["cpu", "cuda"]
     """Kind of the node's slots."""
     other_storage: tuple[str, ...] = ()
-    """Storage roots that are different storage on this node than on most nodes."""
+    """Storage roots whose storage on this node differs from the storage on most nodes."""
 
 
 class NodeOnline(EventData):

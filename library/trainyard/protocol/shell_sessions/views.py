@@ -30,8 +30,8 @@ class ShellRequest(SpecModel):
     """Command, word by word; no shell parses it. If empty, the node's shell, which needs a
     terminal."""
     node: Annotated[str, Field(pattern=NAME, max_length=100)] | None = None
-    """Node of the attempt on which the command runs; when absent, the node of `rank`; without a
-    rank, the first node."""
+    """Node of the attempt on which the command runs. When absent, the node of `rank`; if that is
+    absent too, the first node."""
     rank: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Global rank. The command runs on the node of this rank, with the rank's `RANK` and
     `LOCAL_RANK`."""
@@ -73,7 +73,7 @@ class ShellView(RecordModel):
     ended_at: datetime | None
     """Time at which the command ended."""
     exit_code: int | None
-    """Exit code, negative for a signal; absent while the command runs, and if it did not start."""
+    """Exit code, negative for a signal. Absent while the command runs, or if it did not start."""
     failure: str | None
     """Reason why the command did not start, or why its end is unknown."""
 

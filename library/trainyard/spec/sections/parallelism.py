@@ -36,9 +36,11 @@ class ParallelismSection(_AxisFields):
         return {axis.name: getattr(self, axis.name) for axis in AXES}
 
     def layout_after(self, before: Layout, *, world_size: int | None) -> Layout:
-        """Return the layout of these sizes for an attempt after one with the layout `before`.
+        """Return the layout of these sizes for an attempt that follows an attempt with the layout
+        `before`.
 
-        Without a world size it is the product of the sizes; with `dp_shard=-1` it stays.
+        If `world_size` is None, the world size is the product of the sizes or, with `dp_shard=-1`,
+        the world size of `before`.
 
         Raises:
             SpecError: the product of the sizes differs from the world size.
@@ -55,7 +57,7 @@ class ParallelismSection(_AxisFields):
 
 
 class ActivationCheckpointSection(SpecModel):
-    """Activations that the backward pass recomputes, so that they need no memory meanwhile."""
+    """Activations that the backward pass recomputes, so that they take no memory until then."""
 
     mode: Literal["none", "selective", "full", "memory_budget"] = "none"
     """Activations to recompute. `full` recomputes each whole block, `selective` only the cheap

@@ -158,7 +158,8 @@ class EnvironmentSection(SpecModel):
 
     @model_validator(mode="after")
     def _is_one_environment(self) -> Self:
-        """Reject two environments, and fields that need a `lock` without one."""
+        """Reject two environments in one section, and fields that need a `lock` if there is
+        none."""
         given = [n for n in ("prefix", "lock", "container") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"names {' and '.join(given)}; legal: at most one of them")
@@ -214,7 +215,8 @@ class ProgramSection(SpecModel):
     working_dir: Annotated[Text, Field(max_length=1000), AfterValidator(_inside)] = "."
     """Working directory of the ranks, inside the code."""
     steps: PositiveSteps | None = None
-    """Total number of steps of the program, if known; the job's progress is relative to it."""
+    """Total number of steps of the program, if known. The job's progress is shown relative to this
+    number."""
     resume: Literal["never", "same_world_size", "any_world_size"] = "never"
     """Number of slots on which the program can resume from its saves: on no number (`never`), on
     the same number, or on any number. An elastic job needs `any_world_size`."""

@@ -85,8 +85,9 @@ class ResourcesSection(SpecModel):
     elastic jobs and jobs with spare nodes. The job never continues before the node's lease has
     expired. If this field is absent, the job continues as soon as the lease has expired."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
-    """Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
-    number of nodes with enough free slots, with equal numbers of slots if those nodes allow it."""
+    """Number of nodes, each with the same number of slots. If absent, the job runs on as few nodes
+    as have enough free slots together. Each node then has the same number of slots, if the free
+    slots allow this."""
     spare_nodes: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of nodes to reserve in addition to `nodes`, each with the same number of slots, as
     replacements for lost nodes. The first start waits for all spare nodes; a retry may start with

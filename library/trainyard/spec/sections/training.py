@@ -42,8 +42,8 @@ class TrainingSection(SpecModel):
     """Number of steps between two runs of Python's garbage collection. All ranks collect after the
     same step, and at no other time."""
     deterministic: bool = False
-    """Whether runs on the same layout and GPUs give bit-identical results, which is slower on GPUs.
-    On CPUs, results are always bit-identical."""
+    """Whether runs on the same layout and GPUs give bit-identical results. On GPUs, such runs are
+    slower. On CPUs, results are always bit-identical."""
     tensorboard: bool = False
     """Whether to also write the logged values as TensorBoard files to `tensorboard/` in the run
     directory."""
@@ -109,4 +109,5 @@ class ValidationSection(SpecModel):
     """Number of steps between two validations. A validation always follows the last step. 0
     disables validation."""
     batches: Annotated[int, Field(ge=1, le=100_000)] = 8
-    """Number of global batches in one validation; the whole held-out part if it is smaller."""
+    """Number of global batches in one validation. If the held-out part has fewer, all of it is
+    used."""

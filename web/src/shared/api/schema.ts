@@ -2302,7 +2302,7 @@ export interface components {
         };
         /**
          * ActivationCheckpointSection
-         * @description Activations that the backward pass recomputes, so that they need no memory meanwhile.
+         * @description Activations that the backward pass recomputes, so that they take no memory until then.
          */
         ActivationCheckpointSection: {
             /**
@@ -2322,7 +2322,7 @@ export interface components {
         };
         /**
          * ActivationCheckpointSection
-         * @description Activations that the backward pass recomputes, so that they need no memory meanwhile.
+         * @description Activations that the backward pass recomputes, so that they take no memory until then.
          */
         ActivationCheckpointSectionInput: {
             /**
@@ -2354,7 +2354,7 @@ export interface components {
             words: string;
             /**
              * Share
-             * @description Share of the time on slots, or of a recent step, that the cause takes, from 0 to 1.
+             * @description Share that the cause takes of the time on slots or of a recent step, from 0 to 1.
              */
             share: number;
             /**
@@ -2441,7 +2441,7 @@ export interface components {
             name: string;
             /**
              * Step
-             * @description Number of completed optimizer steps; null if the script gave none.
+             * @description Number of completed optimizer steps, as given by the script; null if it gave none.
              */
             step: number | null;
             /**
@@ -2542,8 +2542,8 @@ export interface components {
             unreachable_since: string | null;
             /**
              * Lost At
-             * @description Time at which the attempt ended without this share; the share holds its slots until it
-             *     ends.
+             * @description Time at which the attempt ended without this share; the share holds its slots until its own
+             *     end.
              */
             lost_at: string | null;
             /** @description Outcome of the share. */
@@ -2609,7 +2609,8 @@ export interface components {
             skip: number[][];
             /**
              * Check Network
-             * @description Whether the ranks start with a short all-reduce between the nodes; equal on all nodes.
+             * @description Whether the ranks start with a short all-reduce between the nodes. The value is equal on all
+             *     nodes.
              * @default false
              */
             check_network: boolean;
@@ -3629,7 +3630,7 @@ export interface components {
         ClusterGoodputView: {
             /**
              * Failures
-             * @description Number of failed attempts, without preempted attempts.
+             * @description Number of failed attempts; preempted attempts do not count.
              */
             failures: number;
             /**
@@ -3679,7 +3680,8 @@ export interface components {
             goodput: number | null;
             /**
              * Failures Per 1000 Node Days
-             * @description Failures per 1,000 days on which shares held their nodes; null without shares.
+             * @description Failures per 1,000 node-days; only time for which a share held a node counts. Null without
+             *     shares.
              */
             failures_per_1000_node_days: number | null;
             /**
@@ -3950,7 +3952,8 @@ export interface components {
             differs: string[];
             /**
              * Summary
-             * @description Summary: the comparisons with their tolerances, or the difference.
+             * @description Summary: the comparisons with their tolerances or, if checks failed, only the names of these
+             *     checks.
              * @default
              */
             summary: string;
@@ -4024,7 +4027,8 @@ export interface components {
             differs?: string[];
             /**
              * Summary
-             * @description Summary: the comparisons with their tolerances, or the difference.
+             * @description Summary: the comparisons with their tolerances or, if checks failed, only the names of these
+             *     checks.
              * @default
              */
             summary?: string;
@@ -4268,8 +4272,8 @@ export interface components {
             ][];
             /**
              * Dataset Digest
-             * @description Digest of the files, the tokenizer, `seq_len`, the number of sequences and the format
-             *     version. A resume with data of another digest is rejected.
+             * @description Digest of the files, the tokenizer, `seq_len`, the number of sequences, and the version of
+             *     the data format. A resume with data of another digest is rejected.
              */
             dataset_digest: string;
         };
@@ -4539,8 +4543,8 @@ export interface components {
             state: "unknown" | "pending" | "running" | "completing" | "ended";
             /**
              * Gone
-             * @description Whether the engine reports that the job has no process left. Such a report is a proof, as is
-             *     the same report for a node. Never set for `unknown`.
+             * @description Whether the engine reports that the job has no process left. Such a report proves the end of
+             *     the job's processes. Never set for `unknown`.
              * @default false
              */
             gone?: boolean;
@@ -4597,8 +4601,9 @@ export interface components {
             addresses?: string[];
             /**
              * Gone
-             * @description Whether the engine reports that this instance has no process left. Such a report is a proof,
-             *     even while other instances of the job run. Absence of the instance from a report is no proof.
+             * @description Whether the engine reports that this instance has no process left. Such a report proves the
+             *     end of the instance, even while other instances of the job run. The absence of the instance from
+             *     a report proves nothing.
              * @default false
              */
             gone?: boolean;
@@ -7334,7 +7339,7 @@ export interface components {
         GoodputView: {
             /**
              * Failures
-             * @description Number of failed attempts, without preempted attempts.
+             * @description Number of failed attempts; preempted attempts do not count.
              */
             failures: number;
             /**
@@ -7382,14 +7387,14 @@ export interface components {
             categories: components["schemas"]["CategoryTime"][];
             /**
              * Goodput
-             * @description Productive share of the wall time. Null without wall time, and if steps were reported without
-             *     their durations, as by a program that does not log `perf/step_seconds`.
+             * @description Productive share of the wall time. Null without wall time, or if steps were reported without
+             *     their durations. A program that does not log `perf/step_seconds` reports such steps.
              */
             goodput: number | null;
             /**
              * Ettr
-             * @description Effective training time ratio. Null while the time in which the job could run is below 1 ms,
-             *     and if `goodput` is null.
+             * @description Effective training time ratio. Null if `goodput` is null, or while the time in which the job
+             *     could run is below 1 ms.
              */
             ettr: number | null;
         };
@@ -7532,7 +7537,7 @@ export interface components {
             isolation: "user" | "namespace" | "none";
             /**
              * Accelerators
-             * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, and if the
+             * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, or if the
              *     worker does not list devices.
              * @default []
              */
@@ -7611,7 +7616,7 @@ export interface components {
             isolation?: "user" | "namespace" | "none";
             /**
              * Accelerators
-             * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, and if the
+             * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, or if the
              *     worker does not list devices.
              * @default []
              */
@@ -7665,7 +7670,7 @@ export interface components {
         HistogramView: {
             /**
              * Edges
-             * @description Edges of the bins, ascending, one more than bins; empty if no value is finite.
+             * @description Edges of the bins, ascending, with one edge more than bins; empty if no value is finite.
              */
             edges: number[];
             /**
@@ -8025,7 +8030,7 @@ export interface components {
             /**
              * Expected Ettr
              * @description Expected ETTR of a long run with this save interval, by the formula in docs/goodput.md. Null
-             *     for the recorded outcome, and without failures or saves.
+             *     for the recorded outcome, if the job never failed, or if saves are disabled.
              */
             expected_ettr: number | null;
             /**
@@ -9125,14 +9130,14 @@ export interface components {
             name: string;
             /**
              * Lost Slot Milliseconds
-             * @description Slot-time of the job's lost steps, which it repeated.
+             * @description Slot-time of the job's lost steps.
              */
             lost_slot_milliseconds: number;
             /** @description Most frequent failure reason of the job; null if none is recorded. */
             reason: components["schemas"]["FailureReason"] | null;
             /**
              * Failures
-             * @description Number of failed attempts in the job's whole life, without preempted attempts.
+             * @description Number of failed attempts in the job's whole life; preempted attempts do not count.
              */
             failures: number;
         };
@@ -10269,7 +10274,7 @@ export interface components {
             device: "cpu" | "cuda";
             /**
              * Other Storage
-             * @description Storage roots that are different storage on this node than on most nodes.
+             * @description Storage roots whose storage on this node differs from the storage on most nodes.
              * @default []
              */
             other_storage?: string[];
@@ -10439,8 +10444,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that each node sees. As for any node, registration detects a root that is
-             *     different storage on this node.
+             * @description Storage roots that each node sees. The registration of a node detects a root that leads to
+             *     other storage on this node than on most nodes.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10472,8 +10477,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that each node sees. As for any node, registration detects a root that is
-             *     different storage on this node.
+             * @description Storage roots that each node sees. The registration of a node detects a root that leads to
+             *     other storage on this node than on most nodes.
              * @default [
              *       "checkpoints"
              *     ]
@@ -11215,7 +11220,7 @@ export interface components {
         OperationState: "queued" | "running" | "succeeded" | "failed" | "cancelled";
         /**
          * OperationTask
-         * @description Input of a node for an operation.
+         * @description Input of an operation, as its node receives it.
          */
         OperationTask: {
             /** @description Kind of the operation. */
@@ -11484,8 +11489,8 @@ export interface components {
         };
         /**
          * OutputDropped
-         * @description Artifacts or logs of an attempt were dropped; each reason causes one event, for the first
-         *     drop.
+         * @description Artifacts or logs of an attempt were dropped; for each reason, only the first drop causes an
+         *     event.
          */
         OutputDropped: {
             /**
@@ -12064,8 +12069,8 @@ export interface components {
             allow_code_change: boolean;
             /**
              * Parent Named
-             * @description Whether the launch repeats an attempt that saved nothing, from a checkpoint that a person
-             *     chose.
+             * @description Whether the launch again loads a checkpoint that a person chose, because the previous attempt
+             *     saved nothing.
              * @default false
              */
             parent_named: boolean;
@@ -12695,7 +12700,8 @@ export interface components {
             working_dir: string;
             /**
              * Steps
-             * @description Total number of steps of the program, if known; the job's progress is relative to it.
+             * @description Total number of steps of the program, if known. The job's progress is shown relative to this
+             *     number.
              */
             steps: number | null;
             /**
@@ -12791,7 +12797,8 @@ export interface components {
             working_dir?: string;
             /**
              * Steps
-             * @description Total number of steps of the program, if known; the job's progress is relative to it.
+             * @description Total number of steps of the program, if known. The job's progress is shown relative to this
+             *     number.
              */
             steps?: number | null;
             /**
@@ -13466,7 +13473,8 @@ export interface components {
             times: components["schemas"]["RankTimes"] | null;
             /**
              * Stragglers
-             * @description At most 100 stragglers: present ones, then past ones, each sorted newest first.
+             * @description At most 100 stragglers: first the present ones, then the past ones, both sorted newest
+             *     first.
              */
             stragglers: components["schemas"]["StragglerView"][];
         };
@@ -13585,8 +13593,8 @@ export interface components {
             heartbeat_seconds: number;
             /**
              * Slots
-             * @description UUID of the device of each slot, if the order differs from the registration's. Slots keep
-             *     their numbers while attempts hold slots of the node.
+             * @description UUID of the device of each slot, if the order differs from the order in the registration.
+             *     Slots keep their numbers while attempts hold slots of the node.
              * @default []
              */
             slots: string[];
@@ -13893,8 +13901,9 @@ export interface components {
             shrink_after_seconds: number | null;
             /**
              * Nodes
-             * @description Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
-             *     number of nodes with enough free slots, with equal numbers of slots if those nodes allow it.
+             * @description Number of nodes, each with the same number of slots. If absent, the job runs on as few nodes
+             *     as have enough free slots together. Each node then has the same number of slots, if the free
+             *     slots allow this.
              */
             nodes: number | null;
             /**
@@ -13975,8 +13984,9 @@ export interface components {
             shrink_after_seconds?: number | null;
             /**
              * Nodes
-             * @description Number of nodes, each with the same number of slots. If absent, the job runs on the minimum
-             *     number of nodes with enough free slots, with equal numbers of slots if those nodes allow it.
+             * @description Number of nodes, each with the same number of slots. If absent, the job runs on as few nodes
+             *     as have enough free slots together. Each node then has the same number of slots, if the free
+             *     slots allow this.
              */
             nodes?: number | null;
             /**
@@ -14940,8 +14950,8 @@ export interface components {
             argv?: string[];
             /**
              * Node
-             * @description Node of the attempt on which the command runs; when absent, the node of `rank`; without a
-             *     rank, the first node.
+             * @description Node of the attempt on which the command runs. When absent, the node of `rank`; if that is
+             *     absent too, the first node.
              */
             node?: string | null;
             /**
@@ -15017,7 +15027,7 @@ export interface components {
             ended_at: string | null;
             /**
              * Exit Code
-             * @description Exit code, negative for a signal; absent while the command runs, and if it did not start.
+             * @description Exit code, negative for a signal. Absent while the command runs, or if it did not start.
              */
             exit_code: number | null;
             /**
@@ -15141,8 +15151,8 @@ export interface components {
             nodes_per_request: number;
             /**
              * Node Hours Per Month
-             * @description Maximum number of node-hours per calendar month (UTC), including the hours of running
-             *     requests until their end; unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC), including all hours of running
+             *     requests up to their end; unlimited when absent.
              */
             node_hours_per_month: number | null;
         };
@@ -15171,8 +15181,8 @@ export interface components {
             nodes_per_request?: number;
             /**
              * Node Hours Per Month
-             * @description Maximum number of node-hours per calendar month (UTC), including the hours of running
-             *     requests until their end; unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC), including all hours of running
+             *     requests up to their end; unlimited when absent.
              */
             node_hours_per_month?: number | null;
         };
@@ -15950,8 +15960,8 @@ export interface components {
             gc_freq: number;
             /**
              * Deterministic
-             * @description Whether runs on the same layout and GPUs give bit-identical results, which is slower on GPUs.
-             *     On CPUs, results are always bit-identical.
+             * @description Whether runs on the same layout and GPUs give bit-identical results. On GPUs, such runs are
+             *     slower. On CPUs, results are always bit-identical.
              * @default false
              */
             deterministic: boolean;
@@ -16044,8 +16054,8 @@ export interface components {
             gc_freq?: number;
             /**
              * Deterministic
-             * @description Whether runs on the same layout and GPUs give bit-identical results, which is slower on GPUs.
-             *     On CPUs, results are always bit-identical.
+             * @description Whether runs on the same layout and GPUs give bit-identical results. On GPUs, such runs are
+             *     slower. On CPUs, results are always bit-identical.
              * @default false
              */
             deterministic?: boolean;
@@ -16093,7 +16103,8 @@ export interface components {
             interval_steps: number;
             /**
              * Batches
-             * @description Number of global batches in one validation; the whole held-out part if it is smaller.
+             * @description Number of global batches in one validation. If the held-out part has fewer, all of it is
+             *     used.
              * @default 8
              */
             batches: number;
@@ -16112,7 +16123,8 @@ export interface components {
             interval_steps?: number;
             /**
              * Batches
-             * @description Number of global batches in one validation; the whole held-out part if it is smaller.
+             * @description Number of global batches in one validation. If the held-out part has fewer, all of it is
+             *     used.
              * @default 8
              */
             batches?: number;
