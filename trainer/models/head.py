@@ -215,6 +215,10 @@ def gradient_of_logits(probs_CV: Tensor, labels_C: Tensor, first_row: int = 0) -
 
 
 def rows_of_labels(labels: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Return the row of each label in `rows` rows, clamped, and whether the label is among them."""
+    """Return each label's row in a part of the vocabulary, and whether the part has the label.
+
+    The part has `rows` rows and starts at token `first_row`. A label outside of the part gets the
+    nearest row of the part.
+    """
     places = labels - first_row
     return places.clamp(0, rows - 1), (places >= 0) & (places < rows)

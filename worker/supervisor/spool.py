@@ -262,7 +262,7 @@ class Spool:
         return self._barrier
 
     def make_room(self) -> None:
-        """Free excess space of logs; on a nearly full disk, drop artifacts first, then logs."""
+        """Free the excess space of logs; on a nearly full disk, drop artifacts first, then logs."""
         self._free_logs(self._kept, self._held, reason="spool_full")
         if self._artifacts is None or not is_low(self._root):
             return
@@ -271,7 +271,7 @@ class Spool:
         self._free_logs(LOG_SPARE_BYTES, LOG_SPARE_BYTES, reason="disk_full")
 
     def _free_logs(self, kept: int, held: int, *, reason: DropReason) -> None:
-        """Free disk space of the logs; if output is lost, report the reason."""
+        """Free the disk space at the beginning of each log; if output is lost, report `reason`."""
         lost = [log.free(kept=kept, held=held) for log in self._logs]
         if any(lost) and self._artifacts is not None:
             self._artifacts.note_lost_output(reason)

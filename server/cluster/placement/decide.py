@@ -1,4 +1,7 @@
-"""Pure placement: slots for jobs, and reasons why others wait (docs/lifecycle-placing.md, 3-5)."""
+"""Assigns slots to jobs and explains why other jobs wait, in pure functions.
+
+See docs/lifecycle-placing.md, 3-5.
+"""
 
 from __future__ import annotations
 

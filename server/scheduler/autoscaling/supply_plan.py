@@ -1,4 +1,7 @@
-"""Pure plan of nodes to request and requests to give up (docs/sources.md, 10-12)."""
+"""Plans which nodes to request and which requests to give up, as a pure function.
+
+See docs/sources.md, 10-12.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure choice of an elastic job's size, with the cost of a change.
+"""Pure functions for the size of an elastic job and the cost of a change.
 
 See docs/lifecycle-sizes.md, 49-52.
 """

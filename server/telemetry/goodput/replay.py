@@ -72,7 +72,7 @@ class RecordedRun:
     """Milliseconds from the start of a save to its commit."""
 
     def step_milliseconds(self, attempt: TrainedAttempt) -> float:
-        """Return the mean step time of an attempt without compilation and saves, more than 0.
+        """Return an attempt's mean step time; it excludes compilation and saves and exceeds 0.
 
         An attempt that spent most of its time on compilation and saves gets the mean of all
         attempts.

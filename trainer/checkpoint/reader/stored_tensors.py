@@ -40,7 +40,8 @@ class StoredTensors(Protocol):
 
         Args:
             files: data files in the manifest.
-            part: files that this process checks, if files can be checked singly.
+            part: files that this process checks; without effect for DCP's `.metadata`, which every
+                process checks as a whole.
 
         Raises:
             CheckpointError: a chunk is invalid; the message names its tensor or its file.

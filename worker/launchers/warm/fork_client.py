@@ -29,9 +29,9 @@ UNMARKED = "0" * 26
 
 
 def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
-    """Return the variables of a process that forks forkservers.
+    """Return the environment variables of a process that forks forkservers.
 
-    They equal a rank's variables; their marks reserve memory for the rank's own marks.
+    A rank has the same variables. The attempt's mark is a placeholder that a rank overwrites.
 
     Args:
         node: name of the node.

@@ -206,7 +206,7 @@ def _check(assignment: Assignment) -> None:
 
 
 def _spec_field(pointer: str) -> str:
-    """Convert a pointer to an override, such as `/overrides/steps`, to a pointer into the spec."""
+    """Return the spec field that an override sets: `/training/steps` for `/overrides/steps`."""
     field = pointer.removeprefix("/overrides").removeprefix("/")
     return f"/{SINGLE_FIELDS.get(field, field).replace('.', '/')}"
 

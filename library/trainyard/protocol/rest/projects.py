@@ -78,6 +78,6 @@ class ProjectChanged(EventData):
     project: str
     """Name of the project."""
     before: ProjectSettings | None
-    """Previous settings; absent if the project was created."""
+    """Settings before the change; absent for a new project."""
     after: ProjectSettings | None
-    """New settings; absent if the project was deleted."""
+    """Settings after the change; absent for a deleted project."""

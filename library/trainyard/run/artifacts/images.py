@@ -82,8 +82,8 @@ def read_image(image: Any) -> bytes | Pixels:
 def _grey(image: Any) -> Any:
     """Convert a PIL image of 16 or 32 bits per pixel to 8 bits; PIL's own conversion would clip.
 
-    White is 65,535 for 16 bits. For 32 bits, white is the smallest of 1 (only for floats), 255 and
-    65,535 that no pixel exceeds, or else the brightest pixel.
+    White is 65,535 for 16 bits. For 32 bits, white is the value of the brightest pixel, rounded up
+    to 1 (only for floats), 255 or 65,535. A value above 65,535 is not rounded.
     """
     deep = image if image.mode == "F" else image.convert("I").convert("F")
     brightest = deep.getextrema()[1]

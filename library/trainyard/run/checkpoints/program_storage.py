@@ -1,4 +1,4 @@
-"""Storage of a program's checkpoints: below a storage root for a job, else in a local folder."""
+"""Stores a program's checkpoints: in a job below a storage root, otherwise in a local folder."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class LocalStorage:
     """Part of message names that differs between runs of the script."""
 
     def create(self, step: int) -> Path:
-        """Create an empty folder; `name` renames it once it is complete.
+        """Create an empty folder for a checkpoint; after the save, `name` renames the folder.
 
         Raises:
             OSError: the storage reports an error.

@@ -46,31 +46,32 @@ class ModelSection(SpecModel):
     initial_weights: Place | None = None
     """Hugging Face weights to start from, such as `data:Qwen3-0.6B`; if absent, random weights."""
     dim: Width | None = None
-    """Width of the residual stream; if absent, as defined by the size."""
+    """Width of the residual stream. If absent, `size` defines the width."""
     n_layers: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Number of transformer blocks; if absent, as defined by the size."""
+    """Number of transformer blocks. If absent, `size` defines the number."""
     n_heads: Width | None = None
-    """Number of query heads; it must divide `dim` into even head widths. If absent, as defined by
-    the size."""
+    """Number of query heads; it must divide `dim` into even head widths. If absent, `size` defines
+    the number."""
     n_kv_heads: Width | None = None
-    """Number of key and value heads; it must divide `n_heads`. If absent, as defined by the
-    size."""
+    """Number of key and value heads; it must divide `n_heads`. If absent, `size` defines
+    the number."""
     ffn_dim: Width | None = None
-    """Width of the feed-forward hidden layer; if absent, as defined by the size."""
+    """Width of the feed-forward hidden layer. If absent, `size` defines the width."""
     vocab_size: Width | None = None
     """Number of rows of the embedding, at least the size of the tokenizer's vocabulary. If absent,
-    as defined by the size."""
+    `size` defines the number."""
     head_dim: Width | None = None
-    """Width of an attention head. If absent, as defined by the size, or else `dim / n_heads`."""
+    """Width of an attention head. If absent, `size` defines the width. If `size` defines none, the
+    width is `dim / n_heads`."""
     tied_embeddings: bool | None = None
-    """Whether the output head is the transposed embedding; if absent, as defined by the size."""
+    """Whether the output head is the transposed embedding. If absent, `size` defines this."""
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
-    """Base of the rotary position frequencies; if absent, as defined by the size."""
+    """Base of the rotary position frequencies. If absent, `size` defines the base."""
     rope_factor: Annotated[float, Field(ge=1, le=1e6)] | None = None
-    """Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, as defined by the
-    size."""
+    """Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, `size` defines
+    the factor."""
     norm_eps: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Epsilon of the RMS norms; if absent, as defined by the size."""
+    """Epsilon of the RMS norms. If absent, `size` defines the value."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropping an element of a residual branch during training."""
 

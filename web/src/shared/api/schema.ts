@@ -9741,61 +9741,62 @@ export interface components {
             initial_weights: string | null;
             /**
              * Dim
-             * @description Width of the residual stream; if absent, as defined by the size.
+             * @description Width of the residual stream. If absent, `size` defines the width.
              */
             dim: number | null;
             /**
              * N Layers
-             * @description Number of transformer blocks; if absent, as defined by the size.
+             * @description Number of transformer blocks. If absent, `size` defines the number.
              */
             n_layers: number | null;
             /**
              * N Heads
-             * @description Number of query heads; it must divide `dim` into even head widths. If absent, as defined by
-             *     the size.
+             * @description Number of query heads; it must divide `dim` into even head widths. If absent, `size` defines
+             *     the number.
              */
             n_heads: number | null;
             /**
              * N Kv Heads
-             * @description Number of key and value heads; it must divide `n_heads`. If absent, as defined by the
-             *     size.
+             * @description Number of key and value heads; it must divide `n_heads`. If absent, `size` defines
+             *     the number.
              */
             n_kv_heads: number | null;
             /**
              * Ffn Dim
-             * @description Width of the feed-forward hidden layer; if absent, as defined by the size.
+             * @description Width of the feed-forward hidden layer. If absent, `size` defines the width.
              */
             ffn_dim: number | null;
             /**
              * Vocab Size
              * @description Number of rows of the embedding, at least the size of the tokenizer's vocabulary. If absent,
-             *     as defined by the size.
+             *     `size` defines the number.
              */
             vocab_size: number | null;
             /**
              * Head Dim
-             * @description Width of an attention head. If absent, as defined by the size, or else `dim / n_heads`.
+             * @description Width of an attention head. If absent, `size` defines the width. If `size` defines none, the
+             *     width is `dim / n_heads`.
              */
             head_dim: number | null;
             /**
              * Tied Embeddings
-             * @description Whether the output head is the transposed embedding; if absent, as defined by the size.
+             * @description Whether the output head is the transposed embedding. If absent, `size` defines this.
              */
             tied_embeddings: boolean | null;
             /**
              * Rope Theta
-             * @description Base of the rotary position frequencies; if absent, as defined by the size.
+             * @description Base of the rotary position frequencies. If absent, `size` defines the base.
              */
             rope_theta: number | null;
             /**
              * Rope Factor
-             * @description Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, as defined by the
-             *     size.
+             * @description Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, `size` defines
+             *     the factor.
              */
             rope_factor: number | null;
             /**
              * Norm Eps
-             * @description Epsilon of the RMS norms; if absent, as defined by the size.
+             * @description Epsilon of the RMS norms. If absent, `size` defines the value.
              */
             norm_eps: number | null;
             /**
@@ -9885,61 +9886,62 @@ export interface components {
             initial_weights?: string | null;
             /**
              * Dim
-             * @description Width of the residual stream; if absent, as defined by the size.
+             * @description Width of the residual stream. If absent, `size` defines the width.
              */
             dim?: number | null;
             /**
              * N Layers
-             * @description Number of transformer blocks; if absent, as defined by the size.
+             * @description Number of transformer blocks. If absent, `size` defines the number.
              */
             n_layers?: number | null;
             /**
              * N Heads
-             * @description Number of query heads; it must divide `dim` into even head widths. If absent, as defined by
-             *     the size.
+             * @description Number of query heads; it must divide `dim` into even head widths. If absent, `size` defines
+             *     the number.
              */
             n_heads?: number | null;
             /**
              * N Kv Heads
-             * @description Number of key and value heads; it must divide `n_heads`. If absent, as defined by the
-             *     size.
+             * @description Number of key and value heads; it must divide `n_heads`. If absent, `size` defines
+             *     the number.
              */
             n_kv_heads?: number | null;
             /**
              * Ffn Dim
-             * @description Width of the feed-forward hidden layer; if absent, as defined by the size.
+             * @description Width of the feed-forward hidden layer. If absent, `size` defines the width.
              */
             ffn_dim?: number | null;
             /**
              * Vocab Size
              * @description Number of rows of the embedding, at least the size of the tokenizer's vocabulary. If absent,
-             *     as defined by the size.
+             *     `size` defines the number.
              */
             vocab_size?: number | null;
             /**
              * Head Dim
-             * @description Width of an attention head. If absent, as defined by the size, or else `dim / n_heads`.
+             * @description Width of an attention head. If absent, `size` defines the width. If `size` defines none, the
+             *     width is `dim / n_heads`.
              */
             head_dim?: number | null;
             /**
              * Tied Embeddings
-             * @description Whether the output head is the transposed embedding; if absent, as defined by the size.
+             * @description Whether the output head is the transposed embedding. If absent, `size` defines this.
              */
             tied_embeddings?: boolean | null;
             /**
              * Rope Theta
-             * @description Base of the rotary position frequencies; if absent, as defined by the size.
+             * @description Base of the rotary position frequencies. If absent, `size` defines the base.
              */
             rope_theta?: number | null;
             /**
              * Rope Factor
-             * @description Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, as defined by the
-             *     size.
+             * @description Factor of Llama 3.1's rotary scaling; 1 disables the scaling. If absent, `size` defines
+             *     the factor.
              */
             rope_factor?: number | null;
             /**
              * Norm Eps
-             * @description Epsilon of the RMS norms; if absent, as defined by the size.
+             * @description Epsilon of the RMS norms. If absent, `size` defines the value.
              */
             norm_eps?: number | null;
             /**
@@ -12909,9 +12911,9 @@ export interface components {
              * @description Name of the project.
              */
             project: string;
-            /** @description Previous settings; absent if the project was created. */
+            /** @description Settings before the change; absent for a new project. */
             before: components["schemas"]["ProjectSettings"] | null;
-            /** @description New settings; absent if the project was deleted. */
+            /** @description Settings after the change; absent for a deleted project. */
             after: components["schemas"]["ProjectSettings"] | null;
         };
         /**
