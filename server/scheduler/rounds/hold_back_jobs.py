@@ -77,7 +77,7 @@ def _await_builds(
             continue  # no node can run it; a new attempt requests another build
         reason = f"waits until environment {task.build.digest[:12]} is built"
         if build.state == OperationState.QUEUED and build.waiting is not None:
-            reason += f": the build {build.waiting}"
+            reason += f" ({build.waiting})"
         if job.demand is not None or job.reason != reason:
             changed.append((job.id, job.queued_at, reason))
     if changed:

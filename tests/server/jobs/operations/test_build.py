@@ -101,7 +101,7 @@ def test_two_jobs_with_one_lock_build_once(yard: Yard, harness: Harness) -> None
     assert builds(yard)[1].waiting == why
     assert harness.place() == 0
     assert harness.job(second).reason == (
-        f"waits until environment aaaaaaaaaaaa is built: the build {why}"
+        f"waits until environment aaaaaaaaaaaa is built ({why})"
     )
     node = builds(yard)[0].node
     yard.claim(one.id, node)
@@ -130,7 +130,7 @@ def test_without_a_network_the_job_names_what_is_missing(yard: Yard, harness: Ha
     assert yard.give() == []
     assert harness.place() == 0
     reason = harness.job(job_id).reason
-    assert reason.startswith("waits until environment aaaaaaaaaaaa is built: the build no node")
+    assert reason.startswith("waits until environment aaaaaaaaaaaa is built (no node")
     assert "network=true" in reason
 
 
