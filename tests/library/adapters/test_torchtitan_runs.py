@@ -59,6 +59,8 @@ def test_a_family_goes_through_a_stop_a_kill_and_a_termination(
     whole = titan.job(family, "--checkpoint.no-enable", ranks=2, name=f"{family}-whole")
     assert whole.codes == [0, 0], whole.log
     assert list(whole.digests) == list(range(1, STEPS + 1))
+    beat = json.loads((titan.folder / "runs" / f"{family}-whole-1" / "heartbeat.json").read_text())
+    assert beat["answers"] == ["stop"], "without checkpoints no save is promised"
 
     stopped = titan.job(family, ranks=2, name=family, stops=True)
     assert stopped.codes == [0, 0], stopped.log

@@ -120,6 +120,7 @@ class ExactSteps:
         self._seed = DEFAULT_SEED if config.debug.seed is None else config.debug.seed
         self._step_tokens = self._split.global_batch_size * config.training.seq_len
         self._tokens = 0
+        self._may_save = config.checkpoint.enable and not config.checkpoint.load_only
         super().__init__(self._fitted(config))  # type: ignore[call-arg]
         dims = self.parallel_dims
         stage_ranks = dims.world_size // dims.pp
@@ -218,7 +219,9 @@ class ExactSteps:
         self.run.progress(self.step, total=self.config.training.steps)
         if self.run.in_job:  # elsewhere a process may train more than once
             self._report_samples()
-        self.stops, self.saves = self.run.should_stop(), self.run.should_save(self.step)
+        self.stops = self.run.should_stop()
+        if self._may_save:  # otherwise the run would confirm a save that never happens
+            self.saves = self.run.should_save(self.step)
 
     def _report_samples(self) -> None:
         samples = self.dataloader.step_samples if self._reports_samples else {}
