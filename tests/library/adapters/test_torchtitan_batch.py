@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from trainyard.adapters.torchtitan.batch_split import (
     unpadded_degrees,
 )
 from trainyard.adapters.torchtitan.program_layouts import program_layouts, toml_of
-from trainyard.adapters.torchtitan.recipe import check_order, order_facts
+from trainyard.adapters.torchtitan.recipe import BuiltBy, check_order, order_facts
 from trainyard.adapters.torchtitan.step_logger import renamed
 from trainyard.spec.job import parse_job_spec
 
@@ -84,6 +85,27 @@ def test_the_order_of_the_data_has_no_facts_of_loading() -> None:
     workers = Loading(num_workers=2, sources=[])
     check_order(facts, order_facts(workers, global_batch_size=12, seq_len=64))
     assert facts["dataloader.processor"] == "builtins.len"
+
+
+class Tree(Loading):
+    """Stands for a config that overrides can traverse."""
+
+    def traverse(self, kind: type) -> Iterator[tuple[str, Any, Any, Any]]:
+        if isinstance(self, kind):
+            yield "dataloader", self, None, None
+        for index, source in enumerate(self.sources):
+            if isinstance(source, kind):
+                yield f"dataloader.sources.{index}", source, self.sources, index
+
+
+def test_an_override_of_a_wrapped_config_keeps_how_it_is_built() -> None:
+    sources = ["first"]
+    wrapped = BuiltBy(Tree(sources=sources), lambda config: config.dataset)
+    ((_, _, parent, key),) = wrapped.traverse(str)
+    assert (parent, key) == (sources, 0)
+    ((_, _, parent, key),) = wrapped.traverse(Tree)
+    setattr(parent, key, Tree("pile"))
+    assert wrapped.build() == "pile"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 LOADING_FIELDS = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
@@ -20,6 +20,14 @@ class BuiltBy:
     def build(self, **arguments: Any) -> Any:
         """Return the component."""
         return self._build(self._config, **arguments)
+
+    def traverse(self, kind: type, **options: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+        """Yield the nested configs of a class, as torchtitan does to apply overrides.
+
+        An override of the config itself replaces that config, and `build` stays.
+        """
+        for name, found, parent, key in self._config.traverse(kind, **options):
+            yield (name, found, self, "_config") if parent is None else (name, found, parent, key)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._config, name)
