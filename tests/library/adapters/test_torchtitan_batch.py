@@ -6,6 +6,7 @@ import itertools
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from trainyard.adapters.torchtitan.batch_split import (
     unpadded_degrees,
 )
 from trainyard.adapters.torchtitan.program_layouts import program_layouts, toml_of
-from trainyard.adapters.torchtitan.recipe import BuiltBy, check_order, order_facts
+from trainyard.adapters.torchtitan.recipe import BuiltBy, check_order, may_end, order_facts
 from trainyard.adapters.torchtitan.step_logger import renamed
 from trainyard.spec.job import parse_job_spec
 
@@ -85,6 +86,41 @@ def test_the_order_of_the_data_has_no_facts_of_loading() -> None:
     workers = Loading(num_workers=2, sources=[])
     check_order(facts, order_facts(workers, global_batch_size=12, seq_len=64))
     assert facts["dataloader.processor"] == "builtins.len"
+
+
+def test_a_mixture_whose_end_no_state_contains_is_refused() -> None:
+    def mixture(infinite: bool, strategy: str) -> Any:
+        sources = [SimpleNamespace(infinite=infinite)] * 2
+        return SimpleNamespace(sources=sources, stopping_strategy=strategy)
+
+    assert may_end(SimpleNamespace(infinite=False))
+    assert may_end(mixture(False, "on_first_exhausted"))
+    assert not may_end(mixture(True, "all_exhausted"))
+    with pytest.raises(ValueError, match="legal is 'on_first_exhausted', or sources with infinite"):
+        may_end(mixture(False, "all_exhausted"))
+
+
+@dataclass
+class Letters:
+    """Stands for a tokenizer."""
+
+    first: int
+
+    def encode(self, text: str) -> list[int]:
+        return [self.first + ord(letter) for letter in text]
+
+    def get_vocab_size(self) -> int:
+        return 70_000
+
+
+def test_another_tokenizer_is_refused() -> None:
+    ours, same, theirs = (
+        order_facts(Loading(), global_batch_size=12, seq_len=64, tokenizer=Letters(first))
+        for first in (0, 0, 1)
+    )
+    check_order(ours, same)
+    with pytest.raises(ValueError, match=r"tokenizer='.*' differs"):
+        check_order(ours, theirs)
 
 
 class Tree(Loading):

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from trainyard.adapters.torchtitan.batch_split import BatchSplit, split_batch
 from trainyard.adapters.torchtitan.stream_loader import IGNORED_LABEL, StreamLoader, sample_id
+from trainyard.adapters.torchtitan.stream_samples import StreamSamples
 
 BATCH = 12
 FACTS = {"training.global_batch_size": BATCH}
@@ -165,6 +166,76 @@ def test_a_state_of_another_order_is_refused() -> None:
         rank.load_state_dict({})
     with pytest.raises(ValueError, match="no state 'stream-000003'"):
         rank.load_state_dict({k: v for k, v in rank.state_dict().items() if k != "stream-000003"})
+
+
+def test_a_data_set_of_another_length_is_refused() -> None:
+    (rank,), (shorter,) = loaders(1), loaders(1, length=1)
+    with pytest.raises(
+        ValueError, match=r"stream 0 has \[1\] samples, and \[2\] in the checkpoint"
+    ):
+        shorter.load_state_dict(rank.state_dict())
+
+
+class LongChats(Stream):
+    """Drops samples that are too long, as torchtitan's chats; an epoch has two samples."""
+
+    long_from: int = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for epoch in range(100):  # torchtitan's loop has no end
+            for _ in range(2 if epoch < self.long_from else 0):
+                yield {"input": torch.arange(4)}, torch.arange(4)
+            self.reloop()
+
+    def reloop(self) -> None:
+        self.buffer = []
+
+
+@pytest.mark.parametrize("long_from", [0, 3])
+def test_a_stream_whose_samples_are_all_too_long_is_refused(long_from: int) -> None:
+    stream = LongChats(5)
+    stream.long_from = long_from
+    samples = iter(StreamSamples(stream, 5))
+    for _ in range(2 * long_from):
+        next(samples)
+    with pytest.raises(ValueError, match="stream 5 found no sequence in a whole epoch"):
+        next(samples)
+
+
+def test_an_epoch_that_only_fills_the_next_sequence_is_legal() -> None:
+    class Slow(LongChats):
+        def __iter__(self) -> Iterator[Any]:
+            self._inputs_buffer: list[int] = []
+            while len(self._inputs_buffer) < 4:
+                self._inputs_buffer.append(1)
+                self.reloop()
+            yield {"input": torch.arange(4)}, torch.arange(4)
+
+    assert len(list(StreamSamples(Slow(0), 0))) == 1
+
+
+def test_samples_of_another_form_are_refused() -> None:
+    multimodal = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}]
+
+    class Images(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(multimodal)
+
+    with pytest.raises(ValueError, match="a sample of stream 0 is a dict: legal is a pair"):
+        next(iter(StreamSamples(Images(), 0)))
+
+
+class OwnCursor:
+    """Stands for an object of a data set's own class."""
+
+
+def test_a_state_that_no_resume_could_load_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    (rank,) = loaders(1)
+    monkeypatch.setattr(Stream, "state_dict", lambda _: {"cursor": OwnCursor()})
+    with pytest.raises(ValueError, match="the state of stream 0 cannot be loaded: legal in"):
+        rank.state_dict()
+    with pytest.raises(ValueError, match="the state of stream 0 cannot be loaded"):
+        loaders(1)
 
 
 def test_the_id_of_a_sequence_is_a_hash_of_tokens_and_labels() -> None:

@@ -25,7 +25,7 @@ from trainyard.adapters.torchtitan.batch_split import (
     required_batch_size,
     split_batch,
 )
-from trainyard.adapters.torchtitan.recipe import BuiltBy, order_facts
+from trainyard.adapters.torchtitan.recipe import BuiltBy, may_end, order_facts
 from trainyard.adapters.torchtitan.step_checkpoints import StepCheckpoints
 from trainyard.adapters.torchtitan.step_logger import StepLogger, StepSize
 from trainyard.adapters.torchtitan.stream_loader import StreamLoader, sample_id
@@ -199,11 +199,16 @@ class ExactSteps:
             create,
             self._split,
             dp_rank=dp_rank,
-            facts=order_facts(config, global_batch_size=batch, seq_len=seq_len),
+            facts=order_facts(
+                config,
+                global_batch_size=batch,
+                seq_len=seq_len,
+                tokenizer=arguments.get("tokenizer"),
+            ),
             workers=workers,
             steps_ahead=getattr(config, "prefetch_factor", None) or 2,
             pin_memory=getattr(config, "pin_memory", False) and torch.accelerator.is_available(),
-            any_ended=_any_ended(dist.new_group(backend="gloo")) if _may_end(config) else None,
+            any_ended=_any_ended(dist.new_group(backend="gloo")) if may_end(config) else None,
         )
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:
@@ -279,12 +284,6 @@ def _for_row(config: Any, row: int) -> Any:
     if isinstance(config, mixtures):
         return dataclasses.replace(config, seed=fold_seed(config.seed, row))
     return config
-
-
-def _may_end(config: Any) -> bool:
-    """Return whether a stream may end, so that ranks must agree on the last step."""
-    sources = getattr(config, "sources", None) or [config]
-    return not all(getattr(source, "infinite", False) for source in sources)
 
 
 def _any_ended(group: Any) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 LOADING_FIELDS = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """Fields of a loader's config that do not affect the order of its samples."""
+PROBE = "The quick brown fox jumps over 13 lazy dogs; naïve café, 日本語, x = f(y) + 2.5e-3\n"
+"""Text that tokenizers with other vocabularies or merges encode differently."""
 
 
 class BuiltBy:
@@ -33,13 +36,16 @@ class BuiltBy:
         return getattr(self._config, name)
 
 
-def order_facts(config: Any, *, global_batch_size: int, seq_len: int) -> dict[str, Any]:
+def order_facts(
+    config: Any, *, global_batch_size: int, seq_len: int, tokenizer: Any = None
+) -> dict[str, Any]:
     """Return what the samples of a step depend on, as values of JSON.
 
     Args:
         config: the loader's config.
         global_batch_size: sequences in one step, over all ranks.
         seq_len: tokens in a sequence.
+        tokenizer: torchtitan's tokenizer; None without one.
     """
     facts = {
         "training.global_batch_size": global_batch_size,
@@ -49,8 +55,35 @@ def order_facts(config: Any, *, global_batch_size: int, seq_len: int) -> dict[st
     for field in dataclasses.fields(config):
         if field.name not in LOADING_FIELDS:
             facts[f"dataloader.{field.name}"] = _value(getattr(config, field.name))
+    if tokenizer is not None:
+        facts["tokenizer"] = _tokenizer_digest(tokenizer)
     found: dict[str, Any] = json.loads(json.dumps(facts))
     return found
+
+
+def _tokenizer_digest(tokenizer: Any) -> str:
+    """Return a digest of a tokenizer's size and its tokens for a text, on any node the same."""
+    tokens = tokenizer.encode(PROBE)
+    facts = [tokenizer.get_vocab_size(), list(map(int, tokens))]
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
+
+
+def may_end(config: Any) -> bool:
+    """Return whether a stream may end, so that ranks must agree on the last step.
+
+    Raises:
+        ValueError: a resume could not continue to the same end.
+    """
+    sources = getattr(config, "sources", None) or [config]
+    if all(getattr(source, "infinite", False) for source in sources):
+        return False
+    if getattr(config, "stopping_strategy", None) == "all_exhausted":
+        raise ValueError(
+            "dataloader.stopping_strategy='all_exhausted': legal is 'on_first_exhausted', or "
+            "sources with infinite=True, because torchtitan's state of a mixture does not contain "
+            "which sources have ended"
+        )
+    return True
 
 
 def check_order(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,13 +18,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from trainyard.adapters.torchtitan.batch_split import BatchSplit
 from trainyard.adapters.torchtitan.recipe import check_order
+from trainyard.adapters.torchtitan.stream_samples import Sample, StreamSamples
 
 IGNORED_LABEL = -100
 """Label without a loss, as in torchtitan."""
 FACTS = "facts"
 """Key of the order's facts in the state of a loader."""
 
-Sample = tuple[dict[str, Any], torch.Tensor]
 Batch = tuple[dict[str, Any], torch.Tensor]
 
 
@@ -83,6 +84,7 @@ class StreamLoader:
         """States of streams that worker processes read."""
         self.step_samples: dict[int, Sample] = {}
         """Samples of the current step by row."""
+        self.state_dict()  # refuses states that no resume could read
 
     def __iter__(self) -> Iterator[Batch]:
         for samples in self._steps():
@@ -107,7 +109,7 @@ class StreamLoader:
         if not self._workers:
             yield _Share(self._streams)
             return
-        self._saved = {row: packed(stream.state_dict()) for row, stream in self._streams.items()}
+        self._saved = {row: packed(stream) for row, stream in self._streams.items()}
         rows = list(self._streams)
         for number in range(self._workers):
             yield DataLoader(
@@ -131,24 +133,30 @@ class StreamLoader:
         return value.pin_memory() if self._pins and isinstance(value, torch.Tensor) else value
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each stream of this rank, and the facts of the order."""
-        states = {
-            _key(row): self._saved[row] if row in self._saved else packed(stream.state_dict())
-            for row, stream in self._streams.items()
-        }
+        """Return the state of each stream of this rank, and the facts of the order.
+
+        Raises:
+            ValueError: a resume could not read the state of a stream.
+        """
+        states = {}
+        for row, stream in self._streams.items():
+            states[_key(row)] = self._saved[row] if row in self._saved else packed(stream)
+            _unpacked(states[_key(row)], row)
         return {FACTS: json.dumps(self._facts, sort_keys=True), **states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue each stream of this rank at its state, which any rank may have saved.
 
         Raises:
-            ValueError: the order differs, or a stream has no state.
+            ValueError: the order or a length differs, or a stream has no state.
         """
         self.check_order(state.get(FACTS))
         for row, stream in self._streams.items():
             if _key(row) not in state:
                 raise ValueError(f"the checkpoint has no state {_key(row)!r}")
-            stream.load_state_dict(_unpacked(state[_key(row)]))
+            found = _unpacked(state[_key(row)], row)
+            _check_lengths(row, _lengths(stream), found["lengths"])
+            stream.load_state_dict(found["state"])
         self._saved = {}
 
     def check_order(self, saved: str | None) -> None:
@@ -177,14 +185,14 @@ class _Share(IterableDataset[dict[int, tuple[Sample, bytes | None]] | None]):
 
     def __iter__(self) -> Iterator[dict[int, tuple[Sample, bytes | None]] | None]:
         in_worker = get_worker_info() is not None
-        sources = {row: iter(stream) for row, stream in self.streams.items()}
+        sources = {row: iter(StreamSamples(data, row)) for row, data in self.streams.items()}
         while True:
             item: dict[int, tuple[Sample, bytes | None]] = {}
             for row, source in sources.items():
                 sample = next(source, None)
                 if sample is None:
                     break
-                state = packed(self.streams[row].state_dict()) if in_worker else None
+                state = packed(self.streams[row]) if in_worker else None
                 item[row] = sample, state
             yield item if len(item) == len(sources) else None
 
@@ -198,15 +206,41 @@ def sample_id(sample: Sample) -> bytes:
     return found.digest()
 
 
-def packed(state: Mapping[str, Any]) -> bytes:
+def packed(stream: Any) -> bytes:
     """Return the state of a stream as bytes, because the next sample changes its lists."""
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save({"lengths": _lengths(stream), "state": stream.state_dict()}, buffer)
     return buffer.getvalue()
 
 
-def _unpacked(state: bytes) -> Any:
-    return torch.load(io.BytesIO(state), weights_only=True)
+def _unpacked(state: bytes, row: int) -> dict[str, Any]:
+    """Return the lengths and the state of a stream.
+
+    Raises:
+        ValueError: the state has objects that torch does not load without their code.
+    """
+    try:
+        found: dict[str, Any] = torch.load(io.BytesIO(state), weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"the state of stream {row} cannot be loaded: legal in the state_dict of a data set "
+            f"are numbers, texts, tensors, and lists, tuples and dictionaries of them; {error}"
+        ) from error
+    return found
+
+
+def _lengths(stream: Any) -> list[int]:
+    return [len(part) for part in _sized_parts(stream)]
+
+
+def _check_lengths(row: int, ours: list[int], theirs: list[int]) -> None:
+    """Refuse a stream whose data set has changed its length."""
+    if ours != theirs:
+        raise ValueError(
+            f"stream {row} has {ours} samples, and {theirs} in the checkpoint: the data set has "
+            "another length; legal is the data set of the checkpoint, or "
+            "--checkpoint.exclude-from-loading dataloader, which starts the data again"
+        )
 
 
 def _key(row: int) -> str:
