@@ -175,6 +175,7 @@ def test_saves_outside_of_a_job_resume_and_are_torchtitans(
     refused = {
         ("--training.global-batch-size", "8"): "training.global_batch_size=8 differs",
         ("--training.seq-len", "16"): "training.seq_len=16 differs",
+        ("--training.steps", "4"): "training.steps=4: legal is at least 5",
         ("--dataloader.dataset-path", "other"): "dataloader.dataset_path='other' differs",
     }
     for options, words in refused.items():

@@ -113,9 +113,14 @@ class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
     def dcp_load(
         self, state_dict: dict[str, Any], checkpoint_id: str, *arguments: Any, **keywords: Any
     ) -> None:
-        """Load states, unless the checkpoint has another order of the data."""
+        """Load states, unless the checkpoint has another order of the data or more steps."""
         if DATALOADER in state_dict:
-            self.states[DATALOADER].check_order(_saved_facts(checkpoint_id))
+            self.states[DATALOADER].check_order(_saved(checkpoint_id, DATALOADER, FACTS))
+        if TRAIN_STATE in state_dict:
+            _check_steps(
+                self.states[TRAIN_STATE].config.training.steps,
+                _saved(checkpoint_id, TRAIN_STATE, "step"),
+            )
         super().dcp_load(state_dict, checkpoint_id, *arguments, **keywords)
 
     def _find_load_step(self, folder: str = "") -> int:
@@ -134,16 +139,27 @@ def _step_of(folder: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def _saved_facts(folder: str) -> str | None:
-    """Return the facts of the order in a checkpoint; None if torchtitan's own loader saved it."""
-    key = f"{DATALOADER}.{FACTS}"
-    if key not in FileSystemReader(folder).read_metadata().state_dict_metadata:
+def _saved(folder: str, component: str, name: str) -> Any:
+    """Return a value of a component in a checkpoint; None if the checkpoint lacks the value."""
+    if f"{component}.{name}" not in FileSystemReader(folder).read_metadata().state_dict_metadata:
         return None
-    state: dict[str, Any] = {DATALOADER: {FACTS: ""}}
+    state: dict[str, Any] = {component: {name: ""}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each rank reads it alone
         dcp.load(state, checkpoint_id=folder, no_dist=True)
-    return str(state[DATALOADER][FACTS])
+    return state[component][name]
+
+
+def _check_steps(steps: int, saved: int | None) -> None:
+    """Refuse fewer steps than a checkpoint has, for which there is no learning rate.
+
+    Raises:
+        ValueError: the checkpoint has more steps.
+    """
+    if saved is not None and steps < saved:
+        raise ValueError(
+            f"training.steps={steps}: legal is at least {saved}, the step of the checkpoint"
+        )
 
 
 def _align_learning_rates(schedulers: Any) -> None:
