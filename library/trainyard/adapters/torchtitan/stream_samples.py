@@ -26,7 +26,8 @@ class StreamSamples:
         self._stream, self._row = stream, row
         self._has_yielded = False
         for part in _parts(stream):
-            part.reloop = partial(self._start_epoch, part, part.reloop, [None])
+            kept: list[int | None] = [None]  # tokens in the buffer at the previous start
+            part.reloop = partial(self._start_epoch, part, part.reloop, kept)
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield each sample.
