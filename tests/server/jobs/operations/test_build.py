@@ -100,9 +100,7 @@ def test_two_jobs_with_one_lock_build_once(yard: Yard, harness: Harness) -> None
     why = "waits for the build of the same environment for another job"
     assert builds(yard)[1].waiting == why
     assert harness.place() == 0
-    assert harness.job(second).reason == (
-        f"waits until environment aaaaaaaaaaaa is built ({why})"
-    )
+    assert harness.job(second).reason == (f"waits until environment aaaaaaaaaaaa is built ({why})")
     node = builds(yard)[0].node
     yard.claim(one.id, node)
     assert yard.give() == []
