@@ -182,3 +182,21 @@ def test_torchtitan_resumes_exactly_under_torchrun(tmp_path: Path) -> None:
         shutil.rmtree(saved / lost)
     after = {step: loss for step, loss in whole.items() if step > 5}
     assert losses(3) == pytest.approx(after, rel=0, abs=1e-5)  # the log has five digits
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(TITAN is None, reason=NO_TITAN)
+def test_torchtitans_layouts_are_listed_without_triton() -> None:
+    assert TITAN is not None
+    words = ["on_cpu.py", "layouts", "--module", "debug", "--config", "debug", "--world-size", "5"]
+    listed = subprocess.run(
+        [TITAN, *words, "--json"],
+        cwd=PROGRAMS / "torchtitan",
+        env={**os.environ, "PYTHONPATH": str(ROOT / "library")},
+        check=True,
+        capture_output=True,
+        timeout=SECONDS,
+    )
+    layouts = json.loads(listed.stdout)["layouts"]
+    assert {"dp_shard": 5, "padded_rows": 3}.items() <= layouts[-1].items()

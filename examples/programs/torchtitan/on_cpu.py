@@ -1,4 +1,7 @@
-"""Starts torchtitan's own trainer on a CPU; run by its Python.
+"""Starts torchtitan's own trainer, or the list of layouts, on a CPU; run by torchtitan's Python.
+
+    python on_cpu.py --module M --config C
+    python on_cpu.py layouts --module M --config C --world-size N
 
 torchtitan 0.3.0 requires an accelerator. This module provides what a CPU lacks:
 
@@ -104,4 +107,6 @@ for name in ("llama3", "qwen3", "deepseek_v3", "gpt_oss"):
 if __name__ == "__main__":
     utils: Any = importlib.import_module("torchtitan.distributed.utils")
     utils.set_pg_timeouts = _nothing
-    runpy.run_module("torchtitan.train", run_name="__main__")
+    lists = sys.argv[1:2] == ["layouts"]
+    program = "trainyard.adapters.torchtitan" if lists else "torchtitan.train"
+    runpy.run_module(program, run_name="__main__")
