@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Imported only for Parquet files, object stores, TensorBoard files or downloads.
 NEVER_IMPORTED = {"pyarrow", "s3fs", "botocore", "tensorboard", "huggingface-hub"}
 NEVER_IMPORTED |= {"httpx", "pyyaml"}  # of modules that read files of people and call servers
+NEVER_IMPORTED |= {"transformers"}  # of hub models, which the GPU check does not train
 
 
 def wheels() -> set[str]:
