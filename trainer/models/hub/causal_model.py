@@ -156,13 +156,14 @@ def build_hub_model(spec: JobSpec, roots: Mapping[str, str]) -> CausalModel:
     """
     folder = HubFolder.of(spec.model, roots)
     folder.content()
-    model = load_model(folder)
-    config = model.causal.config
+    # Compared before the model is built, because the folder's shape may exceed the memory.
+    config = _config(folder)
     if different := list(folder.differences(config, spec)):
         raise LaunchError(
             f"{folder.field} holds another model than the spec names: {'; '.join(different)}",
             path=str(folder.path),
         )
+    model = _built(folder, config)
     _check_float32(model, folder, spec)
     check_dropout(model, spec)
     return model
@@ -170,8 +171,11 @@ def build_hub_model(spec: JobSpec, roots: Mapping[str, str]) -> CausalModel:
 
 def load_model(folder: HubFolder) -> CausalModel:
     """Build the model of a folder, without a comparison with a spec."""
-    auto_config, auto_model = _transformers(folder)
-    config = _config(auto_config, folder)
+    return _built(folder, _config(folder))
+
+
+def _built(folder: HubFolder, config: Any) -> CausalModel:
+    _, auto_model = _transformers(folder)
     register()
     try:
         with _parameters_on_meta():
@@ -207,7 +211,8 @@ def _transformers(folder: HubFolder) -> tuple[Any, Any]:
     return AutoConfig, AutoModelForCausalLM
 
 
-def _config(auto_config: Any, folder: HubFolder) -> Any:
+def _config(folder: HubFolder) -> Any:
+    auto_config, _ = _transformers(folder)
     try:
         config = auto_config.from_pretrained(
             folder.path, trust_remote_code=folder.remote_code, local_files_only=True

@@ -107,6 +107,14 @@ def test_every_difference_from_the_spec_is_named(tmp_path: Path) -> None:
         build(tmp_path, model={"dim": 64, "n_layers": 2})
 
 
+def test_a_shape_that_no_machine_holds_is_compared_and_not_built(tmp_path: Path) -> None:
+    spec = hub_spec(write_config(tmp_path / "model", "mistral"))
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 2**62}))
+    with pytest.raises(LaunchError, match=f"vocab_size is {2**62}, but model.vocab_size is"):
+        build_model(parse_job_spec(spec), {"data": str(tmp_path)})
+
+
 def test_a_model_of_several_models_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "gemma3"}')
