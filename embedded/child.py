@@ -14,7 +14,7 @@ from embedded.record import ProcessRecord, identify
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
-"""Lifetime, in seconds, after which the next restart uses the shortest pause again."""
+"""A process that ran for longer than this number of seconds restarts after the shortest pause."""
 MAX_LOG_BYTES = 16 * 2**20
 """Size of a log, in bytes, at which the log is rotated."""
 FORMER_LOGS = 3

@@ -23,8 +23,8 @@ WHOLE_END_SECONDS = 6 * END_SECONDS
 def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
     """End the processes on a data folder; return the exit status.
 
-    First each running job saves a checkpoint and stops. With `keep_running` the jobs continue, as
-    after Ctrl-C. Queued jobs wait for the next `up`.
+    Each running job first saves a checkpoint and stops; with `keep_running`, all jobs continue
+    training. Queued jobs wait for the next `up`.
     """
     record = read_record(folders.record)
     if record is None:
@@ -86,7 +86,7 @@ def _without_up(
     keep_running: bool,
     timeout_seconds: float,
 ) -> int:
-    """End processes that a killed `up` left; if jobs may still train, a new server stops them."""
+    """End what a killed `up` left running; start a server to stop jobs that may still train."""
     end_leftovers(folders)
     if keep_running or record.training == ():
         notify(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")

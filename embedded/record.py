@@ -1,4 +1,4 @@
-"""`run.json`: the processes on a data folder, with identities that detect reused pids."""
+"""`run.json`: lists the processes on a data folder; start times detect that a pid was reused."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def is_alive(process: ProcessRecord) -> bool:
 
 
 def end(processes: Collection[ProcessRecord], *, grace_seconds: float) -> None:
-    """Send SIGTERM to all processes; wait; kill the remaining ones with their process groups."""
+    """Send SIGTERM to all processes; after the grace time, kill the process groups of survivors."""
     live = [process for process in processes if send(process, signal.SIGTERM)]
     for process in live:
         if not wait_gone(process, seconds=grace_seconds):

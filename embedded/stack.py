@@ -23,7 +23,7 @@ from trainyard.client.sdk import Client
 from trainyard.outside.http_client import answers_with_success
 
 READY_SECONDS = 90.0
-"""Maximum time, in seconds, until a process is ready; imports are slow on a busy machine."""
+"""Maximum time, in seconds, until a process is ready; long, because imports can be slow."""
 END_SECONDS = 15.0
 POLL_SECONDS = 0.1
 BROKER = "broker"
@@ -55,9 +55,9 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether `url` has a loopback host.
+        """Whether the host of `url` is a loopback host.
 
-        By default, only browsers that opened such a URL may write.
+        For any other host, browsers may write only if TRAINYARD_PUBLIC_URL is set.
         """
         return is_loopback(EVERYWHERE.get(self.host, self.host))
 
@@ -185,7 +185,7 @@ class Stack:
         return broker
 
     def _settings(self, broker: Broker) -> dict[str, str]:
-        """Return the environment of all processes: the caller's, and the stack's paths and URLs."""
+        """Return each process's environment: the caller's variables and the stack's settings."""
         passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
         public = {} if self.address.is_loopback else {"TRAINYARD_PUBLIC_URL": self.address.url}
         return (

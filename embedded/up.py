@@ -87,7 +87,7 @@ def up(options: Options, notify: Notify) -> int:
 
 
 def end_leftovers(folders: Folders) -> None:
-    """End processes that a killed `up` left; jobs continue training."""
+    """End processes that outlived a killed `up`; the jobs continue training."""
     record = read_record(folders.record)
     if record is None:
         return
@@ -161,7 +161,7 @@ def _welcome(folders: Folders, options: Options, *, yard: Client, notify: Notify
 
 
 def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
-    """List the jobs that continue training; return their ids, or None if the server is silent."""
+    """List the jobs that continue training; return their ids, or None if the request fails."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:
@@ -174,8 +174,7 @@ def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
 
 
 def described(job: JobSummary) -> str:
-    """Return a text with name, id and progress of a job; a program's number of steps may be
-    unknown."""
+    """Return a text with name, id, step and, if known, number of steps of a job."""
     steps = "" if job.progress.steps is None else f" of {job.progress.steps:,}"
     return f"{job.name} ({job.id}, step {job.progress.step:,}{steps})"
 
@@ -199,7 +198,7 @@ def _already(folders: Folders) -> str:
 
 
 def _another_link(folders: Folders, url: str) -> str | None:
-    """Return a new login link if the server responds, because the first one may have expired."""
+    """Return a new login link; None if the server does not respond."""
     try:
         token = folders.admin_token.read_text(encoding="utf-8").strip()
         with Client(url, token) as yard:

@@ -96,7 +96,7 @@ class ProvisionerApi:
 def persevere(call: Callable[[], Answer], *, for_seconds: float) -> Answer:
     """Return the result of `call`; repeat the call while the server does not respond.
 
-    Each new reason is logged once; otherwise an unknown certificate or a wrong address would look
+    Each new reason is logged once, so that an unknown certificate or a wrong address does not look
     like a slow server.
 
     Raises:

@@ -26,11 +26,12 @@ SHOWN_CHARACTERS = 1500
 """Maximum number of characters that a message quotes from a command's errors."""
 
 SSH_FAILED = 255
-"""Exit status by which ssh itself failed; any other status comes from the remote command."""
+"""Exit status of a failure of ssh itself; any other status is the remote command's."""
 
 
 class EngineOptions(BaseModel):
-    """Base class for the options of one kind of engine, in the table `options` of a source."""
+    """Base class for the options of one kind of engine; a source has them in its table
+    `options`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -107,7 +108,7 @@ class EngineListing:
 
     jobs: Sequence[EngineJob]
     login: LoginNeeded | None = None
-    """Set if a part of the engine needs a login by a person; jobs in that part are `unknown`."""
+    """Set if a part of the engine needs a person to log in; jobs in that part are `unknown`."""
 
 
 class NodeSource(Protocol):
@@ -123,8 +124,8 @@ class NodeSource(Protocol):
         ...
 
     def list(self) -> EngineListing:
-        """Return all jobs of this source that have the name of a request, even of a withdrawn
-        request."""
+        """Return all of this source's jobs that have a request's name; the request may be
+        withdrawn."""
         ...
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:

@@ -31,8 +31,8 @@ SERVER_SECONDS = 30.0
 unreported, the next listing, within a minute, reports the job.
 """
 REFUSED_CLAIM = frozenset({409, 422})
-"""HTTP statuses of a refused claim. The cause, such as lost secrets, is reported for the request.
-With the status 404 the server does not know the request, so there is nothing to report.
+"""HTTP statuses of a refused claim after which the cause, such as lost secrets, is reported for the
+request. After the status 404 there is no report, because the server does not know the request.
 """
 PART_BYTES = 512 * 1024
 """Maximum size of one part of a report, in bytes: half of the body that the server accepts by
@@ -82,7 +82,7 @@ class EngineCalls:
     def carry_out(self, message: SourceMessage) -> None:
         """Call the engine and report the result; log errors of engine and server.
 
-        Every call may be repeated, because the server sends a message again if its call was lost.
+        A call may be made several times, because the server repeats a message whose call was lost.
         """
         try:
             try:
@@ -100,10 +100,10 @@ class EngineCalls:
             logger.warning("%r: the server: %s", message, error)
 
     def _is_withdrawn(self, request_id: str) -> bool:
-        """Return whether the server has withdrawn a request; a message alone cancels no job.
+        """Return whether the server confirms that it has withdrawn a request.
 
-        The check is a claim without secrets, which changes nothing. The server refuses this claim
-        for a request that is not withdrawn.
+        A message without this confirmation cancels no job. The check is a claim without secrets,
+        which changes nothing. The server refuses this claim unless the request is withdrawn.
         """
         claim = RequestClaim(protocol=PROTOCOL, source=self._config.name, secret_hashes=())
         try:
@@ -120,9 +120,9 @@ class EngineCalls:
     def _list(self) -> None:
         """Report every job of the source; cancel the jobs that the reply names.
 
-        A job that was not submitted from this folder may belong to another server, even if it has
-        the name of a request and of this source. Only a separate message of the server cancels such
-        a job.
+        A job that was not submitted from this folder may belong to another server, even if its name
+        is the name of a request of this source. The reply does not cancel such a job; only a
+        separate message of the server cancels it.
         """
 
         def listed() -> Learned:

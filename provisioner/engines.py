@@ -54,7 +54,8 @@ def open_engine(config: SourceConfig, place: Place) -> NodeSource:
     """Return the engine of a source; the engine is not called yet.
 
     Raises:
-        ValueError: an option is wrong, or an extra is not installed; the message names it.
+        ValueError: an option is wrong, or an extra is not installed; the message names the option
+            or the extra.
     """
     pointer = f"/sources/{config.name}/options"
     try:

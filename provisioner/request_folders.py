@@ -3,7 +3,7 @@
 ```
 <state_dir>/sources/<name>/token                    token of the source, 0600
 <state_dir>/sources/<name>/requests/<id>/secrets    one join secret per line, by index; 0600
-<state_dir>/sources/<name>/requests/<id>/submitted  exists before the engine's first call for it
+<state_dir>/sources/<name>/requests/<id>/submitted  created before the first call to the engine
 <state_dir>/sources/<name>/requests/<id>.lock       locked while a call for the request runs
 ```
 """
@@ -94,10 +94,10 @@ class RequestFolders:
         return (self._folder / request_id / "submitted").exists()
 
     def was_never_submitted(self, request_id: str) -> bool:
-        """Return whether a request certainly has no job; call this under the lock for the request.
+        """Return whether it is certain that a request has no job at the engine.
 
-        Returns False if this is unknown, because the folder may have been lost or the request may
-        belong to another provisioner.
+        Call this under the lock for the request. The result is also False if nothing is known of
+        the request: its folder may have been lost, or another provisioner may have submitted it.
         """
         folder = self._folder / request_id
         return (folder / "secrets").exists() and not (folder / "submitted").exists()

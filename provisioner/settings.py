@@ -106,9 +106,9 @@ class SourceConfig(_Table):
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)] = 300.0
     """Time before the end of an allocation, in seconds, at which attempts save and leave."""
     check_addresses: bool = True
-    """Whether a pilot must join from an address that the engine lists; `false` is for NAT."""
+    """Whether a pilot must join from an address that the engine lists; `false` allows NAT."""
     url: Url | None = None
-    """URL at which pilots reach the server; when absent, the URL in the server's order."""
+    """URL at which pilots reach the server; when absent, the URL that the server sends."""
     python: Annotated[str, Field(min_length=1, max_length=500)] = "python3"
     """Python interpreter on the nodes; it must be able to import the worker and the trainer."""
     worker: PilotSettings = PilotSettings()

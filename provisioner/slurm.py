@@ -64,7 +64,7 @@ REFUSALS = re.compile(
 PASSING = re.compile(
     "(?i)contact|timed out|temporarily|authentication|zero bytes|standby|connection|munge"
 )
-"""Errors of sbatch that the controller causes, not the request."""
+"""Errors of sbatch with a cause in the controller, not in the request; a retry may succeed."""
 AT_ONCE = 500
 """Maximum number of job names per command; the kernel accepts at most 128 KiB per argument."""
 MAX_OUTPUT = 256 * 2**20
@@ -217,11 +217,11 @@ class SlurmSource:
         return Path(self._options.folder or own) / request_id
 
     def _rows(self, request_ids: Sequence[str]) -> Sequence[_Row]:
-        """Return the jobs that squeue still shows, of these requests or, without ids, of all.
+        """Return the jobs of these requests that squeue still shows; without ids, of all requests.
 
         An sbatch whose response was lost may take effect only after the next sbatch. If two jobs
-        thus have the same name, the younger one is cancelled. If one of two jobs has finished, the
-        other one is returned.
+        then have the same name, the younger one is cancelled. But if one of the two has ended, the
+        other one is returned, and no job is cancelled.
         """
         columns = ",".join(f"{name}:{width}" for name, width in FIELDS)
         names = [f"--name={','.join(map(job_name, request_ids))}"] if request_ids else []
@@ -235,7 +235,7 @@ class SlurmSource:
         return list(kept.values())
 
     def _row(self, line: str) -> _Row | None:
-        """Parse a line of squeue; return None for a job of another source or without pilots."""
+        """Parse a line of squeue; return None if the job is of another source or has no pilots."""
         ends = itertools.accumulate(width for _, width in FIELDS)
         values = {
             name: line[end - width : end].strip()
@@ -368,8 +368,8 @@ def _job(
 ) -> EngineJob:
     """Describe a job in the form that reports use.
 
-    A requeued job starts again once its nodes have completed or failed. On nodes that respond, the
-    processes of its earlier runs are gone, because slurmd ends processes without a job.
+    A requeued job starts again only after each of its nodes has completed or failed. slurmd ends
+    processes without a job, so a node that responds has no processes of the job's earlier runs.
     """
     state = STATES.get(row.state, "unknown")
     shown = "" if row.reason == "None" else row.reason

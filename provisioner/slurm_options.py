@@ -16,7 +16,8 @@ RESERVED = (
 )
 """Options of sbatch that the pilots depend on, and options that have a setting of their own."""
 RESERVED_LETTER = re.compile(r"-[QvsIOhV]*[JNnaHWoectk]")
-"""Pattern of reserved one-letter options, alone or after one-letter options without a value."""
+"""Pattern of a reserved one-letter option, alone or behind one-letter options that take no
+value."""
 DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB)\b", re.MULTILINE)
 """Lines of a script from which sbatch reads options."""
 

@@ -1,4 +1,4 @@
-"""`python -m server api | scheduler | migrate | admin-token | rotate-key`: its commands."""
+"""Command line: `python -m server api | scheduler | migrate | admin-token | rotate-key`."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def preload() -> None:
 
 
 def _import_torch() -> None:
-    """Import torch and the trainer; variables that torch reads must be set before the call."""
+    """Import torch and the trainer; environment variables for torch must be set before the call."""
     prefer_growing_segments(os.environ)
     with importing_without_collector():
         import torch._dynamo  # noqa: F401 (otherwise imported in the first step, with the GC on)

@@ -42,7 +42,7 @@ def _check_weights(run: TrainerRun) -> None:
 
 
 def _try_own_model(run: TrainerRun) -> None:
-    """Build an own model on the meta device and check its plans, which only its code can define."""
+    """Build an own model on the meta device, and check the plans that its code defines."""
     from trainer.loop.optimizer import refuse_unknown_matrices
     from trainer.models.families import build_model  # imports torch
     from trainer.models.own.data_dependence import stated_dependence

@@ -30,14 +30,15 @@ FLIGHT_RECORDER = {
     "TORCH_NCCL_ENABLE_TIMING": "1",  # measures durations of collectives by events
 }
 LISTENER = "TRAINYARD_STORE_FD"
-"""Variable with the descriptor on which rank 0 listens at `MASTER_PORT` if no torchrun serves the
-store. Ranks without such a descriptor ignore the value.
+"""Variable of a launch without torchrun: the descriptor on which rank 0 listens at `MASTER_PORT` to
+serve the store. All ranks have the variable, but only rank 0 uses its value.
 """
 SAVING_TIMEOUT_SECONDS = 3600.0
-"""Timeout of the CPU group, in seconds; ranks wait in this group while others read and write files.
+"""Timeout of the CPU group, in seconds. In this group, ranks wait while other ranks read and write
+files.
 """
 STARTING_SECONDS = 600.0
-"""The supervisor's hang limit, in seconds, until the ranks read data or weights."""
+"""The supervisor's hang limit, in seconds, from the start until the ranks read data or weights."""
 COMPILING_SECONDS = 3600.0
 """The supervisor's hang limit, in seconds, while the ranks compile."""
 
@@ -146,7 +147,7 @@ def collective_timeout(hang_seconds: float) -> timedelta:
 
 
 def record_collectives(folder: Path) -> None:
-    """Make NCCL's watchdog dump a rank's last collectives; keep variables that are already set."""
+    """Make NCCL's watchdog dump a rank's last collectives; keep existing environment variables."""
     folder.mkdir(exist_ok=True)
     for name, value in {**FLIGHT_RECORDER, "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank-"}.items():
         os.environ.setdefault(name, value)
@@ -185,7 +186,7 @@ def run_near(device: torch.device) -> None:
 
 
 def _no_usable_gpu(kind: str, messages: Sequence[str]) -> str:
-    """Return why torch cannot use a GPU, judged by torch's build and warnings and the driver."""
+    """Return why torch cannot use a GPU, with torch's build, torch's warnings and the driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     given = "GPUs are here" if visible is None else f"CUDA_VISIBLE_DEVICES={visible!r}"
     build = torch.version.cuda
@@ -224,8 +225,8 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
 def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
     """Return the tensors of a CPU group's ranks, [world, N], on rank 0; None on other ranks.
 
-    The tensors are sent along a binomial tree. The tree uses the same pairs of ranks as a broadcast
-    from rank 0, whereas `dist.gather` would open a socket from rank 0 to every other rank.
+    The tensors are sent along a binomial tree, between the same pairs of ranks as in a broadcast
+    from rank 0. `dist.gather` would open a socket from rank 0 to every other rank.
 
     Args:
         mine_N: tensor of this rank; length and dtype must be equal on all ranks.
@@ -304,7 +305,7 @@ def _as_run_error(error: Exception) -> RunError:
 
 
 def _first(failures: Mapping[int, RunError]) -> RunError:
-    """Return the lowest rank's failure; prefer failures that are not temporary."""
+    """Return the lowest rank's permanent failure, or else the lowest rank's temporary failure."""
     rank = min(failures, key=lambda rank: (getattr(failures[rank], "transient", False), rank))
     error = failures[rank]
     named = type(error)(f"rank {rank}: {error}", path=error.path)

@@ -4,7 +4,7 @@ RunError
 ├── LaunchError        the run directory, the spec or the launch does not fit
 ├── DataError          the input is missing, empty or changed
 ├── CheckpointError    a checkpoint could not be written, or must not be loaded
-│   └── MismatchError      a whole checkpoint of another model or optimizer
+│   └── MismatchError      an undamaged checkpoint of another model or optimizer
 ├── GuardError         training went wrong without crashing
 │   ├── NonFiniteError     loss or gradient norm became NaN or infinite
 │   └── LossSpikeError     the loss is far above its recent values
@@ -30,10 +30,10 @@ MEMORY_RAN_OUT = (
 
 
 class RunError(Exception):
-    """A failure of a training run for a known reason.
+    """A training run has failed for a known reason.
 
     `path` is the file or folder at fault. `remedy` replaces the default remedy for the reason; a
-    traceback shows it after the message.
+    traceback shows `remedy` after the message.
     """
 
     reason = FailureReason.TRAINER_ERROR
@@ -58,7 +58,7 @@ class LaunchError(RunError):
 
 
 class DataError(RunError):
-    """The input is missing, empty, unreadable, or is not the input of the checkpoint."""
+    """The input is missing, empty or unreadable, or differs from the input of the checkpoint."""
 
     reason = FailureReason.DATA_ERROR
 
@@ -97,7 +97,7 @@ class MismatchError(CheckpointError):
 class GuardError(RunError):
     """A guard detected a bad step.
 
-    `metric` names the bad value; it is None if only another rank has a bad value. `bad_window` is
+    `metric` names the bad value; it is None on a rank whose own values are good. `bad_window` is
     the part of the stream that a rollback omits.
     """
 

@@ -55,9 +55,9 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
     torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. torchrun also
     sends SIGTERM after the failure of a rank. So without a supervisor, SIGTERM ends this process if
-    a failure is recorded. Slurm sends SIGTERM to every process of a step. Ranks with a supervisor
-    ignore the signal, because the supervisor also gets it and creates `stop`. SIGTERM ends a
-    process forked from this process.
+    a failure is already recorded. A rank with a supervisor ignores SIGTERM: Slurm sends the signal
+    to every process of a step, and the supervisor creates `stop`. SIGTERM ends a process forked
+    from this process.
     """
     supervised, own_pid = directory.secret.exists(), os.getpid()
 
@@ -94,11 +94,11 @@ def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
 
 
 def run_on_node_of(pci_address: str, *, system: Path = Path("/sys")) -> frozenset[int]:
-    """Restrict all threads to the CPUs of a device's NUMA node; return the process' new CPUs.
+    """Restrict all threads of this process to a device's NUMA node; return the remaining CPUs.
 
-    Memory of another NUMA node is slower, also for copies to the device. Nothing changes if the
-    machine has one NUMA node, if the device's node is unknown, or if this process may use none of
-    that node's CPUs.
+    Memory of another NUMA node is slower, also for copies to the device. The CPUs stay unchanged if
+    the machine has one NUMA node, if the device's node is unknown, or if this process may use none
+    of that node's CPUs.
 
     Args:
         pci_address: address of the device, such as `0000:dc:00.0`.
@@ -141,7 +141,7 @@ def leave(code: int) -> NoReturn:
 
 @contextmanager
 def collector_disabled() -> Iterator[None]:
-    """Disable the collector in a block that creates many small objects."""
+    """Disable Python's garbage collector during a block that creates many small objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -152,7 +152,7 @@ def collector_disabled() -> Iterator[None]:
 
 
 class StepCollector:
-    """Replaces automatic collections by collections after the same steps on all ranks."""
+    """Collects garbage after the same steps on all ranks; disables automatic collections."""
 
     def __init__(self, every_steps: int) -> None:
         """Collect every `every_steps` steps, which limits the lifetime of cycles with tensors."""
@@ -162,7 +162,7 @@ class StepCollector:
         """Time of all collections after steps so far, in seconds."""
 
     def __enter__(self) -> Self:
-        """Collect, and exclude the remaining objects of the set-up from later collections."""
+        """Collect once; later collections ignore all objects that then exist."""
         gc.collect()
         gc.freeze()
         self._contexts.callback(gc.unfreeze)

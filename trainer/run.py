@@ -176,7 +176,7 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec for the launched ranks, without a request for nodes, as ranks are placed."""
+    """Return the spec with the layout of the launched ranks and without its request for nodes."""
     moved = spec.on_layout(layout)
     return moved.model_copy(
         update={"resources": moved.resources.model_copy(update={"nodes": None, "spare_nodes": 0})}

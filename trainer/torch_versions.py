@@ -49,7 +49,7 @@ def refuse_split_backward(schedule: str) -> None:
 def count_no_bytes_for_device_meshes() -> None:
     """Let the compiler's memory budget accept graphs that contain a device mesh.
 
-    torch 2.11 lacks the option, and its graphs contain no mesh.
+    torch 2.11 lacks this option, but does not need it, because its graphs contain no mesh.
     """
     if hasattr(compiler, "unsafe_treat_script_objects_as_zero_size"):
         compiler.unsafe_treat_script_objects_as_zero_size = True
@@ -58,9 +58,9 @@ def count_no_bytes_for_device_meshes() -> None:
 def release_buffers(received: Iterable[Any]) -> None:
     """Replace a pipeline stage's receive buffers by meta tensors of the same shape.
 
-    `received` are descriptors of torch.distributed.pipelining. Up to torch 2.14 they always hold a
-    buffer for each micro-batch and direction; 2.15 allocates buffers on demand, like this module.
-    The descriptor of a model input has no buffer.
+    `received` are descriptors of torch.distributed.pipelining. Up to torch 2.14, they always hold
+    the buffers of all micro-batches and directions. torch 2.15 allocates buffers on demand, as this
+    module does. The descriptor of a model input has no buffer.
     """
     for info in received:
         buffer = getattr(info, "buffer", None)
@@ -84,9 +84,9 @@ that are registered twice.
 
 @contextmanager
 def quiet_torchao() -> Iterator[None]:
-    """Suppress torchao's warnings on import and, without a GPU, its search for kernels.
+    """Suppress torchao's warnings during its import; without a GPU, also skip its kernels.
 
-    torchao loads the kernels when the package is first imported.
+    torchao loads its kernels during the first import.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")

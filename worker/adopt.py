@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 def adopt(node: NodeStore) -> tuple[str, ...]:
-    """Return ids of the attempts that a detached process of this node supervises or reports.
+    """Return ids of the attempts that have a supervisor or a process that reports their end.
 
     A supervisor holds the lock of its attempt until it exits; the kernel then releases the lock. If
-    the lock is free and no process has the recorded identity, another process is started to report
-    the end of the attempt.
+    the lock is free and no process has the recorded identity, this function starts a process that
+    reports the end of the attempt.
     """
     return tuple(
         attempt_id

@@ -142,13 +142,13 @@ class WorkerApi:
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
 
     def report(self, attempt_id: str, report: Report) -> ReportReply:
-        """Report the state of an attempt, and return the order for it."""
+        """Report the state of an attempt; return the server's order for the attempt."""
         return self._post(f"attempts/{attempt_id}/report", report, ReportReply)
 
     def shell_output(
         self, attempt_id: str, shell_id: str, message: ShellOutputMessage
     ) -> ShellOutputReply:
-        """Send output of a person's command, and the end of the command once it has ended."""
+        """Send the output of a person's command, and the command's exit once it has ended."""
         path = f"attempts/{attempt_id}/shells/{shell_id}/output"
         return self._post(path, message, ShellOutputReply)
 
@@ -271,7 +271,7 @@ def claimed(what: str, call: Callable[[], Answer]) -> Answer | None:
     """Return the reply to a claim; None if the server refuses the claim.
 
     Raises:
-        ServerAway: the server does not respond; it will send the message again.
+        ServerAway: the server does not respond; it will repeat the message that led to this claim.
     """
     try:
         return persist(call, for_seconds=CLAIM_SECONDS)

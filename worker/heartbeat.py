@@ -22,8 +22,8 @@ from worker.supervisor.preemption import read_deadline, read_notice, signal_supe
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-"""Interval, in seconds, between checks for a notice; a notice may come only 30 s before the machine
-ends.
+"""Interval, in seconds, between checks for a preemption notice. The machine may end only 30 s after
+the notice.
 """
 
 

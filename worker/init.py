@@ -29,7 +29,7 @@ WORKER = (sys.executable, "-m", "worker")
 RESTART_SECONDS = 2.0
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 REFUSED = 2
-"""Exit status of a worker after a refusal of its settings or its registration."""
+"""Exit status of a worker whose settings or registration are refused."""
 
 
 class Init:

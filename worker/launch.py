@@ -39,7 +39,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
         ValueError: the message has an invalid attempt id, or the claimed share cannot be started on
             this node.
         ServerAway: the server does not respond; it will send the message again.
-        ApiError: the server refuses the report that puts a launch back.
+        ApiError: the server refuses a report that the launch must be placed again.
     """
     if message.node != node.name:
         logger.warning("a message for node %s came to %s", message.node, node.name)
@@ -153,12 +153,12 @@ def prepare_run(
 
 
 def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
-    """Return the archive of compiled kernels that the attempt shares with others, or None.
+    """Return the archive of compiled kernels that this attempt shares with others, or None.
 
-    torch loads kernels as code. So an archive is shared only if no job's code can write to it. An
-    attempt with its own code shares no archive. On a node that runs code of jobs as the worker's
-    user, no attempt shares one. An attempt of several nodes shares no archive, because a person may
-    run a command on another of its nodes, and ranks trust each other.
+    torch loads kernels as code, so an attempt shares no archive to which a job's code could write.
+    This excludes attempts with their own code, and all attempts on a node that runs code of jobs as
+    the worker's user. Attempts of several nodes are excluded too, because ranks trust each other,
+    and a person may run a command on another node of the attempt.
     """
     others_write = node.allow_code and node.run_as is None
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:
@@ -197,7 +197,7 @@ def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
 
 
 def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None = None) -> None:
-    """Start a detached supervisor for a run directory; it inherits the attempt's lock.
+    """Start a detached supervisor, which inherits the attempt's lock, for a run directory.
 
     The command forks, and its first process exits immediately (`worker.__main__`). So the
     supervisor outlives this worker, as a child of the machine's first process, which reaps it.

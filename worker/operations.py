@@ -71,7 +71,7 @@ BUILD_SECONDS = 3600.0
 NICENESS = 10
 OVER = frozenset({404, 409})
 RUN_CODE = frozenset({OperationKind.SAMPLE, OperationKind.BUILD})
-"""Kinds that may run a job's code: its model, or its packages during a build."""
+"""Kinds that may run a job's code: a sample runs the job's model, a build the job's packages."""
 
 
 class OperationLaunch(RecordModel):
@@ -311,9 +311,7 @@ class OperationSupervisor:
             time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        """Watch the command's resources, because a job's code could stop a watch inside the
-        command.
-        """
+        """Watch the command's resources here, because the command could stop its own watch."""
         folders = [self._folder]
         if self._build is not None:
             self._until = time.monotonic() + BUILD_SECONDS
@@ -341,9 +339,9 @@ class OperationSupervisor:
 def _alone(data_dir: Path, user: RankUser) -> Iterator[None]:
     """Reserve the operations' user while the block runs; first end all processes of this user.
 
-    An operation whose claim has ended may still run, for example just after its cancellation. Its
-    code could write to the user's new files, and its supervisor finally ends all processes of the
-    user.
+    Otherwise two operations could run at once, because an operation whose claim has ended may still
+    run, for example just after its cancellation. Its code could write to the user's new files, and
+    its supervisor finally ends all processes of the user.
     """
     lock = os.open(data_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

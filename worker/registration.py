@@ -34,8 +34,9 @@ def register(
 ) -> RegistrationReply:
     """Register the node, waiting as long as necessary; return the server's reply.
 
-    The wait lasts while the server does not respond, or counts another worker as serving the node,
-    as after a reboot (docs/lifecycle-failures.md, 46). Afterwards `api` has the node's token.
+    This function waits while the server does not respond. It also waits while the server counts
+    another worker as serving the node, as after a reboot (docs/lifecycle-failures.md, 46).
+    Afterwards `api` has the node's token.
 
     Raises:
         ValueError: the node has neither its own token nor a join token, or other users can read a

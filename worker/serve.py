@@ -135,7 +135,7 @@ def _serve(settings: Settings, store: NodeStore, *, api: WorkerApi, worker: Work
 
 @contextmanager
 def _upkeep(settings: Settings, node: LocalNode) -> Iterator[None]:
-    """Remove old run directories and keep an idle process, while the block runs."""
+    """While the block runs, remove old run directories and keep an idle process ready."""
     threads: list[RunCleaner | IdleKeeper] = [
         RunCleaner(node.store, node.name, days=settings.run_days)
     ]

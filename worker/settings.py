@@ -94,8 +94,8 @@ class Settings(BaseSettings):
     join_token: str | None = None
     """Join token of the node; needed only for the first registration."""
     join_token_file: Path | None = None
-    """File with the join token, which then appears in no environment. A pilot uses the line with
-    its index. No other user may read the file.
+    """File with the join token; the token then appears in no environment. A pilot reads the line
+    with its own index. No other user may read the file.
     """
     roots: Annotated[str, AfterValidator(_check_roots)] = ""
     """Storage roots as `name=path,name=s3://bucket/prefix`; when empty, the folders `checkpoints`

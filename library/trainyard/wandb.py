@@ -130,9 +130,9 @@ class TrackedRun:
         """Log numbers, images, histograms and tables of a step; nested values are named `a.b`.
 
         Without `step`, each call logs one step, counted from 0, unless `commit=False`. With `step`,
-        the values of a step are collected until a later step or the end of the run. A step before
-        the last one is left out with a warning, and so is a step that is not an integer from 0 to
-        1,000,000,000.
+        the values of a step are collected until a call gives a later step or the run ends. A call
+        is left out with a warning if its step is before the current step, or is not an integer from
+        0 to 1,000,000,000.
 
         Raises:
             Error: the run has ended.
@@ -169,9 +169,11 @@ class TrackedRun:
         return True
 
     def save(self, glob_str: str, base_path: str | None = None, policy: str = "live") -> list[str]:
-        """Store files by pattern: `now`, at the `end`, or `live` (both, if a file changes).
+        """Store the files that match a pattern.
 
-        A file that cannot be stored is left out, with one warning per name.
+        The policy `now` stores the files immediately, and `end` at the end of the run. `live`
+        stores them immediately, and stores changed files again at the end. A file that cannot be
+        stored is left out, with one warning per name.
         """
         found = self._saved.save(
             self._run, glob_str, base_path=base_path, policy=policy, step=self._step
@@ -201,14 +203,17 @@ class TrackedRun:
         return artifact
 
     def define_metric(self, name: str, *_: object, **options: object) -> Inert:
-        """Accept the name without effect, because charts always run over steps and lists show last
+        """Define nothing, because charts always run over steps, and lists always show last
         values."""
         if options:
             _warn("define_metric", f"ignores {', '.join(options)}: charts run over steps")
         return Inert(f"define_metric({name!r})")
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
-        """Write the remaining values; the exit code of the script decides the job's outcome."""
+        """Write the remaining values, and end the run.
+
+        `exit_code` has no effect, because the exit code of the script decides the job's outcome.
+        """
         del exit_code, quiet
         if not self.ended:
             self._write()
@@ -247,7 +252,8 @@ def init(
     """Return the run of this process; until `finish`, further calls return the same run.
 
     `config` has the job's `program.arguments` and the values given here. `tags` are added to the
-    job's tags. Name and project are the job's own, so other options have no effect.
+    job's tags. Other options, such as name and project, have no effect, because the job defines
+    them.
     """
     global run
     without = {"mode", "dir", "reinit", "settings", "anonymous", "resume", "save_code", "force"}
@@ -335,7 +341,10 @@ def _present(name: str) -> TrackedRun:
 
 
 def _logged(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested mappings; yield images in lists with the index of each image."""
+    """Yield each value with its name, also from nested mappings and from lists of images.
+
+    The name of an image in a list ends in the index of the image.
+    """
     for name, value in chain.from_iterable(nested(str(key), data[key]) for key in data):
         if isinstance(value, Mapping) and not value:
             continue
@@ -378,7 +387,7 @@ def __getattr__(name: str) -> Any:
     """Return `config`, `summary`, or an object that does nothing.
 
     Raises:
-        Error: a script cannot continue without a result of this name.
+        Error: a script needs the result of this name, which this module cannot give.
         AttributeError: wandb has no such name, or this module does not know the name.
     """
     if name in ("config", "summary"):

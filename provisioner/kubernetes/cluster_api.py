@@ -31,8 +31,8 @@ PAGE = 500
 MAX_PAGES = 400
 """Maximum number of pages in a listing, because a broken server could name a next page for ever."""
 RESTARTS = 3
-"""Maximum number of restarts of one listing. A listing restarts if the server has forgotten its
-position."""
+"""Maximum number of restarts of one listing. A listing restarts if the server no longer knows the
+position of the next page."""
 GONE = httpx.codes.GONE
 SHOWN = 1000
 """Maximum number of characters that an error quotes from the server's message."""
@@ -102,8 +102,8 @@ class Cluster:
         """Return the response to one request; retry while the server is busy or unreachable.
 
         Raises:
-            ClusterError: the request was refused, with the response's status; `refused` is set if a
-                retry is useless.
+            ClusterError: the server refused the request; the error has the status of the response,
+                and `refused` is set if a retry is useless.
             LoginNeeded: the credentials have expired, and a person must renew them.
         """
         what = f"{verb} {resource} in namespace {self._options.namespace}"
@@ -213,7 +213,8 @@ class Cluster:
         return answer
 
     async def _connected(self, *, again: bool) -> kr8s.asyncio.Api:
-        """Return kr8s's client; `again` reads the credentials again, because they may expire."""
+        """Return kr8s's client; if `again`, read the credentials again, because they may have
+        expired."""
         if self._api is None:
             self._api = await kr8s.asyncio.api(
                 kubeconfig=self._options.kubeconfig,

@@ -215,7 +215,7 @@ class Conformance:
         yield Finding("no credentials", facts.get("token") is False, detail)
 
     def _clean(self) -> Finding:
-        """Like the server, repeat the cancellation until no object is left."""
+        """Repeat the cancellation until no object is left, as the server does."""
         try:
             deadline = self._clock() + self._grace + END_SECONDS + LATE_POD_SECONDS
             while self._clock() < deadline:

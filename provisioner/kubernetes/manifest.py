@@ -32,8 +32,8 @@ CONTAINER = "pilot"
 DEVICES: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
 SECRETS_FOLDER, DATA_FOLDER = "/run/trainyard/join", "/var/lib/trainyard/pilot"
 USER, SECRETS_GROUP = 10002, 10003
-"""User id in the worker's image, and id of the group that may read the join secrets. The group is
-not the user's own group, so ranks that run as other users are not its members.
+"""User id in the worker's image, and id of the group that may read the join secrets. The group
+differs from the user's own group. So ranks that run as other users are not members of the group.
 """
 KEYS = {
     **dict.fromkeys(("containers", "initContainers", "env", "volumes"), "name"),
@@ -152,7 +152,7 @@ def secret_manifest(
 
 
 def check_template(options: KubernetesOptions) -> None:
-    """Check the operator's pod template by merging it as for a request.
+    """Check the operator's pod template by merging it for sample requests.
 
     Raises:
         SourceError: a final refusal; the message names the field.

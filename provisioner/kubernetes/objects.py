@@ -13,12 +13,13 @@ from trainyard.protocol.node_sources.messages import EngineNode
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 BY_THE_CONTROL_PLANE = ("DeletionByPodGC", "DeletionByTaintManager")
-"""Reasons of `DisruptionTarget` with which the control plane ends a pod whose node is absent."""
+"""Reasons, in the condition `DisruptionTarget`, for which the control plane ends a pod of an absent
+node."""
 
 
 OVERDUE_SECONDS = 600.0
-"""Time, in seconds, after which the kubelet of a deleted pod counts as unreachable. The time counts
-from the end of the pod's grace period, and exceeds the difference between clocks.
+"""Time, in seconds, after which the kubelet of a deleted pod counts as unreachable. The time starts
+at the end of the pod's grace period. It is longer than the difference between the clocks.
 """
 
 
@@ -149,7 +150,10 @@ class Pod(_Part):
         return all(s.state.terminated for s in statuses) and not any(s.state.running for s in inits)
 
     def lost(self, now: float) -> bool:
-        """Return whether the control plane, without proof, counts the pod as ended or overdue.
+        """Return whether the end of a started pod is likely but not proved.
+
+        The pod was deleted by force, is overdue or has the phase `Failed`, but the kubelet has not
+        reported the pod's end.
 
         Args:
             now: present Unix time.
@@ -217,7 +221,8 @@ class IndexedJob(_Part):
 
     @property
     def finished(self) -> Condition | None:
-        """Condition by which the Job has ended or is ending; None while it continues."""
+        """Condition that shows that the Job has ended or is ending; None while the Job
+        continues."""
         ends = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
         return next((c for c in self.status.conditions if c.type in ends and holds(c)), None)
 

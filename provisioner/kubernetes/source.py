@@ -52,9 +52,10 @@ from trainyard.protocol.node_sources.messages import (
 
 Model = TypeVar("Model", bound=BaseModel)
 POD_SECONDS, JOB_SECONDS = 110.0, 600.0
-"""Minimum times, in seconds, from the first report of an end to the removal of the pod, or of the
-Job. Listings are a minute apart, so the server has two reports of a pod by then. The time for pods
-is short because the drain of a Kubernetes node waits for its pods. Nothing waits for a Job.
+"""Minimum times, in seconds, for which an ended pod and an ended Job remain after the first report
+of their end. Listings are a minute apart, so an ended pod is reported twice before its removal. The
+time for pods is short, because the drain of a Kubernetes node waits for the node's pods. Nothing
+waits for a Job.
 """
 LATE_POD_SECONDS = 60.0
 """Time, in seconds, for which a Job's controller may still create pods after the Job's deletion."""
@@ -226,10 +227,10 @@ class KubernetesSource:
         )
 
     def _without_job(self, request_id: str, pods: Sequence[Pod]) -> EngineJob:
-        """Describe pods whose Job was deleted, but not by this source.
+        """Describe the pods of a Job that was deleted, but not by this source.
 
-        Further pods may be missing from the listing, so it is never certain that all pods of the
-        Job are gone.
+        The listing may lack some pods of the Job, so it never proves that all of the Job's pods are
+        gone.
         """
         live = [pod for pod in pods if not pod.gone]
         newest = self._note_proofs([pod for pod in pods if pod.gone and pod.begun])
@@ -255,10 +256,11 @@ class KubernetesSource:
         return "ended"
 
     def _ending_state(self, live: Sequence[Pod], newest: float) -> EngineState:
-        """Return `unknown` if only lost pods remain and the proofs of all other pods were reported.
+        """Return `unknown` if all remaining pods are lost and the ends of all other pods were
+        reported.
 
-        Otherwise return `completing`, because the server ignores all data on an `unknown` job, even
-        the proof for one pod.
+        Otherwise return `completing`, because the server ignores everything that is reported on an
+        `unknown` job, even the proof that one pod has ended.
         """
         is_lost = bool(live) and all(pod.lost(self._clock()) for pod in live)
         return "unknown" if is_lost and newest >= POD_SECONDS else "completing"
@@ -346,8 +348,10 @@ class KubernetesSource:
         name: str,
         body: Manifest | None = None,
     ) -> None:
-        """Change an object; do nothing if it is missing or has changed, because the next call
-        detects this."""
+        """Change an object; do nothing if the object is missing or has changed meanwhile.
+
+        The next call works with the changed object.
+        """
         try:
             self._cluster.call(verb, resource, name, body=body)
         except ClusterError as error:

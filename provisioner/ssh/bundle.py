@@ -40,7 +40,8 @@ METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 LEFT_OUT = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
 """Files in which an installer describes its own work; a wheel does not contain them."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Time of all files in a wheel, so that equal content has an equal digest."""
+"""Modification time of all files in a wheel; it is fixed, so that equal content has an equal
+digest."""
 CHUNK = 1 << 20
 
 
@@ -196,7 +197,8 @@ def _closure(requirements: Iterable[str], catalog: _Wheels | _Environment) -> li
 
 
 def _pack(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
-    """Pack the files of an installed package into a wheel like its original wheel."""
+    """Pack the files of an installed package into a wheel with the name and tags of the
+    original."""
     name = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
     stem = f"{name}-{distribution.version}"
     described = email.message_from_string(distribution.read_text("WHEEL") or "")

@@ -36,7 +36,8 @@ class SshOptions(EngineOptions):
     call_seconds: Annotated[float, Field(ge=1, le=120)] = 30.0
     """Time limit of one call to a machine, in seconds."""
     install_seconds: Annotated[float, Field(ge=1, le=3600)] = 1800.0
-    """Time limit, in seconds, for copying a bundle to a machine, and again for its installation."""
+    """Time limit, in seconds, for each of two steps: the copy of a bundle to a machine, and its
+    installation."""
 
     @field_validator("hosts")
     @classmethod

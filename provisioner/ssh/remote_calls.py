@@ -33,7 +33,8 @@ OWN_OPTIONS = (
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )
-"""Options before the operator's options, because `ssh` uses the first value of each option."""
+"""Options that override the operator's options. They come first, because `ssh` uses the first value
+of each option."""
 DENIED = re.compile(
     r"^(?:(?P<who>\S+): )?(?:Permission denied|Received disconnect.*Too many authentication)",
     re.MULTILINE,

@@ -219,7 +219,8 @@ class SshSource:
     def _job(
         self, request_id: str, machines: Mapping[str, Machine], errors: Mapping[str, SourceError]
     ) -> EngineJob | None:
-        """Combine the machines' responses on a request; None if no machine has the request."""
+        """Describe a request from the responses of all machines; None if no machine has the
+        request."""
         pilots = {h: m.pilots[request_id] for h, m in machines.items() if request_id in m.pilots}
         recorded = self._recorded(request_id)
         silent = [f"{h}: {errors[h]}" for h in recorded.values() if h in errors]
@@ -293,14 +294,16 @@ class SshSource:
 
 
 def _require(answers: Mapping[Item, object]) -> None:
-    """Raise an error of the calls, if there is one; prefer an error that a person can resolve."""
+    """Raise an error if a call failed; prefer an error that a person can resolve."""
     errors = [answer for answer in answers.values() if isinstance(answer, SourceError)]
     for error in sorted(errors, key=lambda each: not isinstance(each, LoginNeeded)):
         raise error
 
 
 def _python(place: Place, machine: Machine, bundle: Bundle | None) -> str:
-    """Return a machine's interpreter for a pilot, or for the environment of a bundle.
+    """Return the Python interpreter of a machine for a pilot.
+
+    With a bundle, the interpreter has the bundle's Python version.
 
     Raises:
         SourceError: the machine has no interpreter of the required version.

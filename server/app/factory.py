@@ -100,7 +100,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 def create_app(context: Context) -> FastAPI:
     """Return the application of one server process.
 
-    Its lifespan runs the tail of the events and the thread for the liveness beat.
+    While the application runs, so do the tail of the events and the thread for the liveness beat.
     """
     tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
     app = FastAPI(

@@ -96,7 +96,8 @@ class Monitoring(Collector):
 
 
 def _slot_seconds(view: ClusterGoodputView) -> Metric:
-    """Return one series per project and category; series of unheld slots have an empty project."""
+    """Return one series per project and category; the project is empty for slots that no job
+    holds."""
     gauge = GaugeMetricFamily(
         "trainyard_goodput_slot_seconds",
         "Slot-seconds of the current day (UTC) by category; time of unheld slots has no project",
@@ -218,7 +219,10 @@ def _tasks(connection: Connection) -> Iterable[Metric]:
 def _by_name(
     what: str, rows: Iterable[Any], *, gauges: Iterable[tuple[str, str, str]]
 ) -> Iterable[Metric]:
-    """Yield gauges with one series per row; a gauge is given as name, attribute and help text."""
+    """Yield gauges with one series per row.
+
+    Each gauge is given as its name, the attribute of a row with the value, and the help text.
+    """
     for name, attribute, text in gauges:
         gauge = GaugeMetricFamily(f"trainyard_{what}_{name}", text, labels=(what,))
         for row in rows:

@@ -14,7 +14,7 @@ def _task(name: str, every_seconds: float, purpose: str) -> PeriodicTask:
 
 
 def _upkeep(name: str, purpose: str) -> PeriodicTask:
-    """Return a task that deletes old rows; rows beyond its budget wait for its next run."""
+    """Return a task that deletes old rows; rows left after the time limit wait for the next run."""
     return PeriodicTask(name, MINUTE, 0.25, purpose, resumes=False)
 
 

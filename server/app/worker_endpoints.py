@@ -76,7 +76,7 @@ def check(
     principal: Pilot,
     body: Annotated[CheckReport, Depends(JsonBody(CheckReport))],
 ) -> None:
-    """Store the results of the check of a source; only the first report of the pilot counts."""
+    """Store the results of a source's check; only the first report of a pilot counts."""
     check_protocol(body.protocol)
     store_check(context, body, principal=principal, host=_host(request))
 
@@ -88,7 +88,7 @@ async def heartbeat(
     principal: Node,
     body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
 ) -> Response:
-    """Keep a node online, end shares whose processes are proved gone, return the work to run."""
+    """Keep a node online, end each share that has no processes left, and return the work to run."""
     check_sender(principal, body.node, body.protocol)
     if body.gone:
         answer = await run_in_threadpool(node_heartbeat, context, body)

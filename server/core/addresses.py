@@ -1,4 +1,4 @@
-"""Addresses of clients: the key under which limits count a client, and the trusted proxies."""
+"""Addresses of clients: the key that identifies a client for limits, and the trusted proxies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The context, first argument of every service function: settings, database and clock.
+"""The context that each service function gets first: settings, database and clock.
 
-The clock decides when leases expire, and gives the times of the columns `*_at`. Periods and pauses
+The clock determines when leases expire, and the times in the columns `*_at`. Periods and pauses
 within one process use the monotonic time.
 """
 

@@ -24,8 +24,8 @@ from server.core.errors import ConflictError
 from trainyard.protocol.states import AttemptNodeState, OperationState
 
 SKEW = timedelta(seconds=60)
-"""Maximum difference between the clocks of servers. A stored time further ahead was written before
-a clock was set back.
+"""Maximum difference between the clocks of servers. A stored time that is further in the future was
+written before a clock was set back.
 """
 
 
@@ -40,8 +40,9 @@ class ServerUptime:
     def silence(self, heard_at: datetime) -> timedelta:
         """Return the time without a report while reports could arrive.
 
-        A `heard_at` more than `SKEW` ahead is ignored. Otherwise a dead node would count as alive
-        until the clock that was set back has caught up.
+        A `heard_at` more than `SKEW` in the future is ignored, because it was written before a
+        clock was set back. Otherwise a dead node would count as alive until the clock reaches that
+        time.
         """
         ahead = heard_at > self.now + SKEW
         return self.now - (self.up_since if ahead else max(heard_at, self.up_since))

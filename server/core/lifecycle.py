@@ -45,8 +45,8 @@ from trainyard.protocol.states import (
 )
 
 _GROUPLESS: Mapping[str, None] = {"demand": None}
-"""Columns that remove a job from its group, because a moved job has its own reason and its next
-launch may have another demand.
+"""Columns that remove a job from its group. Each move of a job sets them, because the job then has
+its own reason, and its next launch may have another demand.
 """
 
 
@@ -273,9 +273,9 @@ def _carry_out(connection: Connection, move: Move) -> None:
 
 @cache
 def _guarded(table: Table, key: tuple[str, ...], legal_from: frozenset[StrEnum]) -> Update:
-    """Return an UPDATE with effect only if the record is in one of these states.
+    """Return an UPDATE that has an effect only if the record is in one of the states `legal_from`.
 
-    Parameters of the statement give the columns to set.
+    The caller passes the columns to set as parameters of the statement.
     """
     of_key = (table.c[name] == bindparam(f"of_{name}") for name in key)
     # The list of an IN is expanded at each execution, which fails with several parameter sets.

@@ -1,4 +1,4 @@
-"""Beats of the API servers: the time without a running server counts against no lease."""
+"""Beats of the API servers, so that no lease expires while no server can receive reports."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ class PeriodicWork:
     """Periodic tasks of one epoch of the leader; no state is taken over from an earlier epoch."""
 
     def __init__(self, clock: Callable[[], float], runs: Mapping[PeriodicTask, Run]) -> None:
-        """Take the function that starts a run of each task, in the order in which tasks run.
+        """Take a function per task that starts a run of the task; tasks run in the order of `runs`.
 
-        At the start, all tasks that resume are due. The first runs of the other tasks are spread
+        At the start, every task with `resumes` is due. The first runs of the other tasks are spread
         over their periods, because together they would make a long round.
 
         Args:

@@ -55,8 +55,8 @@ class Settings(BaseSettings):
     allow_code: bool = False
     """Whether jobs may bring code of their own (`model.factory`), which then runs on the nodes."""
     lease_seconds: Annotated[float, Field(ge=12)] = 30.0
-    """Time without a report after which a node of an attempt counts as unreachable. Below the
-    minimum, a server outage of some seconds could count as such a silence.
+    """Time without a report after which a node of an attempt counts as unreachable. With a value
+    below the minimum, a server outage of some seconds could make nodes count as unreachable.
     """
     report_seconds: Annotated[float, Field(gt=0)] = 0.5
     """Maximum pause between two reports of a supervisor."""
@@ -75,15 +75,16 @@ class Settings(BaseSettings):
     larger, nothing new is placed on the node; unlimited if 0.
     """
     recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
-    """Maximum wait of a job until the commits of its lost attempt are found, in seconds. The wait
-    counts from the time at which a node can access the job's storage.
+    """Maximum time, in seconds, that a job waits for the search for commits of its lost attempt.
+    This time begins when a node can access the job's storage.
     """
     grow_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time for which an attempt of an elastic job trains before the job grows onto free slots."""
     preemption: bool = True
-    """Whether a waiting job preempts attempts of lower priority, and attempts that overtook it only
-    because of an expected duration. A preempted attempt saves and leaves, and its job is queued
-    again. Without preemption, no attempt overtakes only because of an expected duration.
+    """Whether a waiting job preempts attempts of lower priority. It then also preempts attempts
+    that overtook it only because of an expected duration. A preempted attempt saves and leaves, and
+    its job is queued again. If false, no attempt overtakes a job only because of an expected
+    duration.
     """
     preempt_after_seconds: Annotated[float, Field(ge=0)] = 600.0
     """Time that an attempt must run after its first step before it may be preempted, in seconds."""
@@ -141,7 +142,8 @@ class Settings(BaseSettings):
     """
     max_slots: Annotated[int, Field(ge=1)] = 16_384
     """Maximum number of slots of a job. A larger number counts as a mistake and is refused. Below
-    this limit, a job that needs more slots than all nodes together have waits for more nodes.
+    this limit, a job may need more slots than all nodes together have; the job then waits for more
+    nodes.
     """
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
     """Maximum size of a request body in bytes, except the bodies of reports."""

@@ -27,7 +27,8 @@ from trainyard.run.checkpoints.fence_file import (
 def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
     """Raise the job's fence to `attempt`, and hold the fence's lock while the block runs.
 
-    An object store has no lock, so there another attempt may raise the fence during the block.
+    An object store has no lock. On an object store, another attempt may therefore raise the fence
+    during the block.
 
     Raises:
         OutrunError: a newer attempt has already raised the fence.

@@ -1,4 +1,4 @@
-"""Saves of one attempt: starts them between steps, stages, commits and retries them.
+"""Starts the saves of one attempt between steps, and stages, commits and retries them.
 
 All ranks must call every method of the manager at the same point of the same step. An error on one
 rank is raised on every rank, with the same type.
@@ -60,7 +60,7 @@ class SaveObserver:
     def committed(self, manifest: Manifest) -> None:
         """Called immediately after the commit of a checkpoint, in the thread that saves.
 
-        So even a run that dies before the loop settles the save has reported its checkpoint.
+        Therefore the checkpoint is reported even if the run dies before the loop settles the save.
         """
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
@@ -128,8 +128,7 @@ class CheckpointManager:
 
     @property
     def under_way(self) -> bool:
-        """Whether a save has started but is not settled yet; between two steps equal on all
-        ranks."""
+        """Whether a save has started but is not settled yet; between two steps, all ranks agree."""
         return self._pending is not None
 
     @property
@@ -145,8 +144,8 @@ class CheckpointManager:
     def raise_fence(self) -> None:
         """Forbid commits by older attempts of the job, and remove their unfinished checkpoints.
 
-        Call this before loading, so that an older attempt that still runs cannot commit a
-        checkpoint after the one from which this attempt resumes.
+        Call this before loading. Otherwise an older attempt that still runs could commit a newer
+        checkpoint than the one from which this attempt resumes.
 
         Raises:
             OutrunError: a newer attempt has already raised the fence.
@@ -199,7 +198,7 @@ class CheckpointManager:
         frees its space.
 
         Args:
-            model: model whose weights are saved; it is not changed, nor is the optimizer.
+            model: model whose weights are saved; a save changes neither model nor optimizer.
             optimizer: optimizer whose state already exists (`materialize_state`).
             state: counters of this step.
             kind: reason of the save: `preflight`, `interval`, `request`, `stop` or `final`.
@@ -223,8 +222,8 @@ class CheckpointManager:
     def wait_until_writable(self) -> None:
         """Wait until the tensors may change; called right before the optimizer's update.
 
-        The tensors may change once a save has staged them. A preflight must even be committed, so
-        that no weight is updated before the storage has accepted a checkpoint.
+        The tensors may change once a save has staged them. For a preflight, this call waits for the
+        commit, so that no weight is updated before the storage has accepted a checkpoint.
 
         Raises:
             RunError: the preflight has failed.
@@ -264,9 +263,9 @@ class CheckpointManager:
 
     @contextmanager
     def drained(self) -> Iterator[None]:
-        """If the block raises an error, let the save in progress finish before the run ends.
+        """Before an error of the block ends the run, wait for the end of the save in progress.
 
-        Otherwise, for example, a non-finite loss would discard an almost finished checkpoint.
+        Otherwise a non-finite loss, for example, would discard an almost finished checkpoint.
         """
         try:
             yield

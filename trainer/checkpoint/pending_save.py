@@ -16,7 +16,7 @@ from trainyard.protocol.manifest import Manifest, TrainState
 
 
 class PendingSave(Future[Manifest]):
-    """The future of one save; its tensors may change once they are staged."""
+    """The future of one save; the saved tensors may change once they are staged."""
 
     def __init__(
         self,

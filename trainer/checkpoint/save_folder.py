@@ -69,10 +69,10 @@ def reached(point: Point, path: StoragePath) -> None:
 
 
 def create_folder(folder: StoragePath) -> None:
-    """Create the folder of a new checkpoint exclusively; replace a leftover without a marker.
+    """Create the folder of a new checkpoint exclusively; remove a leftover without a marker first.
 
-    An object store has no folders. There the leftover is removed, and each file is created
-    exclusively.
+    An object store has no folders. In an object store, this call only removes the leftover, and
+    each file is later created exclusively.
 
     Raises:
         CheckpointError: the folder cannot be created, or another process is creating it.
@@ -140,7 +140,7 @@ def discard(folder: StoragePath) -> None:
 def write_durably(path: StoragePath, content: bytes) -> None:
     """Replace a file atomically; once the call returns, the file survives a power cut.
 
-    A put to an object store is already atomic and durable.
+    In an object store, every upload of an object is atomic and durable anyway.
 
     Raises:
         CheckpointError: the file cannot be written.

@@ -27,7 +27,7 @@ LARGEST_PIECE = 64 * 2**20
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights, named `model.<name>`, in the model's memory, where a load fills them.
+    """Return the weights, named `model.<name>`, in the model's own memory, which a load fills.
 
     A tied parameter appears once, under its first name in module order, as in `named_parameters`.
     So weights have the same names as optimizer state.
@@ -71,10 +71,10 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 class TrainTensors:
-    """`train_tensors`, cached while no tensor moves in memory, so that saves reuse their plan.
+    """Caches `train_tensors` while no tensor moves in memory, so that saves can reuse their plan.
 
-    The training thread calls this at each save. A check for moved tensors takes a fraction of the
-    time that listing all tensors by name takes.
+    The training thread calls this at each save. Checking for moved tensors is much faster than
+    listing all tensors by name.
     """
 
     def __init__(self) -> None:
@@ -116,10 +116,10 @@ class TrainTensors:
 class _Places:
     """The tensors of a model and its optimizer, with their places in memory.
 
-    The training thread waits for `hold`. Reads of uncached memory take most of this time, so `hold`
-    reads the dictionaries of modules and tensors, but few of the objects in them. The objects,
-    including replaced buffers, are kept alive until the next listing, so that no other object gets
-    their identity.
+    The training thread waits for `hold`. Most of the time of `hold` goes into reads of uncached
+    memory. Therefore `hold` reads the dictionaries of modules and tensors, but only few of the
+    objects in these dictionaries. The objects, including replaced buffers, stay alive until the
+    next listing, so that no other object gets their identity.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -213,7 +213,7 @@ class TensorFrame(NamedTuple):
 def frame_of(dtype: torch.dtype, shape: torch.Size) -> TensorFrame:
     """Return the frame of a contiguous tensor; it depends only on dtype and shape.
 
-    `torch.save` itself writes the frame, for a tensor whose memory is reserved but not touched.
+    To get the frame, `torch.save` saves a tensor with memory that is reserved but not touched.
     """
     tensor = torch.empty(shape, dtype=dtype)
     recorder = _Recorder(tensor)

@@ -16,7 +16,7 @@ from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.data_stream import advanced
 
 NO_LABEL = -100
-"""Label of a token that the loss ignores, which is torch's own default."""
+"""Label that excludes a token from the loss; torch uses the same default."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class MicroBatch:
     positions: NDArray[np.int64]
     """Position of each sequence in the endless stream `[b]`."""
     weight: int
-    """Weight of the micro-batch: 1, or 0 in an idle round. The batch of an idle round is one
-    sequence of this step without labels.
+    """Weight of the micro-batch: 1, or 0 in an idle round. In an idle round, the rank runs one
+    sequence of the step without labels.
     """
     segments: NDArray[np.int32] | None = None
     """Document index of each token `[b, S]`, from 0 in each sequence; None without document masks.
@@ -46,7 +46,7 @@ def micro_batches(
     dp_rank: int,
     skipped: Sequence[tuple[int, int]] = (),
 ) -> list[MicroBatch]:
-    """Return one rank's `partition.rounds` micro-batches of one global batch.
+    """Return the micro-batches of one rank in one global batch, `partition.rounds` in number.
 
     Args:
         dataset: source of the sequences.

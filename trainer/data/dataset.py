@@ -33,10 +33,11 @@ PROGRESS_SECONDS = 0.5
 class Dataset:
     """Windows of a token file, in an order that depends only on seed and position.
 
-    The documents are concatenated, each between its tokenizer's BOS and EOS, and cut into windows
-    of `seq_len + 1` tokens. Adjacent windows share one token, so every token except the first is a
-    target in exactly one window. Tokens after the last whole window are unused. Windows cross
-    document boundaries; with `document_masks`, `segments` returns the document of each token.
+    The token file contains all documents, each between the tokenizer's BOS and EOS. The tokens are
+    cut into windows of `seq_len + 1` tokens. Adjacent windows share one token, so every token
+    except the first is a target in exactly one window. Tokens after the last whole window are
+    unused. Windows cross document boundaries; with `document_masks`, `segments` returns the
+    document of each token.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Dataset:
         self._tokens = cache.tokens
         self._starts = cache.starts
         self.order = order
-        """Returns the window index in the token file for each position `[B]`."""
+        """Maps positions `[B]` in the stream to indices of windows in the token file."""
         self.seq_len = seq_len
         self.n_sequences = order.n_sequences
         """Number of windows in one epoch."""
@@ -62,7 +63,9 @@ class Dataset:
         self.digest = digest
         """Digest of tokens, order, masks and format; equal on every node."""
         self.same_order = same_order
-        """Digests of datasets with the same sequences in the same order, with or without masks."""
+        """Digests of this dataset with and without document masks; both have the same sequence
+        order.
+        """
         self.validation = validation
         """The held-out windows, in the same order in every epoch; None without a held-out split."""
 

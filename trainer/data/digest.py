@@ -15,8 +15,8 @@ from trainyard.training.batch_partition import BatchPartition
 def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
     """Return XXH3-64 of a sequence and its position in the stream, as a signed 64-bit number.
 
-    The number is signed because ranks exchange hashes in an int64 tensor. Hash the model's input
-    buffer, not data read again, so that the digest also detects a wrong copy.
+    The number is signed because ranks exchange hashes in an int64 tensor. Pass the buffer that the
+    model gets. A second read of the data would not reveal an error in the copy to that buffer.
 
     Args:
         position: global position in the endless stream.
@@ -39,7 +39,7 @@ def in_global_order(partition: BatchPartition, by_rank: Sequence[Sequence[int]])
     Args:
         partition: partition of the global batch.
         by_rank: for each data-parallel rank, the hashes of its sequences in the order of its
-            micro-batches, without idle rounds; further values, such as the padding of a gather, are
+            micro-batches. Idle rounds have no hash. Padding at the end of a rank's hashes is
             ignored.
     """
     ordered = [0] * partition.global_batch_size

@@ -109,7 +109,7 @@ class TokenizerFile:
         return tokenizer
 
     def files(self, names: Iterable[str]) -> dict[str, Path]:
-        """Return paths of `tokenizer.json` and of the files in `names` that exist in its folder."""
+        """Return the path of `tokenizer.json` and of every file in `names` that the folder has."""
         found = {name: self._resolved(name) for name in names if name != FILE}
         return {FILE: self._path} | {name: path for name, path in found.items() if path is not None}
 

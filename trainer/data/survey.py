@@ -17,7 +17,7 @@ from trainyard.spec.job import JobSpec
 
 
 def check_input(spec: JobSpec, roots: Mapping[str, str]) -> None:
-    """Reject an input that is unsuitable for training; read only the first text of its content.
+    """Reject an input that is unsuitable for training; of its texts, read only the first one.
 
     Args:
         spec: the job's spec.
@@ -45,7 +45,7 @@ def survey(
     """Return the identity of all files of an input, in hexadecimal.
 
     The identity covers names, sizes and times, but not contents. It changes with every added,
-    removed or modified file. Only files as small as a pointer of Git LFS are read.
+    removed or modified file. A file is read only if it is small enough to be a pointer of Git LFS.
 
     Raises:
         DataError: a file is not readable or is a pointer of Git LFS, the input has no file, or all
@@ -68,10 +68,10 @@ def survey(
 
 
 def refuse_short(spec: JobSpec, source: Source, *, tokens: int, documents: int) -> None:
-    """Reject an input with fewer tokens than the windows in the spec need.
+    """Reject an input that has too few tokens for the windows that the spec requires.
 
     Raises:
-        DataError: the input is too short; the message has the numbers of tokens.
+        DataError: the input is too short; the message contains the number of tokens.
     """
     corpus, seq_len, limit = source.corpus, spec.training.seq_len, spec.data.max_tokens
     path = shown(corpus.top)

@@ -70,5 +70,5 @@ class ByteTokenizer:
         return [self.encode(text) for text in texts]
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
-        """Return the text of tokens without special tokens; invalid UTF-8 becomes U+FFFD."""
+        """Return the text of tokens, leaving out special tokens; invalid UTF-8 becomes U+FFFD."""
         return bytes(int(t) for t in tokens if 0 <= t < BOS).decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Maps each position in the stream to a window in the token file, without any state."""
+"""Maps positions in the stream to windows in the token file, without any state to save."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def entries(permutation: Permutation, index_B: NDArray[np.int64]) -> NDArray[np.
 class TrainingOrder:
     """The order of training: each epoch has every training window once; the order differs by epoch.
 
-    Position p is entry `p % n_sequences` in the permutation for epoch `p // n_sequences`. With
-    held-out windows, the entry is an index into the split's permutation, which starts with the
-    `n_sequences` training windows.
+    Position p gets entry `p % n_sequences` of the permutation for epoch `p // n_sequences`. Without
+    held-out windows, the entry is the window. With held-out windows, the entry is an index into the
+    split's permutation, whose first `n_sequences` entries are the training windows.
     """
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:

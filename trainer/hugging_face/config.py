@@ -109,10 +109,10 @@ def config_of(
 
 
 def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each field of `Architecture` in a config; None if it is absent.
+    """Map each field of `Architecture` to its value in a config; an absent value is None.
 
-    Optional keys get the defaults of the Llama and Qwen3 code. Newer configs store base and scaling
-    of the rotary positions together as `rope_parameters`.
+    An absent optional key gets its default in the Llama and Qwen3 code. Newer configs store base
+    and scaling of the rotary positions in one field, `rope_parameters`.
     """
     heads = config.get("num_attention_heads")
     width = config.get("hidden_size")
@@ -132,7 +132,7 @@ def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scaling(rope: Mapping[str, Any]) -> RopeScaling | str | None:
-    """Return the scaling in a config; if its kind is not supported, return its text."""
+    """Return the scaling in a config; None without scaling, and a text for an unsupported kind."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None

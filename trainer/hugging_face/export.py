@@ -92,7 +92,8 @@ def export(
     """Write the weights of a committed checkpoint in the hub's format.
 
     Every byte of the checkpoint is verified first. At most one output file is in memory at a time.
-    The folder appears by a rename once it is complete; an equal existing export is not changed.
+    A temporary folder is renamed to `to` once it is complete. An existing export that is equal
+    stays unchanged.
 
     Args:
         checkpoint: folder of the checkpoint.

@@ -1,4 +1,4 @@
-"""The folder of an export, which is created atomically, and the record of the export's source."""
+"""Creates the folder of an export atomically, with a record of the export's source and files."""
 
 from __future__ import annotations
 

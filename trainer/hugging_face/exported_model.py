@@ -77,7 +77,7 @@ class HubExport:
         """Shape and dtype of each weight in the checkpoint, as tensors without memory."""
 
     def is_converted(self, name: str) -> bool:
-        """Return whether a tensor gets the exported dtype; buffers keep theirs."""
+        """Return whether a tensor is converted to the exported dtype; buffers keep their dtype."""
         return name.removeprefix(PREFIX) in self._parameters
 
     def published(self, name: str, tensor: Tensor) -> dict[str, Tensor]:

@@ -53,10 +53,11 @@ class PublishedFolder:
         return found
 
     def refuse(self, wrong: Mapping[str, list[str]]) -> None:
-        """Reject the folder if some names of tensors are wrong; the keys are the reasons.
+        """Reject the folder if `wrong`, which maps faults to names of tensors, contains any name.
 
         Raises:
-            DataError: naming the tensors.
+            DataError: `wrong` contains a name; the message has each fault and the names of its
+                tensors.
         """
         found = [
             f"{len(names)} tensors {what}: {_listed(names)}"
@@ -74,7 +75,7 @@ class PublishedFolder:
         )
 
     def differ(self, one: str, other: str) -> bool:
-        """Return whether two tensors differ; reads both, a number of rows at a time."""
+        """Return whether two tensors differ; read and compare them in blocks of rows."""
         with (
             safe_open(self.file_of[one], framework="pt") as of_one,
             safe_open(self.file_of[other], framework="pt") as of_other,
@@ -88,9 +89,9 @@ class PublishedFolder:
             )
 
     def described(self, share: slice = slice(None)) -> list[ManifestFile]:
-        """Return size and checksum of a part of the files; config and index are files too.
+        """Return size and checksum of the files that `share` selects from the sorted files.
 
-        This reads these files completely.
+        The sorted files include config and index. The selected files are read completely.
 
         Raises:
             DataError: a file cannot be read.
@@ -143,7 +144,7 @@ class WeightsFolder(PublishedFolder):
     def published(
         self, name: str, shape: Sequence[int], *, is_buffer: bool
     ) -> tuple[PublishedTensor, ...]:
-        """Return the published tensors of a parameter; no buffer is published."""
+        """Return the published tensors of a parameter; for a buffer, return none."""
         return () if is_buffer else whole(published_name(name), shape)
 
     def check(self, family: str, arch: Architecture) -> None:
@@ -152,7 +153,8 @@ class WeightsFolder(PublishedFolder):
         If the embeddings are tied, the folder may contain the head as well (`check_tied_head`).
 
         Raises:
-            DataError: fields of the config or tensors differ; the message names them.
+            DataError: the config or the tensors differ from the model; the message names the
+                differences.
         """
         config = dict(self._config)
         says_tied = config.get("tie_word_embeddings") and not arch.tied_embeddings
@@ -163,7 +165,7 @@ class WeightsFolder(PublishedFolder):
         self._refuse_wrong_tensors(arch)
 
     def check_ties(self, spec: JobSpec) -> None:
-        """Reject a head that differs from the embeddings if the spec's model ties them.
+        """If the spec ties head and embeddings, reject a folder in which the two differ.
 
         Raises:
             DataError: as for `check_tied_head`.
@@ -171,7 +173,7 @@ class WeightsFolder(PublishedFolder):
         self.check_tied_head(spec.architecture)
 
     def check_tied_head(self, arch: Architecture) -> None:
-        """Reject a head that differs from the embeddings if the model ties them.
+        """If the model ties head and embeddings, reject a folder in which the two differ.
 
         Raises:
             DataError: head and embeddings differ, so they were trained separately.

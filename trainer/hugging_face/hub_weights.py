@@ -18,7 +18,7 @@ PREFIX = "net.causal."
 
 
 class HubWeights(PublishedFolder):
-    """Published weights, with the tensors of each parameter and saved buffer of a hub model."""
+    """Finds the published tensors of each parameter and saved buffer of a hub model."""
 
     def __init__(self, folder: Path, names: PublishedNames) -> None:
         super().__init__(folder)
@@ -77,7 +77,7 @@ class HubWeights(PublishedFolder):
         """Reject a tied tensor that the folder holds twice with different values.
 
         Raises:
-            DataError: naming the two tensors.
+            DataError: two tied tensors differ; the message names them.
         """
         for alias, first in self._names.ties.items():
             of_alias, of_first = self._tensors.get(alias, ()), self._tensors.get(first, ())
@@ -90,6 +90,6 @@ class HubWeights(PublishedFolder):
     def published(
         self, name: str, _shape: Sequence[int], *, is_buffer: bool
     ) -> tuple[PublishedTensor, ...]:
-        """Return the published tensors of a parameter or buffer, by the trainer's name."""
+        """Return the published tensors of a parameter or buffer; `name` is the trainer's name."""
         theirs = name.removeprefix(PREFIX)
         return self._tensors.get(theirs, ()) if is_buffer else self._tensors[theirs]

@@ -28,8 +28,8 @@ def load_initial_weights(
 ) -> tuple[ManifestFile, ...]:
     """Load `model.initial_weights` into a model; return size and checksum of each file.
 
-    This is a collective. The ranks of a node divide the reading of all files for checksums; the run
-    records the checksums, which must be equal on all nodes.
+    This is a collective. The ranks of a node share the work of reading all files for the checksums.
+    The checksums must be equal on all nodes; the run records them.
 
     Raises:
         RunError: the weights are missing, belong to another model, or differ between nodes; the
@@ -64,7 +64,7 @@ def open_weights(spec: JobSpec, roots: Mapping[str, str]) -> WeightsFolder | Hub
 
 @torch.no_grad()
 def read_weights(model: nn.Module, folder: WeightsFolder | HubWeights) -> None:
-    """Copy into each parameter its slices of published tensors, in the parameter's dtype."""
+    """Copy published values into this rank's parameters and buffers, converted to their dtypes."""
     with ExitStack() as stack:
         files: dict[Path, Any] = {}
         tensors = ((model.named_parameters(), False), (model.named_buffers(), True))
@@ -80,7 +80,7 @@ def read_weights(model: nn.Module, folder: WeightsFolder | HubWeights) -> None:
 
 
 def _same_everywhere(described: chain[ManifestFile]) -> tuple[ManifestFile, ...]:
-    """Return each file once.
+    """Merge the descriptions of files from all ranks, so that each file occurs once.
 
     Raises:
         DataError: a file differs between nodes.

@@ -53,8 +53,8 @@ class ByteFiles:
 
         Args:
             folder: folder of the export.
-            rows: size of the model's vocabulary; text generation suppresses tokens that the
-                tokenizer lacks.
+            rows: size of the model's vocabulary. Ids without a token in the tokenizer are
+                suppressed in text generation.
         """
         tokenizer = Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -84,7 +84,7 @@ class FolderFiles:
         return str(self.folder)
 
     def write(self, folder: Path, rows: int) -> None:
-        """Copy the files in `FILES` that exist; the special tokens are unknown.
+        """Copy those files of `FILES` that exist; return None, because special tokens are unknown.
 
         Raises:
             LaunchError: the folder has none of the files.
@@ -149,7 +149,7 @@ def _write_config(folder: Path, *, bos: str | None, eos: str | None, **settings:
 
 
 def _write_generation(folder: Path, ids: SpecialIds, *, unknown: Sequence[int]) -> None:
-    """Write the special tokens; suppress the `unknown` tokens, which the tokenizer lacks."""
+    """Write the ids of the special tokens; suppress the ids `unknown`, which have no token."""
     named = {"bos_token_id": ids.bos, "eos_token_id": ids.eos, "pad_token_id": ids.pad}
     settings: dict[str, Any] = {key: token for key, token in named.items() if token is not None}
     if unknown:

@@ -1,4 +1,4 @@
-"""Names and shapes of published weights, which are equal for both families. No torch."""
+"""Names and shapes of published weights; both families use the same ones. No torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Products of float32 matrices on a CPU: uses oneDNN if MKL does not use AVX-512.
 
-On AMD processors MKL uses AVX2. MKL reaches 105 GFLOP/s on a Zen 5 core and oneDNN 250; on a Zen 4
-core they reach 97 and 108. Attention to short sequences uses MKL, because a call of oneDNN costs
-more than it saves for such small products.
+On AMD processors, MKL uses AVX2. On a Zen 5 core, MKL reaches 105 GFLOP/s and oneDNN 250. On a Zen
+4 core, MKL reaches 97 GFLOP/s and oneDNN 108. Attention to short sequences uses MKL, because its
+products are so small that a call of oneDNN costs more than it saves.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor
 CPU_INFO = Path("/proc/cpuinfo")
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 ONEDNN_FROM = 2**15
-"""Minimum product of tokens and features per head for oneDNN. At half of this product, oneDNN takes
-1.3 to 2.2 times as long as MKL on Zen 4.
+"""Minimum size for which attention uses oneDNN: number of tokens times features per head. At half
+of this size, oneDNN takes 1.3 to 2.2 times as long as MKL on Zen 4.
 """
 ONEDNN, MKL = "medium", "highest"
-"""Values of torch's float32 precision setting that select each library."""
+"""Values of torch's float32 precision setting: the first selects oneDNN, the second MKL."""
 PROBED = 128
 """Rows and columns of the test product; for up to 16^3 multiplications torch always uses MKL."""
 UNIT_ROUNDOFF = 2.0**-24
@@ -65,7 +65,7 @@ def fast_products(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def short_attention_by_mkl() -> Iterator[None]:
-    """In this block, use MKL for torch's attention to short sequences, and oneDNN otherwise."""
+    """In this block, let torch's attention use MKL for short sequences and oneDNN for long ones."""
     library = torch.library.Library("aten", "IMPL", "CPU")
     try:
         for name in (ATTENTION, f"{ATTENTION}_backward"):
@@ -95,7 +95,7 @@ def _attend(kernel: Any, keys: Any, first_BHSW: Tensor, *others: Any, **options:
 
 
 def mkl_lacks_avx512(cpu_info: Path) -> bool:
-    """Return whether an AMD processor has AVX-512, which MKL does not use, and has no AMX."""
+    """Return whether this processor is from AMD and has AVX-512, which MKL ignores, but no AMX."""
     try:
         text = cpu_info.read_text()
     except OSError:
@@ -111,7 +111,7 @@ def mkl_lacks_avx512(cpu_info: Path) -> bool:
 
 
 def products_are_float32() -> bool:
-    """Return whether a product here has only float32's error (Higham, 2002, section 3.1)."""
+    """Return whether a test product is as exact as in float32 (Higham, 2002, section 3.1)."""
     generator = torch.Generator(device="cpu").manual_seed(0)
     left, right = (torch.randn(PROBED, PROBED, generator=generator, device="cpu") for _ in range(2))
     exact = left.double() @ right.double()

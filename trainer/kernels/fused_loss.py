@@ -1,8 +1,8 @@
 """Two Triton kernels: the loss of a chunk of logits, and its gradient, which replaces the logits.
 
-Each program reads one token's logits once for the log-sum-exp, and again for the gradient, in
-float32; only the gradient is written. `trainer.models.head` has the plain version, whose results
-differ only in the order of sums.
+The first kernel reads each logit once, for the log-sum-exp. The second kernel reads each logit
+again and overwrites it with its gradient. Both kernels compute in float32. `trainer.models.head`
+has the plain version, whose results differ only in the order of sums.
 
 Shapes: C tokens, R rows of the vocabulary on this rank.
 """

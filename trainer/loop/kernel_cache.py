@@ -29,10 +29,11 @@ logger = logging.getLogger("trainer")
 
 @contextmanager
 def first_compilation(run: TrainerRun, ranks: Ranks, mesh: DeviceMesh) -> Iterator[None]:
-    """Provide kernels that earlier attempts compiled on this node; the block runs the first step.
+    """Provide kernels that earlier attempts compiled on this node; run the first step in the block.
 
-    This is a collective. Each rank waits for the kernels of its node, and at the end for the
-    compilers of all ranks. With a damaged cache or a full disk, the ranks only compile again.
+    This is a collective. Before the block, each rank waits for its node's kernels. At the end, each
+    rank waits for the compilers of all ranks. If the cache is damaged or the disk is full, the
+    ranks compile anew.
     """
     cache = None
     if run.attempt.kernel_cache is not None and _compiles(run, ranks):
@@ -68,8 +69,8 @@ class KernelCache:
         """Describe the caches; nothing is read or written yet.
 
         Args:
-            run: the attempt; its launcher has set the inductor and Triton caches to `kernels` in
-                its run directory.
+            run: the attempt. The caches of inductor and Triton lie in `kernels` in the run
+                directory; the launcher has set this.
             stored: archive of the node, which this process only reads.
         """
         self._kernels = Path(run.directory.kernels)
@@ -94,7 +95,7 @@ class KernelCache:
         self._fetched = frozenset(file.filename for file in files)
 
     def archive(self) -> None:
-        """Write all kernels for the worker, or an empty file if the node's archive has them."""
+        """Archive all kernels for the worker; write an empty file if the node has them already."""
         files = sorted(_files(self._kernels))
         if not files:
             return

@@ -18,16 +18,16 @@ logger = logging.getLogger("trainer")
 CHECK_SECONDS = 60.0
 """Time limit of each all-reduce after all ranks have arrived, in seconds."""
 FIRST_SECONDS = 5.0
-"""Time, in seconds, for which other ranks delay their failure after that of rank 0. The first
-failure is shown to users, and the others may be mere consequences of rank 0's exit.
+"""Delay, in seconds, of a failure on ranks other than 0. Users see only the first failure; a
+failure on another rank may be a mere consequence of rank 0's exit.
 """
 CHECKED_BYTES = 16 * 2**20
 """Number of bytes per rank; at 1 Gbit/s they take 0.25 s."""
 POLL_SECONDS = 0.0001
 ARRIVAL_POLL_SECONDS = 0.05
 ARRIVED = "network_check/{}"
-"""Key that a rank sets in the store when it arrives. torch's monitored barrier names ranks too, but
-its timeout has no effect while gloo connects lazily.
+"""Key that a rank sets in the store on arrival. torch's monitored barrier could also name the
+absent ranks, but its timeout has no effect while gloo connects lazily.
 """
 ALL_ARRIVED = "network_check/all"
 """Key set by rank 0, so that other ranks wait for one key instead of one key per rank."""

@@ -17,7 +17,9 @@ from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 
 BUCKET_ELEMENTS = 1 << 26
-"""Elements per update with widened moments; two float32 copies of them take 512 MiB."""
+"""Maximum number of elements whose moments are widened at a time; both widened moments then take
+512 MiB in float32.
+"""
 
 
 def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
@@ -68,8 +70,8 @@ def _matrices(model: nn.Module) -> list[str]:
 def materialize_state(optimizer: Optimizer) -> None:
     """Create the missing optimizer state of each parameter: zero moments and step 0.
 
-    Saving and loading need the state before the first step. torch's own helper runs a hidden step,
-    so `step` would differ from that of an optimizer without the helper.
+    Saving and loading need the state before the first step. torch's own helper is not used, because
+    it runs a hidden step, which changes `step`.
     """
     dtype = optimizer.state_dtype if isinstance(optimizer, ShardAdamW) else None
     for group in optimizer.param_groups:
@@ -97,10 +99,11 @@ class ShardAdamW(AdamW):
     The update is per element and needs no communication, so parameters may be on different meshes,
     which torch's own optimizer does not allow.
 
-    The kernel requires moments in the dtype of the weights. Moments in another dtype are widened to
-    that dtype in buckets, updated, and rounded to nearest. A bfloat16 moment does not change if a
-    step moves it by less than half a unit in the last place. So its relative error is at most 2^-8
-    / (1 - beta). `trainyard.spec.rules` rejects a beta with an error of 1 or more.
+    The kernel requires moments in the dtype of the weights. Moments stored in another dtype are
+    converted in buckets, updated, and rounded to nearest. A step that moves a bfloat16 moment by
+    less than half a unit in the last place leaves the moment unchanged. So the relative error of
+    the moment is at most 2^-8 / (1 - beta). `trainyard.spec.rules` rejects a beta for which this
+    bound is 1 or more.
     """
 
     def __init__(
@@ -116,9 +119,9 @@ class ShardAdamW(AdamW):
         self.state_dtype = state_dtype
         """Dtype in which both moments are stored."""
         self.grad_scale: Tensor | None = None
-        """Divisor of the gradients in the next update, float32 `[]` on their device. The update
-        also stores the divided gradients. With None, the gradients stay unchanged. torch's gradient
-        scaler uses this name.
+        """Divisor of the gradients in the next update: a float32 scalar on the gradients' device.
+        The update also stores the divided gradients. With None, the gradients stay unchanged.
+        torch's gradient scaler uses this name.
         """
 
     @torch.no_grad()
@@ -199,7 +202,7 @@ def _buckets(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
 
 
 def _cut(whole: _Slice) -> Iterator[_Slice]:
-    """Yield the parts of a slice as views; a non-contiguous gradient is copied."""
+    """Yield the parts of a slice as views; parts of a non-contiguous gradient are copies."""
     weights, moments = whole.weight.view(-1), (whole.exp_avg.view(-1), whole.exp_avg_sq.view(-1))
     columns = (weights, whole.gradient.reshape(-1), *moments)
     pieces = (column.split(BUCKET_ELEMENTS) for column in columns)

@@ -61,7 +61,9 @@ class RequestChannel:
         self._recordings: list[tuple[str, Request]] = []  # a queue; its head is active once posted
         self._recording_posted = False
         self.profile: ProfileRequest | None = None
-        """Recording returned by the last `take`; the recording starts with the next step."""
+        """Recording requested in the last decision taken, or None; the recording starts with the
+        next step.
+        """
         # The decision with steps, kind and ranks of a recording; then the handle of its broadcast.
         self._posted: tuple[torch.Tensor, dist.Work] | None = None
 

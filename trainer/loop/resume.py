@@ -96,7 +96,7 @@ def starting_state(
 
 
 def leave_out(state: TrainState, run: TrainerRun) -> TrainState:
-    """Return the counters after the attempt's `skip` windows are removed from the stream.
+    """Remove the attempt's `skip` windows from the stream; return the counters that result.
 
     Raises:
         LaunchError: a window starts before the current position, so part of it was already trained
@@ -222,7 +222,7 @@ def _refuse_other_parts(
 def _refuse_other_data(
     manifest: Manifest, dataset_digest: str, same_order: Collection[str]
 ) -> None:
-    """Raise DataError if the position belongs to a stream of other data or another order."""
+    """Raise DataError if the checkpoint was trained on other data or in another order."""
     before = manifest.train_state.data.dataset_digest
     if before not in same_order:
         fields = ", ".join(field for field in ORDER_FIELDS if field != "training.seed")

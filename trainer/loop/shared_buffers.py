@@ -26,8 +26,8 @@ class SharedBuffers:
         """Describe the copies; nothing is copied yet.
 
         Args:
-            model: an own model. Its `changed_buffers` are copied or, if these are unknown, all
-                buffers in checkpoints.
+            model: an own model. Its `changed_buffers` are copied. If they are unknown, all buffers
+                that checkpoints contain are copied.
         """
         known = model.changed_buffers
         self._buffers = WatchedBuffers(model)

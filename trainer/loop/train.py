@@ -246,7 +246,7 @@ class Loop(SaveObserver):
         return on_rank_0(self._ranks.cpu_group, lacks)
 
     def _leave_without_a_save(self) -> Outcome:
-        """Return the outcome with the last checkpoint, from which the job continues."""
+        """Return the outcome with the last checkpoint; a later attempt continues from there."""
         self._requests.recorded(self._profiler.close(self._state.step))
         self._metrics_logger.close()
         return Outcome(
@@ -367,7 +367,7 @@ class Loop(SaveObserver):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show the save in the heartbeat, and exclude its duration from the time of the step."""
+        """Show the save in the heartbeat; do not count its duration in the time of the step."""
         self._writer.beat(Phase.SAVING)
         with self._metrics_logger.timers.pausing():
             yield

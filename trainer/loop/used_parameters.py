@@ -18,8 +18,8 @@ from trainer.models.own.parameter_rules import own_parameters
 class UsedParameters:
     """Finds parameters with a gradient on any rank; drops gradients of all other parameters.
 
-    FSDP reduces a missing gradient as zeros, and the optimizer would then decay the weight and its
-    moments. On a single rank, a weight without a gradient stays unchanged.
+    FSDP replaces a missing gradient by zeros. With this gradient, the optimizer would decay the
+    weight and its moments, although on a single rank they would stay unchanged.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -33,7 +33,7 @@ class UsedParameters:
         """Names of the units that the current backward pass has reached."""
         self._handles: dict[str, RemovableHandle] = {}
         self.counts = True
-        """Whether the next backward pass counts; False for a micro-batch without sequences."""
+        """Whether the next backward pass marks parameters as used; False without sequences."""
         for name, unit in model.named_modules():
             if isinstance(unit, FSDPModule):
                 hook = partial(self._watch, name)
@@ -70,7 +70,8 @@ class UsedParameters:
     def _watch(self, unit_name: str, unit: nn.Module, _: object) -> None:
         """Watch the gathered parameters of a unit; FSDP keeps these tensors for all later steps.
 
-        Hooks on the shards of inner units would also be called for gradients that FSDP has reduced.
+        The shards are not watched, because hooks on the shards of inner units would also be called
+        for gradients that FSDP has reduced.
         """
         self._handles.pop(unit_name).remove()
         for name, parameter in own_parameters(unit, unit_name):
@@ -86,10 +87,10 @@ class UsedParameters:
 
 
 class SameParameters:
-    """Refuses a step in which other parameters get gradients than in earlier steps.
+    """Refuses a step if its parameters with a gradient differ from those of earlier steps.
 
-    In a model without known branches, FSDP matches the gradients of ranks by their order alone. If
-    two ranks used different parameters, FSDP would add up unrelated gradients.
+    In a model without declared branches, FSDP pairs the gradients of different ranks only by their
+    order. If two ranks used different parameters, FSDP would add up unrelated gradients.
     """
 
     def __init__(self, model: nn.Module, used: frozenset[str] | None) -> None:
@@ -97,8 +98,8 @@ class SameParameters:
 
         Args:
             model: model to watch.
-            used: names of the parameters that the backward pass reaches; if absent, the parameters
-                that the first step reaches, which must be the same on all ranks.
+            used: names of the parameters that the backward pass reaches. If absent, the first step
+                determines them; all ranks must then reach the same parameters.
         """
         self._parameters = dict(model.named_parameters())
         self._used = used
@@ -107,7 +108,8 @@ class SameParameters:
         """Check the parameters after a backward pass whose gradients were reduced.
 
         Raises:
-            LaunchError: a parameter differs; the message names it.
+            LaunchError: other parameters than expected have gradients; the message names one of
+                them.
         """
         found = frozenset(name for name, p in self._parameters.items() if p.grad is not None)
         if self._used is None:

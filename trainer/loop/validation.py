@@ -103,7 +103,7 @@ class Validation:
             ]
 
     def _without_repeats(self, batch: MicroBatch) -> MicroBatch:
-        """Return the batch without labels for sequences that do not count.
+        """Return the batch with no labels for repeated sequences, so that the loss ignores them.
 
         The batch keeps its size, because pipelines and compiled blocks need a fixed shape.
         """

@@ -38,7 +38,7 @@ class CollectiveWaits(Protocol):
 class HostWaits:
     """On a CPU: the time for which this thread is blocked until collectives end.
 
-    Waits in other threads do not count, because background saves there delay no step.
+    Waits in other threads are ignored: they belong to background saves, which delay no step.
     """
 
     due = True

@@ -38,7 +38,7 @@ class Recorded:
     started_at: float
     """Unix time of the call, in seconds."""
     seconds: float | None
-    """Duration on the device in seconds; None until it is known, and on gloo always."""
+    """Duration on the device in seconds; None while it is unknown, and always None on gloo."""
 
 
 def recorded(*, nccl: bool) -> list[Recorded]:

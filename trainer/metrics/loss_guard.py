@@ -17,7 +17,7 @@ from trainyard.spec.job import JobSpec
 
 
 class Verdict(IntEnum):
-    """Result of a check; ordered by severity, because the worst rank's result counts."""
+    """Result of a check, ordered by severity: the maximum over the ranks is the worst result."""
 
     GOOD = 0
     SPIKE = 1
@@ -27,7 +27,7 @@ class Verdict(IntEnum):
 class LossGuard:
     """Recent losses and the last good step; both are equal on all ranks.
 
-    Each attempt starts without a history, and its parent checkpoint counts as good.
+    An attempt starts without recent losses, and takes its start as the last good step.
     """
 
     def __init__(self, spec: JobSpec, start: TrainState) -> None:
@@ -37,7 +37,7 @@ class LossGuard:
 
     @property
     def limit(self) -> float | None:
-        """Loss above which the next value counts as a spike; None during warm-up."""
+        """Limit above which a loss is a spike; None during warm-up."""
         return self._recent.limit
 
     def judge(self, measured: dict[str, float]) -> Verdict:

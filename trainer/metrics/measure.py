@@ -41,7 +41,7 @@ def compile_seconds() -> float:
 
 
 def largest_of_ranks(values: dict[str, float], group: dist.ProcessGroup) -> dict[str, float]:
-    """Return each value's maximum over the ranks; a collective with the same names on all ranks."""
+    """Return each value's maximum over the ranks; all ranks must call this with the same names."""
     most = torch.tensor(list(values.values()), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     return dict(zip(values, most.tolist(), strict=True))

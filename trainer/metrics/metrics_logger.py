@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("trainer")
 
 FLUSH_STEPS = 256
-"""Maximum number of steps without values that wait to be written; a kill would lose their digests.
+"""Maximum number of steps that wait to be written because none of them has values. A kill of the
+process loses the digests of the waiting steps.
 """
 RANK_TIMES_SECONDS = 30.0
 """Interval, in seconds, between events with the times of all ranks."""
@@ -89,7 +90,7 @@ class MetricsLogger:
             writer: writes the events about stragglers.
             start: counters before the first step.
             collector: runs this rank's garbage collections.
-            waits: measures this rank's time in collectives, which is 0 when absent.
+            waits: measures this rank's time in collectives; if absent, this time is 0.
         """
         self._spec = run.spec
         self._ranks = ranks
@@ -135,7 +136,7 @@ class MetricsLogger:
                 every `log_every_steps`, at the attempt's first step and at the job's last step.
 
         Raises:
-            GuardError: the step is bad; raised on every rank, after the record with the value is
+            GuardError: the step is bad. Every rank raises this error, after the step's record is
                 written.
         """
         self._log.add(state.step, metrics.hashes)
@@ -316,7 +317,7 @@ class StepLog:
 
 
 class RankComparison:
-    """On global rank 0: finds stragglers, and writes events with them and with all ranks' times."""
+    """On global rank 0: finds stragglers; writes events about stragglers and all ranks' times."""
 
     def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
         # Ranks in the same pipeline stage do the same work.

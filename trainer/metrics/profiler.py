@@ -33,7 +33,7 @@ class ProfileRequest:
 class Profiler:
     """Makes one recording at a time; every rank calls `step_done` after each step.
 
-    All ranks start and end a recording after the same step, with no wait in between. The profiler
+    All ranks record the same steps, and no rank waits for others during the recording. The profiler
     slows down the recorded steps.
     """
 

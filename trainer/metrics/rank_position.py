@@ -74,7 +74,7 @@ def _write(directory: RunDirectory, rank: int, *, step: int, main: int) -> None:
 
 
 def _place(main: int) -> str | None:
-    """Return the innermost own frame of the main thread, or else of another thread."""
+    """Return each thread's innermost frame in code of the job or the trainer, main thread first."""
     frames = sys._current_frames()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     places = [_innermost(frames.pop(main, None))]

@@ -42,8 +42,7 @@ LAUNCH_REMEDY = Remedy(
     text="Change what the message names: the spec, by a new job or a resume, or packages, drivers "
     "or roots of the node; then resume. The log of the rank has the rest."
 )
-"""Remedy for a launch refused by a rank or a check; the default remedy concerns failures of nodes.
-"""
+"""Remedy if a rank or a check refuses the launch; the default remedy is for failures of nodes."""
 NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
 
@@ -89,9 +88,7 @@ class RunWriter:
             append_record(self._directory.events, record)
 
     def save_begun(self) -> None:
-        """Create the file `committing`, which shows that a commit may follow; the commit's event
-        removes it.
-        """
+        """Create the file `committing`; it exists until the save is committed or has failed."""
         if self._leads:
             self._directory.committing.touch()
 
@@ -148,7 +145,7 @@ class RunWriter:
 
 
 def write_check_error(directory: RunDirectory, error: BaseException) -> Failure:
-    """Write a check's failure to its own file, because ranks may fail meanwhile; return it."""
+    """Write and return a check's failure, in a file of its own because ranks may fail meanwhile."""
     failure = failure_of(error, rank=None, step=None)
     replace_record(directory.check_error, failure)
     return failure

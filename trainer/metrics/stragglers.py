@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 WINDOW = 20
 """Length of the window, in logged lines, over which ranks are compared."""
 FOUND_LINES = 15
-"""Minimum number of slow lines in the window that makes a rank a straggler."""
+"""Minimum number of lines in the window in which a rank must be slow to become a straggler."""
 GONE_LINES = 10
-"""Number of slow lines in the window below which a straggler has recovered."""
+"""A straggler has recovered if it is slow in fewer lines of the window than this number."""
 FACTOR = 1.2
 """Minimum ratio of a slow rank's own time to the median of its peers' own times."""
 LEFT_FACTOR = 1.1
@@ -27,13 +27,13 @@ LEFT_FACTOR = 1.1
 alternate.
 """
 LEAST_SECONDS = 0.01
-"""Minimum excess of a slow rank per step, in seconds, so that the time for writing records does not
-make rank 0 slow.
+"""Minimum excess of a slow rank over its peers' median, in seconds per step. Without this minimum,
+the time for writing records could make rank 0 a straggler.
 """
 SPANS = 64
 """Maximum number of entries in a summary, whatever the number of ranks."""
 SERIES = 8
-"""Maximum number of ranks with their own series in an attempt."""
+"""Maximum number of ranks per attempt that get a series of metrics of their own."""
 NEW_STRAGGLERS = 8
 """Maximum number of new stragglers per line; each causes an event that the server keeps."""
 MAX_STRAGGLERS = 100
@@ -47,7 +47,7 @@ class RankSeconds(NamedTuple):
     """Times of a rank in seconds per step: means over the steps that one logged line covers."""
 
     compute: float
-    """Remaining time: forward, backward, update, and other work of the host."""
+    """Time outside of `data` and `wait`: forward, backward, update, and other work of the host."""
     data: float
     """Time spent waiting for the next batch."""
     wait: float
@@ -135,7 +135,8 @@ class StragglerWatch:
         """Return the metrics of the last line: summaries over all ranks, and series of some ranks.
 
         An attempt has series for its first `SERIES` stragglers or, in a small job, for all ranks.
-        The server keeps a limited number of series, which includes the user's own.
+        Most ranks have no series, because the server limits the number of series, including the
+        user's.
         """
         times = self._tables[-1]
         own = [one.own for one in times]
@@ -191,11 +192,11 @@ class StragglerWatch:
 def without_shared_wait(
     times: Sequence[RankSeconds], roles: Sequence[Hashable]
 ) -> Sequence[RankSeconds]:
-    """Of each wait, count as much as the peers' shortest wait as compute, and only the rest as
-    wait.
+    """Move the shortest wait among peers from the wait to the compute of each peer.
 
-    On a GPU, collectives overlap with compute. Their durations include the transfer, which is equal
-    on all ranks; only the excess is a wait for other ranks.
+    On a GPU, collectives overlap with compute, and their durations include the transfer. The
+    transfer takes equally long on all ranks, so only the excess over the shortest duration is a
+    wait for other ranks.
     """
     corrected = list(times)
     for peers in _by_role(roles):

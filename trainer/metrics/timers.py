@@ -24,8 +24,7 @@ class _Span:
 
 
 class StepTimers:
-    """Times of the steps since the last logged line, and of those since the last comparison of
-    ranks.
+    """Times of steps, both since the last logged line and since the last comparison of ranks.
 
     On a GPU the host runs ahead of the device, so call `values` only right after the host has
     waited for the device. The step times are then device times, and a wait for data reduces the

@@ -74,8 +74,8 @@ class Positions(nn.Module):
     def forward(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return cosines [S, W], sines [S, W] and stream indices [S] for an input of S tokens.
 
-        The input is either token ids (the attended tokens) or the residual stream. If it has fewer
-        tokens than `seq_len`, they are the start of a sequence, as in inference.
+        The input is either token ids (the attended tokens) or the residual stream. An input with
+        fewer tokens than `seq_len` is the start of a sequence, as in inference.
 
         Raises:
             ValueError: `tokens` exceeds `seq_len`.
@@ -126,7 +126,7 @@ def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
 class CausalAttention(nn.Module):
     """Causal scaled dot-product attention.
 
-    A module without weights, which context parallelism can therefore replace.
+    The module has no weights, so context parallelism can replace it.
     """
 
     def forward(

@@ -18,7 +18,7 @@ class DataDependence(StrEnum):
     NOWHERE = "nowhere"
     """All tokens use the same parameters in the same order."""
     IN_BLOCKS = "in_blocks"
-    """All tokens use the same blocks in the same order, but possibly other parameters within a
+    """All tokens use the same blocks in the same order, but may use different parameters within a
     block.
     """
     ANYWHERE = "anywhere"
@@ -50,7 +50,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def keep_ties(self) -> None:
-        """Restore the identity of tensors with several names, after some were replaced."""
+        """Let all names of each tied tensor refer to one tensor again, after a replacement."""
 
     def keep(self, names: Collection[str]) -> None:
         """Remove all modules except the named ones, in place; parameter names do not change.

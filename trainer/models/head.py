@@ -56,7 +56,8 @@ class TokenLoss(nn.Module):
     """Token id of the weight's first row."""
     backward_runs_once = True
     """Whether the backward pass runs once. False under a schedule that runs backward separately for
-    inputs and for weights; the gradients computed in forward are then scaled into new tensors.
+    inputs and for weights. Then the gradients from forward are not scaled in place, but into new
+    tensors.
     """
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
@@ -198,7 +199,7 @@ class FusedLoss(Protocol):
 
 
 def fused_loss() -> FusedLoss:
-    """Return the module of the kernels. Only torch for GPUs includes Triton."""
+    """Return the module of the kernels, imported late because only torch for GPUs has Triton."""
     from trainer.kernels import fused_loss
 
     return fused_loss

@@ -2,11 +2,12 @@
 
 Each parameter is divided into blocks of rows, and each block has its own generator, seeded by
 (seed, name, block). A rank draws only the blocks of its shard; the result equals a slice of the
-whole parameter. As many threads as torch may use draw different blocks, because one thread would
-take minutes for 8 billion weights.
+whole parameter. Several threads, as many as torch may use, draw different blocks, because one
+thread would take minutes for 8 billion weights.
 
-The generator is numpy's, for two reasons: torch's CPU generator uses only 32 bits of its seed, so
-two blocks of a large model could be equal, and its values depend on the vector width of the CPU.
+The generator is numpy's, because torch's CPU generator has two faults. It uses only 32 bits of its
+seed, so two blocks of a large model could be equal. And its values depend on the vector width of
+the CPU.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class _Block:
     local: Tensor
     """Rows of the block, in this rank's part."""
     shape: tuple[int, ...]
-    """Shape from the block's first row to its last row in this rank's part, in whole rows."""
+    """Shape to draw: whole rows, from the block's first row to its last row in this rank's part."""
     within: tuple[slice, ...]
     """Slices of `shape` that this rank's part covers."""
 

@@ -55,7 +55,7 @@ def dropout(x_BSD: Tensor, p: float, *, keys_B: Tensor, tokens_S: Tensor) -> Ten
 
 
 class Noise:
-    """The stateless random source for one micro-batch, which own models receive.
+    """Stateless random source for one micro-batch; an own model receives this object as `noise`.
 
     Args:
         keys_B: key of each sequence, from `sequence_keys`.
@@ -66,7 +66,7 @@ class Noise:
         self._keys_B, self._tokens_S = keys_B, tokens_S
 
     def within(self, part: str) -> Noise:
-        """Return the source for a part of the model, in which site names must be unique.
+        """Return the source for a part of the model; names of sites must be unique within the part.
 
         The sources of blocks differ only in tensors, so all blocks share one compiled program.
         """

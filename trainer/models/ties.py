@@ -50,7 +50,7 @@ Table = dict[str, Tensor | None]
 
 
 def _place(module: nn.Module, name: str) -> tuple[Table, str, str] | None:
-    """Return the dict that holds a tensor, its key, and its full name; None if it is missing."""
+    """Return the dict with a tensor, its key in the dict, and its full name; None if missing."""
     *path, key = name.split(".")
     for child in path:
         inner = module._modules.get(child)

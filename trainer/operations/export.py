@@ -58,7 +58,7 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def _destination(order: OperationOrder, task: ExportTask) -> Path:
-    """Return the folder to write, which lies below its root with links resolved."""
+    """Return the folder to write; even with links resolved, the folder lies below its root."""
     if task.root not in order.roots:
         known = ", ".join(sorted(order.roots)) or "none"
         raise LaunchError(f"root {task.root!r} is not defined on this node (defined: {known})")

@@ -48,8 +48,9 @@ def load_everything(
         operation: folder in which the ranks create their rendezvous file.
 
     Raises:
-        CheckpointError: the metadata is rejected, or a tensor is incomplete or cannot be loaded. A
-            failed storage or a killed rank proves nothing; the error then has no `fault`.
+        CheckpointError: the metadata is rejected, or a tensor is incomplete or cannot be loaded.
+            After a failure of the storage or a killed rank, the error has no `fault`, because this
+            proves nothing about the checkpoint.
     """
     reader, entries = _open(folder, point)  # checks the manifest before any rank starts
     try:

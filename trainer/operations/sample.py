@@ -63,7 +63,7 @@ def draw(
 
 
 def _check_room(task: SampleTask, order: OperationOrder) -> None:
-    """Reject weights above half of the free memory, because attempts on this node need memory."""
+    """Reject weights larger than half of the free memory, because attempts need memory too."""
     model = build_model(task.spec, order.roots)  # on the meta device
     needed = sum(p.numel() * p.element_size() for p in model.parameters())
     lines = MEMORY.read_text(encoding="ascii").splitlines()

@@ -60,7 +60,8 @@ def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
 def _fault_of(error: CheckpointError) -> CheckpointFault | None:
     """Return the fault that an error proves; None if it proves nothing about the checkpoint.
 
-    A load treats EIO as transient and retries. A verification counts unreadable sectors as damage.
+    A load retries after EIO. A verification reports EIO as damage, because the sectors of the file
+    are unreadable.
     """
     cause = error.__cause__
     if error.fault is None and isinstance(cause, OSError) and cause.errno == errno.EIO:

@@ -21,7 +21,7 @@ from trainyard.spec.sections.parallelism import CompileSection
 
 COMPILERS = {"cuda": ("CC", ("gcc", "clang")), "cpu": ("CXX", ("g++",))}
 """For each device, the environment variable that names the compiler of its kernels, and the default
-compilers. Triton builds its launchers in C, inductor its CPU kernels in C++.
+compilers. Triton's launchers are in C, and inductor's CPU kernels are in C++.
 """
 
 
@@ -77,9 +77,10 @@ def waiting_for_compilers(
 ) -> Iterator[None]:
     """Raise the timeout of collectives to the supervisor's limit while ranks compile.
 
-    Does nothing if the job does not compile. A barrier ends the block for this reason: on CUDA the
-    timeout of a collective includes its wait for earlier collectives. So no rank may post
-    collectives of the next step, with the shorter timeout, while another rank still compiles.
+    Does nothing if the job does not compile. A barrier ends the block. Without the barrier, a rank
+    could post collectives of the next step, with the shorter timeout, while another rank still
+    compiles. On CUDA these would time out, because the timeout of a collective includes its wait
+    for earlier collectives.
     """
     if spec.compile.enabled is not True:
         yield

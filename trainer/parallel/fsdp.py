@@ -25,8 +25,9 @@ from trainyard.spec.layout import Layout
 def shard(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout) -> None:
     """Shard weights, gradients and optimizer states by FSDP, or by HSDP if `dp_replicate` > 1.
 
-    Gradients are *summed* over ranks, not averaged. The loss is already divided by the number of
-    tokens in the global batch, so ranks with fewer sequences, or none, get their exact weight.
+    Gradients are *summed* over ranks, not averaged. The sum is exact even if some ranks have fewer
+    sequences or none, because the loss is already divided by the number of tokens in the global
+    batch.
     """
     training = spec.training
     policy = MixedPrecisionPolicy(
@@ -89,11 +90,11 @@ def reshard_after_forward(spec: JobSpec, layout: Layout) -> tuple[bool, bool]:
 def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
     """Configure the gradient reduction of the next backward pass; call this before each pass.
 
-    Each pass reduce-scatters gradients within a replica, so no rank keeps them unsharded; the
-    all-reduce over replicas waits for the last round. `reshard_after_forward="never"` trades memory
-    for less communication: there the reduce-scatter waits for the last round as well. The exception
-    is if rounds may use different parameters, because FSDP would then mix gradients of different
-    dtypes.
+    Each pass reduce-scatters gradients within a replica, so no rank keeps unsharded gradients. The
+    all-reduce over replicas waits for the last round. With `reshard_after_forward="never"`, the
+    reduce-scatter also waits for the last round, which costs memory and saves communication. But
+    the reduce-scatter never waits if rounds may use different parameters, because FSDP would then
+    mix gradients of different dtypes.
     """
     if not isinstance(model, FSDPModule):
         return

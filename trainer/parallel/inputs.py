@@ -35,7 +35,7 @@ class Inputs:
 
     @property
     def keywords(self) -> dict[str, Tensor]:
-        """Keyword arguments for every pipeline stage; absent ones are omitted."""
+        """Keyword arguments for every pipeline stage, without those that are None."""
         given = {"keys_B": self.keys, "segments_BS": self.segments}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 

@@ -46,7 +46,7 @@ def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection
 
 
 def _wait_for_collective(_module: nn.Module, _inputs: Any, result: Any) -> Any:
-    """Return a module's output as a plain tensor, because a compiled block accepts no pending one.
+    """Return a module's output as a plain tensor, because compiled blocks accept no pending tensor.
 
     `clone` waits for the collective and, unlike `AsyncCollectiveTensor.wait`, keeps the autograd
     graph.

@@ -27,8 +27,8 @@ from trainyard.training.pipeline_stages import Stage
 
 NOWHERE = DataDependence.NOWHERE
 WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
-"""Axes that wrap blocks or stages and are applied last. For every other axis, `trainer.parallel`
-has a module with its name, whose `apply` changes single modules of the model.
+"""Axes that wrap blocks or stages; they are applied last. Every other axis has a module of the same
+name in `trainer.parallel`, whose `apply` changes single modules of the model.
 """
 
 
@@ -93,7 +93,7 @@ def parallelize(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout
 def _watch(
     own: OwnModel, stages: Mapping[int, Model], *, spec: JobSpec, trial: Trial, sharded: bool
 ) -> None:
-    """Make an own model refuse changes during training that other ranks would not make."""
+    """Make an own model refuse changes during training that would differ between ranks."""
     if trial.used is not None:
         own.used_parameters = frozenset(f"net.{name}" for name in trial.used)
     if trial.changed is not None:

@@ -129,7 +129,7 @@ class Pipeline:
         return [micro_batches[start : start + m] for start in range(0, len(micro_batches), m)]
 
     def _run(self, step: int | None, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """Run the schedule once; return the sum of its losses; 0 without the last stage."""
+        """Run the schedule once; return the sum of the losses, or 0 without the last stage."""
         joined = _joined(micro_batches, self._size, count=self._microbatches)
         inputs = self._inputs(step, joined)
         # All ranks read the batch, so only the residual stream is sent between stages.

@@ -43,11 +43,12 @@ def quantize_linear_layers(
         model: whole model, or a part of it.
         spec: has the recipe and the excluded layers.
         device_type: type of the device; on `cpu` the products are emulated.
-        shards: number of ranks over which FSDP divides the rows of weights that it gathers from the
-            device; None if it gathers no weights. With `float8_tensorwise`, FSDP gathers weights in
-            float8, half the bytes of bfloat16, if their rows divide evenly, because torchao cannot
-            gather padded shards. The other recipes scale each row or block of the gathered weight,
-            so these weights are gathered in high precision.
+        shards: number of ranks over which FSDP divides the rows of the weights that it gathers from
+            the device; None if it gathers no weights. With `float8_tensorwise`, FSDP gathers
+            weights in float8, half the bytes of bfloat16. Weights whose rows do not divide evenly
+            are gathered in high precision, because torchao cannot gather padded shards. The other
+            recipes gather all weights in high precision, because they scale each row or block of
+            the gathered weight.
 
     Raises:
         LaunchError: this rank's GPU cannot multiply in the recipe's number format.
@@ -79,7 +80,7 @@ def quantize_linear_layers(
 
 
 def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
-    """Reject an own model if a quantized layer's sides on a rank do not fit the recipe.
+    """Reject an own model if the recipe does not support the shape of a quantized layer on a rank.
 
     For the model families, the planner makes the same check.
 
@@ -174,7 +175,7 @@ def refresh_scales(model: nn.Module) -> None:
 
 
 def high_precision(tensor: Tensor) -> Tensor:
-    """Return a weight without the float8 all-gather's subclass; the memory is shared."""
+    """Return a weight without the subclass of the float8 all-gather; both share the same memory."""
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     plain: Tensor | None = getattr(local, "_tensor", None)
     if plain is None:
@@ -192,7 +193,9 @@ def high_precision(tensor: Tensor) -> Tensor:
 
 
 Convert = Callable[[nn.Module, Callable[[nn.Module, str], bool]], object]
-"""Replaces linear layers in a model for which a predicate on module and name is true."""
+"""Replaces linear layers in a model. The second argument, a predicate on a module and its name,
+selects the layers.
+"""
 
 
 def _to_float8(recipe: str, *, emulate: bool, gathers: bool) -> Convert:
@@ -229,7 +232,7 @@ class MXLinear(nn.Linear):
     """A linear layer that multiplies in MX float8, where blocks of 32 values share one scale.
 
     torchao's own layer wraps its weight in a subclass, which checkpoints would then contain. Here
-    the weight stays a plain parameter, and `forward` calls the product.
+    the weight stays a plain parameter, and `forward` calls torchao's product itself.
     """
 
     def __init__(self, linear: nn.Linear, *, multiply: Callable[[Tensor, Tensor], Tensor]) -> None:

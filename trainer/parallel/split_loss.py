@@ -36,7 +36,7 @@ class SplitTokenLoss(TokenLoss):
         return self._mesh.get_local_rank()
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
-        """Return the loss; `x_BSD` is this rank's part of the stream, `labels_BS` the whole."""
+        """Return the loss; `x_BSD` is this rank's part of the stream, but `labels_BS` is whole."""
         assert isinstance(weight_VD, DTensor)
         weight_RD = weight_VD.to_local()
         self.first_row = self.rank * weight_RD.shape[0]

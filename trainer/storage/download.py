@@ -9,15 +9,16 @@ from trainer.storage import s3_client
 
 FIRST = 2**20
 LARGEST = 16 * 2**20
-"""`FIRST` is the size of the first request, `LARGEST` the maximum size, in bytes. The size doubles
-during sequential reads. So a short read fetches little extra, and a long read needs few requests.
+"""`FIRST` is the size of the first request, `LARGEST` the maximum size, in bytes. While reads are
+sequential, the size doubles after each span. So a short read fetches little extra, and a long read
+needs few requests.
 """
 AHEAD = 4
 """Maximum number of concurrent requests, and thus of spans in memory."""
 
 
 class Download:
-    """Reads an object in order, in spans fetched ahead; a seek outside of the spans drops them."""
+    """Reads an object sequentially and prefetches spans; a seek outside these spans drops them."""
 
     def __init__(self, bucket: str, key: str, *, name: str, size: int) -> None:
         """Prepare to read from the start; the first read sends the first request.

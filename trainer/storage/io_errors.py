@@ -81,7 +81,7 @@ def read_small(path: StoragePath) -> bytes:
 
 
 def _open_regular(path: StoragePath) -> FileIO | Download:
-    """Open a file if it is regular; a pipe from a job's program would block for ever."""
+    """Open a file; refuse a pipe or device, because a read from it could block for ever."""
     if not isinstance(path, Path):
         return path.open("rb", buffering=0)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -142,7 +142,7 @@ class ObjectPath:
         s3_client.call("delete_object", str(self), Bucket=self.bucket, Key=self.key)
 
     def beneath(self, *, start: str = "") -> Iterator[ObjectPath]:
-        """Yield the objects below a folder, sorted, with relative names that start with `start`.
+        """Yield the folder's objects whose relative names begin with `start`, sorted by name.
 
         Raises:
             OSError: the object store rejects the listing.
@@ -188,7 +188,7 @@ class ObjectPath:
         ]
 
     def _pages(self, method: str, *markers: str, prefix: str) -> Iterator[dict[str, Any]]:
-        """Yield the pages of a listing; `markers` names the arguments that continue a listing."""
+        """Yield the pages of a listing; `markers` are the arguments that select the next page."""
         more: dict[str, str] = {}
         while True:
             answer = s3_client.call(method, str(self), Bucket=self.bucket, Prefix=prefix, **more)

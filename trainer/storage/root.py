@@ -14,7 +14,7 @@ StoragePath = Path | ObjectPath
 
 
 def storage_root(text: str) -> StoragePath:
-    """Return the storage root for a path or an `s3://` URL in this machine's settings.
+    """Return the storage root that this machine's settings give as a path or `s3://` URL.
 
     Raises:
         LaunchError: the URL is malformed, or the package s3fs is missing.

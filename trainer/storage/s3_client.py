@@ -50,7 +50,7 @@ def call(method: str, path: str, **arguments: Any) -> dict[str, Any]:
         arguments: arguments of the method.
 
     Raises:
-        OSError: the call was rejected, or no try got a response; the error has the cause.
+        OSError: the object store rejected the call or did not respond; the error has the cause.
     """
     return wait(begin(method, **arguments), path)
 
@@ -115,9 +115,9 @@ def _system() -> Any:
 
 
 def _proxies() -> dict[str, dict[str, str]]:
-    """Return proxy settings for the object store if the environment names a proxy.
+    """Return the client's proxy settings for the object store; empty if no variable names a proxy.
 
-    botocore itself would use the proxy even for an object store on this machine.
+    Without these settings, botocore would use the proxy even for an object store on this machine.
 
     Raises:
         OSError: the proxy that a variable names for the object store cannot be used.
@@ -142,7 +142,7 @@ def _attempts() -> int:
 
 
 def os_error(error: Exception, path: str) -> OSError:
-    """Return the `OSError`, with the path, that replaces a library's error."""
+    """Return an `OSError` with the path, as a replacement for a library's error."""
     from botocore.exceptions import (
         ClientError,
         CredentialRetrievalError,

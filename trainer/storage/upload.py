@@ -56,7 +56,7 @@ class Upload:
         self._completed = False
 
     def write(self, data: memoryview) -> int:
-        """Buffer bytes up to the end of the part; return the number of buffered bytes.
+        """Buffer bytes until the current part is full; return the number of buffered bytes.
 
         Raises:
             OSError: the object store rejects a part.
@@ -134,7 +134,7 @@ class Upload:
                 raise
 
     def _is_there(self) -> bool:
-        """Return whether this upload, whose response was lost, has created the existing object."""
+        """Return whether the existing object is from this upload, whose response may be lost."""
         try:
             answer = s3_client.call("head_object", str(self._path), **self._place)
         except FileNotFoundError:
@@ -143,5 +143,5 @@ class Upload:
 
 
 def part_bytes(expected: int) -> int:
-    """Return the part size that gives an object of `expected` bytes at most `MAX_PARTS` parts."""
+    """Return a part size with which an object of `expected` bytes has at most `MAX_PARTS` parts."""
     return max(PART, math.ceil(expected / MAX_PARTS / 2**20) * 2**20)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 MAX_LINES = 20_000
 """Maximum number of lines per node; further artifacts are not reported."""
 COLLECTED = -1
-"""Process number of the files that the supervisor collects after the ranks have ended."""
+"""Process number of files that no process recorded: the supervisor collects them at the end."""
 OUTPUT_LOST = "output: "
 """Prefix of the recorded reason when output of the ranks is dropped."""
 
@@ -28,9 +28,9 @@ class ArtifactLines:
     """The file of artifact lines, which the reports send; two threads append to it.
 
     Each line holds the offset of its record, so that a later process of the same share continues
-    after the last line. Each drop reason gets one line, and further records with that reason get
-    none. A separate file notes these records. Otherwise a later process would report them as
-    unreadable, because their content is removed.
+    after the last line. Each drop reason gets one line; further records with that reason get no
+    line. A separate file notes these further records, because a later process would otherwise
+    report them as unreadable: their content is removed.
 
     Args:
         path: the file of lines.

@@ -33,8 +33,9 @@ Tail = tuple[str, ...]
 def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
     """Yield name and open file of each output in the spec; None for an unreadable file.
 
-    Outputs are searched in the folder `outputs` of the run directory first, then in the working
-    folder. If all nodes see the same folder, only the node of global rank 0 yields its files.
+    The folder `outputs` of the run directory is searched first, then the working folder. All nodes
+    may see the same working folder on a storage root, so only the node of global rank 0 searches
+    it.
     """
     program = share.spec.program
     if program is None or not program.artifacts:
@@ -70,7 +71,7 @@ def matching(
 
     Args:
         base: a trusted folder.
-        inner: path from `base` to the folder in which the patterns start; it must contain no link.
+        inner: path from `base` to the folder that is searched; the path must contain no link.
         patterns: parts of each pattern. `**` matches any number of folders. A name that starts with
             a dot is matched only by a part that starts with a dot.
         owner: user id that must own the files.

@@ -1,8 +1,8 @@
-"""Sends the content of artifacts to the server, then names them in the reports.
+"""Sends the content of artifacts to the server; the reports then name these artifacts.
 
 The uploader runs in its own thread, so that an upload delays neither the reports nor the lease.
-Once the server has an artifact's content, the uploader appends a line to `artifacts.jsonl`; reports
-send that file like metrics.
+Once the server has an artifact's content, the uploader appends a line to `artifacts.jsonl`; the
+reports send these lines as they send metrics.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ArtifactUploader:
 
     Args:
         share: one node's share of an attempt.
-        give_up_at: returns the Unix time until which the end of the share waits for uploads;
-            returns None without a deadline.
+        give_up_at: returns the Unix time at which an ended share stops waiting for its uploads, or
+            None if there is no deadline.
     """
 
     def __init__(self, share: Share, give_up_at: Callable[[], float | None] = lambda: None) -> None:
@@ -167,9 +167,10 @@ class ArtifactUploader:
                     self._wake.clear()
 
     def _turn(self, api: WorkerApi) -> bool:
-        """Read each process' records once, upload the artifacts; return whether there were any.
+        """Upload the artifacts of all new records; return whether there were new records.
 
-        After the processes' end, upload the files of `program.artifacts` too.
+        Once the processes have ended and no new record is left, also upload the program's output
+        files.
         """
         more, ending = False, self._ending
         for process in self._processes:
@@ -277,7 +278,7 @@ class ArtifactUploader:
 def send_file(
     api: WorkerApi, attempt_id: str, file: BinaryIO, *, stopped: Callable[[], bool]
 ) -> tuple[str | None, int, DropReason | None]:
-    """Upload an open file in blocks from the offset that the server has; return digest and size.
+    """Upload an open file from the server's offset, in blocks; return digest and size.
 
     Only the bytes present at the start of the call are uploaded, because a rank may append to the
     file.
@@ -324,7 +325,7 @@ def send_file(
 def _send_block(
     api: WorkerApi, attempt_id: str, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Upload a block; if the server refuses only this content, return the refusal as a reply.
+    """Upload a block; return a reply even if the server refuses this content.
 
     Raises:
         ServerAway: the server does not respond.

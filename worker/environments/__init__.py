@@ -1,1 +1,1 @@
-"""Environments of programs: requirements of a lock, build, and installed packages."""
+"""Environments of programs: reads lock files, builds environments, and stores them."""

@@ -6,7 +6,7 @@
 <root>/environments/requests/<digest>.json       the BuildRequest, until it is built (0600)
 <root>/environments/.<digest>.<random>.partial/  an environment during its build or removal
 ```
-Ranks may write into the root, so only entries that the worker owns count.
+Ranks may write into the root, so entries of other owners are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
 USED_EVERY = 3600.0
 """Minimum time, in seconds, between two updates of an environment's time of last use."""
 IN_USE_SECONDS = 3 * USED_EVERY
-"""Time, in seconds, for which an environment counts as in use and is kept after its last use."""
+"""Time, in seconds, for which an environment is kept after its last use."""
 LEFT_SECONDS = 86_400.0
 """Age, in seconds, at which a request or the leftover of an interrupted build is removed."""
 MAX_BYTES = 200 * 2**30
@@ -119,7 +119,7 @@ class EnvironmentStore:
     def publish(self, partial: Path, digest: str, *, most_bytes: int) -> int:
         """Move a build to its final place; return its size in bytes.
 
-        No process of the build's user may still run.
+        Before this call, all processes of the build's user must have ended.
 
         Raises:
             OSError: the storage reports an error.
@@ -262,7 +262,7 @@ def _seal(partial: Path, *, group: int, most_bytes: int) -> int:
 
 
 def _walked(partial: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk a build without following links; no process may still change the build.
+    """Walk a build without following links; call this after the build's processes have ended.
 
     Raises:
         ValueError: the folders of the build are nested too deeply.

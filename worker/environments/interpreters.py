@@ -40,7 +40,7 @@ class PythonFacts(RecordModel):
 
 
 def python_facts(version: str | None) -> PythonFacts:
-    """Return the facts about this node's interpreter of a version, or about the worker's own.
+    """Return the facts about one of this node's Python interpreters.
 
     Args:
         version: major and minor version number; None for the worker's own interpreter.

@@ -26,14 +26,14 @@ WAIT_SECONDS = 25.0
 """Maximum duration of a poll in seconds; proxies usually cut a silent connection after one minute.
 """
 THREADS = 2
-"""Number of launches and operations that can start at the same time; the same as with the
-broker."""
+"""Number of launches and operations that can start at the same time; the same as with a broker."""
 MAX_KNOWN = 1024
 """Maximum number of ids in a poll."""
 AGAIN = Backoff(first=2.0, longest=60.0)
-"""Pauses before an id is handled again, after a refused claim or a failed launch on this node."""
+"""Pauses before this node handles an id again after a refused claim or a failed launch."""
 SHORTEST_SECONDS = 1.0
-"""Minimum time in seconds between the starts of two polls if the first one returns nothing."""
+"""Minimum time in seconds from the start of a poll that returns nothing to the start of the
+next."""
 
 
 class ServerInbox:
@@ -53,7 +53,7 @@ class ServerInbox:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="start")
 
     def consume(self) -> None:
-        """Handle messages until SIGTERM or SIGINT, then wait for work that is just starting.
+        """Handle messages until SIGTERM or SIGINT, then wait for the handling in progress.
 
         Must run in the main thread, because it sets signal handlers.
         """
@@ -98,7 +98,7 @@ class ServerInbox:
                 self._stopping.wait(max(0.0, pause))
 
     def _request(self) -> MessagesRequest:
-        """Return the next poll request; it times out when the next known id may be tried again."""
+        """Return the next poll request; it ends when the next known id may be tried again."""
         now = time.monotonic()
         with self._lock:
             paused = {i: r.next_at - now for i, r in self._handled.items() if r.next_at > now}

@@ -24,7 +24,7 @@ def start(message: Message, settings: Settings, node: LocalNode) -> bool:
 
     Raises:
         ValueError, OSError, SubprocessError: the claimed work cannot be started on this node.
-        ApiError: the server refuses the report that puts a launch back.
+        ApiError: the server refuses a report that the launch must be placed again.
     """
     token = own_token(node.store)
     with WorkerApi(settings.url, token, ca_file=settings.ca_file) as api:

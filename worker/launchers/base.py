@@ -136,9 +136,7 @@ class Share:
 
 
 def _kernel_caches(run: WorkerRun) -> dict[str, str]:
-    """Return the attempt's own folders for compiled kernels; torch's default is one folder per
-    user.
-    """
+    """Return the attempt's own folders for compiled kernels, instead of the user's folder."""
     inductor = Path(run.kernels)
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(inductor),
@@ -152,9 +150,9 @@ def processes_of(launch: LaunchRecord) -> ProcessTree:
 
 
 def put_back(node: str, message: str, *, remedy: str) -> Failure:
-    """Return the failure of a launch that is placed again and does not count as a retry.
+    """Return a failure after which the launch is placed again, without counting as a retry.
 
-    Neither job nor node is at fault, and the next attempt avoids the cause.
+    Neither the job nor the node is at fault, and the next attempt avoids the cause.
     """
     return Failure(
         reason=FailureReason.LAUNCH_ERROR,
@@ -177,13 +175,13 @@ class Observation:
     pids: Mapping[int, int]
     """Process id by global rank; ranks that have not started are omitted."""
     pidfds: Mapping[int, int]
-    """Pidfd by global rank of each running rank; readable when the rank ends."""
+    """Pidfd of each running rank, by global rank; a pidfd becomes readable when its rank ends."""
     exits: tuple[RankExit, ...]
     """Exits of ranks, ordered by time; an exit that was not observed has no code and no signal."""
     ended: bool = False
     """Whether the launcher itself has ended; no further rank starts afterwards."""
     failure: Failure | None = None
-    """The launcher's own failure, if that explains missing ranks; set once `ended`."""
+    """Failure of the launcher itself that explains missing ranks; None before `ended`."""
 
     @property
     def started(self) -> bool:
@@ -223,8 +221,8 @@ class Launcher(Protocol):
         """Check the launcher's requirements before any process of the share starts.
 
         Returns:
-            The command that checks the input, which is empty if there is no check; or the failure
-            that prevents a launch of the share on this node.
+            The command that checks the input; an empty command if there is no check. If this node
+            cannot launch the share, the failure that prevents the launch.
         """
 
     def start(self, *, check: Sequence[str] = ()) -> int | None:

@@ -48,9 +48,9 @@ def environment_of(
     """Return a lock's environment, and update its time of last use.
 
     Args:
-        share: share whose run directory receives an unpacked pack.
+        share: the node's share; its run directory holds the unpacked pack, if the job has one.
         section: section of the spec that names the lock.
-        code: section of the spec that names the code with the lock.
+        code: section of the spec that names the code; the lock is a file of this code.
         roots: storage roots of this node, by name.
 
     Raises:

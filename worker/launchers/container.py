@@ -20,7 +20,7 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class ApptainerContainer:
-    """An Apptainer image, with the node's folders that processes see at the same paths."""
+    """An Apptainer image; its processes see the node's bound folders at the same paths."""
 
     engine: str
     """Path of the Apptainer program."""
@@ -42,7 +42,7 @@ class ApptainerContainer:
     def words(
         self, image: str, command: Sequence[str], *, folder: str, variables: Mapping[str, str]
     ) -> list[str]:
-        """Return the command line that runs a command in the image, with inherited variables.
+        """Return the command line that runs `command` in the image; all variables are inherited.
 
         `--pid` is absent, because the supervisor ends processes by their host pids. `--ipc` is
         absent, because the ranks of a node share memory. `--contain` hides the node's home and
@@ -118,7 +118,7 @@ def container_of(
 
 
 def command_inside(word: str, folder: Path) -> Iterator[str]:
-    """Yield the words that replace the first word of a command in an image.
+    """Yield the words that replace the first word of a command that runs in an image.
 
     Args:
         word: a file in the working folder, or a program on the image's `PATH`.

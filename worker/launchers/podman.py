@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 PODMAN = "podman"
 OF_PODMAN = ("crun", "unshare")
-"""Programs that Podman needs here. Another runtime than crun would create its own cgroups."""
+"""Programs that Podman needs here. Only crun is suitable, because another runtime would create its
+own cgroups."""
 SCRATCH = Path("/tmp")
 STORE = "containers"
 SETTINGS = "containers.conf"
@@ -39,7 +40,7 @@ OF_THE_LAUNCHER = (
 
 @dataclass(frozen=True)
 class PodmanContainer:
-    """An image in the attempt's own store, with the node's folders that processes see."""
+    """An image in the attempt's own store; its processes see the node's bound folders."""
 
     engine: str
     """Path of the Podman program."""
@@ -167,7 +168,7 @@ def remove_image(run: Path, user: RankUser | None) -> None:
 
 
 def _escaped(path: Path) -> bytes:
-    """Return a path in the notation of `mountinfo`: four bytes as octal numbers (proc(5))."""
+    """Return a path in `mountinfo`'s notation: four special bytes become octal (proc(5))."""
     found = os.fsencode(path).replace(b"\\", rb"\134")
     for byte, number in ((b" ", rb"\040"), (b"\t", rb"\011"), (b"\n", rb"\012")):
         found = found.replace(byte, number)

@@ -1,4 +1,4 @@
-"""Launches a program by the torchrun of its environment, or as one process per node."""
+"""Launches a program on a node: with the torchrun of its environment, or as one process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 RUN = "TRAINYARD_RUN"
 """Variable with the program's run directory."""
 EVENT_FOLDER = "TENSORBOARD_LOGGING_DIR"
-"""Variable with the folder of event files that become metrics; Hugging Face's Trainer reads it."""
+"""Variable that Hugging Face's Trainer reads: the folder whose event files become metrics."""
 
 REMEDY = Remedy(
     text="Mend what the message names, then resume; code that was packed needs a new job."
@@ -303,7 +303,7 @@ class ProgramLauncher(TorchrunLauncher):
 
 
 def folder_at(roots: Mapping[str, str], place: str, *, field: str) -> Path:
-    """Return the folder of a place below a storage root of this node.
+    """Return the folder of a place, which lies below a storage root of this node.
 
     Args:
         roots: storage roots of the node, by name.

@@ -26,7 +26,7 @@ os.stat(sys.argv[1])
 for folder in sys.argv[2:]:
     os.listdir(folder)
 """
-"""Script that checks whether a rank's user can read packages; `find_spec` imports none."""
+"""Script that checks, without imports, whether a rank's user can read packages."""
 HIDDEN_PREFIXES = (
     # Celery sets the last variables only in the processes of its pool.
     *("TRAINYARD_", "CELERY_", "C_FORCE_ROOT", "_MP_FORK_"),

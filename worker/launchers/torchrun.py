@@ -45,7 +45,7 @@ class TorchrunLauncher:
 
     checks_alongside = True
     node_at_fault = True
-    """Whether the node is at fault if torchrun ends without an order."""
+    """Whether the node counts as the cause if torchrun ends without an order to end."""
 
     def __init__(self, share: Share, *, trainer: Sequence[str] = TRAINER, why: str = "") -> None:
         """Describe the launch; nothing starts.

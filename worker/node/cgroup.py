@@ -75,7 +75,7 @@ def cgroup_limits(cgroup: Path | None = None, *, process: Path = PROCESS) -> Cgr
 
 
 def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
-    """Return the attempt's cgroup below this process' cgroup; None if there can be none.
+    """Return the attempt's cgroup below this process' cgroup; None if it cannot be made.
 
     Each call returns the same cgroup as long as the worker's own cgroup stays the same.
     """
@@ -124,7 +124,7 @@ def _own_cgroup(process: Path = PROCESS, *, controller: str = "") -> Path | None
 
 
 def _upwards(folder: Path | None, *, holding: str) -> Iterator[Path]:
-    """Yield a cgroup and its ancestors, while the folders contain the file `holding`."""
+    """Yield a cgroup and its ancestors, up to the first folder without the file `holding`."""
     while folder is not None and (folder / holding).exists():
         yield folder
         folder = folder.parent

@@ -17,7 +17,8 @@ from trainyard.protocol.record_parser import parse_record
 Record = TypeVar("Record")
 
 TAIL_BYTES = 64 * 1024
-"""Number of bytes read from the end of a file; large, because progress bars rewrite their line."""
+"""Number of bytes read from the end of a file; large, because each update of a progress bar adds to
+its line."""
 LARGEST_RECORD = 16 * 1024 * 1024
 
 

@@ -33,7 +33,7 @@ NOT_COUNTED = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
 DEEPEST = 1000
 """Maximum depth at which closed subfolders are opened."""
 DEEPEST_RECORD = 8
-"""Maximum depth at which files are kept; a program may have created any number of levels."""
+"""Maximum depth at which files are kept; everything deeper is removed."""
 SHOWN = 400
 """Maximum number of a path's characters that a message shows."""
 LARGEST_RECORD = 2**20
@@ -62,9 +62,9 @@ def is_low(folder: Path) -> bool:
 def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None:
     """Return a message if a folder exceeds a limit; otherwise None.
 
-    The count stops at the limit and follows no link. A folder that its owner has closed is opened.
-    A folder that still cannot be counted, or is nested too deeply, may hold anything, and so
-    exceeds every limit.
+    The count stops at the limit and follows no link. If a folder's owner has removed access, this
+    function restores the access. A folder that still cannot be counted, or is nested too deeply,
+    may hold anything, and so exceeds every limit.
 
     Args:
         folder: the folder; a missing folder counts as empty.
@@ -91,7 +91,7 @@ def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None
 def remove_all_but(
     folder: Path, kept: Container[Path], records: Container[Path], *, user: int | None = None
 ) -> None:
-    """Remove a folder's files without following links; no process may still write to the folder.
+    """Remove a folder's files without following links; all writers must have ended before.
 
     Args:
         folder: the folder.
@@ -272,8 +272,8 @@ class FolderWatch:
 
         Args:
             folder: the folder.
-            limit: limit on the folder; while its disk is nearly full, at most a fraction of the
-                disk.
+            limit: limit on the folder; on a nearly full disk, a fraction of the disk's size if that
+                is lower.
             user: as for `excess`.
             seconds: minimum pause between two scans.
         """
@@ -334,9 +334,9 @@ def evict(folder: Path, *, but: Path, suffix: str, most: int) -> None:
     """Remove the least recently used files until the remaining files fit a limit.
 
     Args:
-        folder: the folder; the size of every file in it counts.
+        folder: the folder; `most` limits the size of all its files.
         but: a file to keep.
-        suffix: suffix of removable files; other files are still being written.
+        suffix: suffix of removable files; files with another suffix are still being written.
         most: maximum size of all files, in bytes.
     """
     found = []

@@ -80,7 +80,7 @@ class KernelStore:
             logger.warning("compiled kernels are not kept: %s", error)
 
     def close(self) -> None:
-        """Copy an archive written since the last poll; remove the caches; no rank may still run."""
+        """Copy a new archive, then remove the caches; all ranks must have ended before."""
         self.poll()
         if os.path.lexists(self._run.kernels):
             remove_tree(Path(self._run.kernels))
@@ -117,8 +117,8 @@ def kernel_key(spec: JobSpec, layout: Layout, *, threads: str) -> str:
     """Return the SHA-256 of everything that affects an attempt's kernels, in hexadecimal.
 
     One archive contains only kernels of attempts with the same key. torch itself compares graph,
-    versions and GPU of each entry, but not the CPU. Kernels use the CPU's instructions, and a data
-    folder may move to another machine or serve several machines.
+    versions and GPU of each entry, but not the CPU. The key contains the CPU, because kernels use
+    its instructions, and a data folder may move to another machine or serve several machines.
 
     Args:
         spec: the effective spec.

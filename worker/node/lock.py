@@ -1,4 +1,4 @@
-"""The id of a data folder, and the lock by which only one worker serves the node.
+"""The id of a data folder, and the lock that lets only one worker serve the node.
 
 ```
 <data_dir>/node.id      id of the folder, and the inode of this file: a copy has another inode

@@ -48,7 +48,7 @@ RANK_RECORDS = ("start", "end")
 
 
 class LaunchRecord(RecordModel):
-    """`launch.json`: parameters of the supervisor that `spec.json` and `attempt.json` lack."""
+    """`launch.json`: the supervisor's parameters beyond `spec.json` and `attempt.json`."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -95,8 +95,7 @@ class WorkerRun(RunDirectory):
     event_offsets = Entry("event_files.json")
     """Number of bytes of each event file already converted to records."""
     over = Entry("over")
-    """Empty file; its change time is the time from which the attempt needs no process on this node.
-    """
+    """Empty file; its change time is when the attempt stopped needing a process on this node."""
     home = Entry("home")
     """Home folder of the ranks' user, who has no account."""
     supervisor_log = Entry("logs/supervisor.log")
@@ -111,7 +110,7 @@ class WorkerRun(RunDirectory):
         return launch.user.uid if launch is not None and launch.user else os.geteuid()
 
     def records(self, ranks: Iterable[int]) -> frozenset[Path]:
-        """Return all named paths of this directory, with the record paths of `ranks`."""
+        """Return all named paths of this directory, and the paths of the records of `ranks`."""
         kinds = [vars(kind) for kind in type(self).__mro__]
         named = {
             self.root / e.name for kind in kinds for e in kind.values() if isinstance(e, Entry)

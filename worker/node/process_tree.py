@@ -1,4 +1,4 @@
-"""Starts, reaps and ends processes: a supervisor's descendants, or all of an attempt."""
+"""Starts, reaps and ends processes: descendants of a supervisor, or all processes of an attempt."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
 """Variables in the environment of every process of an attempt on a node, except its supervisor."""
 STUBBORN_SECONDS = 10.0
 LOADER = "LD_LIBRARY_PATH"
-"""The only variable that the wrapper's interpreter may need at its start; the worker's value is
-used.
+"""The only variable that the wrapper inherits from the worker; the wrapper's interpreter may need
+it to start.
 """
 VARIABLES = 3
 """Variable with the descriptor from which the wrapper reads its command's variables."""
@@ -46,8 +46,8 @@ class NotEndedError(Exception):
 class ProcessTree:
     """All processes of one attempt or operation on this node; starts, reaps and ends them.
 
-    The process with the tree is a subreaper and starts nothing else, because `end` ends all its
-    descendants.
+    The process that owns the tree is a subreaper. It starts no other processes, because `end` ends
+    all its descendants.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class ProcessTree:
         output: Path,
         ignored: Sequence[signal.Signals] = (),
     ) -> int:
-        """Start a command in its own session; return its pid. The command ends with this process.
+        """Start a command that ends when this process ends; return the command's pid.
 
-        Call this from the main thread, because the kernel ends a child with the thread that started
-        it.
+        The command leads its own session. Call this from the main thread, because the kernel ends
+        the command when the thread that started the command ends.
 
         Args:
             command: the command and its arguments.
@@ -109,8 +109,8 @@ class ProcessTree:
         Args:
             command: the command and its arguments.
             environment: variables of the command, without the marks of the attempt.
-            files: `file_actions` of `os.posix_spawn`. The process already leads a session, so a
-                terminal opened here becomes its controlling terminal.
+            files: `file_actions` of `os.posix_spawn`. A terminal that they open becomes the
+                controlling terminal, because the process already leads a session.
             ignored: as for `spawn`.
         """
         user = self._user.word if self._user else "-"
@@ -147,12 +147,12 @@ class ProcessTree:
     def end(self, *, descendants: bool = True) -> None:
         """End every process of the tree; return when no process is left.
 
-        Each method finds processes that the others miss: the cgroup finds forks that outrun the
-        scans, the subreaper its descendants, the marks the processes of a dead supervisor, and the
-        user the processes without marks.
+        Four methods find the processes, because each one misses some. The cgroup finds forks that
+        outrun the scans. The subreaper finds its descendants. The marks find the processes of a
+        dead supervisor. The user id finds processes without marks.
 
         Args:
-            descendants: whether this process' descendants belong to the tree. Not in a worker,
+            descendants: whether this process' descendants belong to the tree; False in a worker,
                 whose descendants belong to Celery.
 
         Raises:

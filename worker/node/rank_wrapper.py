@@ -10,7 +10,7 @@ number. The wrapper runs COMMAND as its child in FOLDER (`-` for its present fol
 and stderr to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and `ranks/<r>.end`. torchrun reaps
 its ranks itself and does not report their exits, so only a parent in between sees every exit code,
 signal and time. The wrapper ignores SIGTERM, with which torchrun ends the other ranks after a
-failure. So these ranks have the time that the supervisor grants for writing errors.
+failure. So the other ranks can write their errors in the time that the supervisor grants.
 """
 
 # Imports only the standard library, because each rank has a wrapper process, which stays in memory
@@ -54,8 +54,8 @@ def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> in
     """Join the attempt's cgroup, if any, and become `command`; return only on failure.
 
     Only the worker's user may join the cgroup, so the join comes first. A change of user resets the
-    parent-death signal, so the signal is set later. A final check detects whether the parent ended
-    before the signal was set.
+    parent-death signal, so the signal is set after that change. A final check detects whether the
+    parent ended before the signal was set.
     """
     if cgroup := os.environ.pop(CGROUP, None):
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")
@@ -76,7 +76,7 @@ def read_environment(descriptor: int) -> dict[str, str]:
 
 
 def become(uid: int, *groups: int) -> None:
-    """Become a user for good, without capabilities or means to regain any."""
+    """Become a user for good; drop all capabilities and all means to regain one."""
     os.setgroups(groups)
     os.setresgid(uid, uid, uid)  # the attempt's own group
     os.setresuid(uid, uid, uid)

@@ -43,10 +43,11 @@ class RankUser(RecordModel):
     def of_run(cls, run_directory: Path) -> RankUser | None:
         """Return the user of a run directory's attempt; None if the attempt has no user of its own.
 
-        A system id is refused, because all processes of the user end with the attempt.
+        The user is read from the folder's group, because a record in the folder may be damaged.
+        Only the worker, with `give`, makes a run directory sticky, so a sticky folder has the group
+        of its user.
 
-        The folder's group determines the user, because a record in the folder may be damaged. Only
-        `give` makes a run directory sticky, and no rank can change a folder of the worker.
+        A system id is refused, because all processes of the user are ended with the attempt.
         """
         try:
             status = run_directory.stat()
@@ -110,7 +111,7 @@ class RunAs:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Groups of the account, starting with its own group.
+        """Groups of the account: first its primary group, then all others.
 
         Raises:
             ValueError: the account is missing, or another account has an id of the range.
@@ -219,9 +220,9 @@ def capabilities() -> int:
 
 
 def user_environment(name: str, home: Path) -> Mapping[str, str]:
-    """Return variables with the name and home of a user without an account, for libraries.
+    """Return variables that give libraries the name and home of a user without an account.
 
-    Paths of caches below `/tmp` contain the name, and a later attempt may get the same user id. So
-    each attempt has a new name, and its files cannot become code of another attempt.
+    Paths of caches below `/tmp` contain the name. Each attempt has a new name, because a later
+    attempt may get the same user id and must not load code from the caches of this attempt.
     """
     return {"USER": name, "LOGNAME": name, "HOME": str(home)}

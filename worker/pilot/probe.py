@@ -178,8 +178,7 @@ def _ports(settings: Settings) -> str:
 
 
 def _save(settings: Settings, pilot: OwnPilot) -> str:
-    """Return a text with the largest save that fits between a notice and the end of the
-    processes."""
+    """Return a text with the size of the largest save that can complete after a notice."""
     places = [p for p in settings.root_paths().values() if not is_object_store(p)]
     if not places:
         return "the roots are object stores, whose speed a job finds by its first save"

@@ -31,8 +31,8 @@ from worker.node.node_store import WorkerRun
 logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 * 1024
-"""Maximum number of bytes of event files converted per report; they take 0.2 s and yield 4,000
-scalars.
+"""Maximum number of bytes of event files converted per report; the conversion takes 0.2 s and
+yields 4,000 scalars.
 """
 MAX_BYTES = 1024**3
 """Maximum size of all converted records, in bytes."""
@@ -108,7 +108,7 @@ class EventTail:
         return True
 
     def _grown(self) -> Iterator[tuple[str, BinaryIO]]:
-        """Yield each event file with new bytes, open, and its path below the folder."""
+        """Yield path (below the folder) and open file of each event file that has new bytes."""
         try:
             folder = os.open(self._folder, FOLDER)
         except OSError:  # the file is missing, or not a regular file
@@ -145,7 +145,7 @@ class EventTail:
     def _with_restarts(
         self, name: str, scalars: Iterable[Scalar | Restart], steps: dict[str, dict[str, int]]
     ) -> Iterator[MetricRecord]:
-        """Yield records of a file's scalars, and of restarts that drop earlier points.
+        """Yield records of a file's scalars, and of restarts, which invalidate earlier points.
 
         Args:
             name: name of the file.
@@ -164,8 +164,7 @@ class EventTail:
                 yield record
 
     def _taken_back(self, steps: dict[str, int], step: int) -> Iterator[SeriesRestart]:
-        """Yield restart records; each names series, and the step from which on their points are
-        dropped."""
+        """Yield restart records; each drops the points of some series from a step on."""
         names = [name for name, last in steps.items() if last >= step]
         self._restarts += bool(names)
         if self._restarts > MAX_RESTARTS:

@@ -24,8 +24,8 @@ Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
 
 START_SECONDS = 300.0
-"""Maximum run time, in seconds, of a program that may count as unloadable. The time is long because
-slow storage delays imports.
+"""Maximum run time, in seconds, of a program whose failure may count as a failure to load. The time
+is long because slow storage delays imports.
 """
 _ERROR = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception))(?::.*)?$", re.MULTILINE)
 REASONS_OF_PROGRAMS = frozenset(
@@ -46,8 +46,8 @@ PASSED_ON = frozenset(
         *(Signals.SIGSEGV, Signals.SIGPIPE, Signals.SIGXCPU, Signals.SIGXFSZ),
     }
 )
-"""Signals for which exit code 128 plus the signal number counts as the end of a child by the
-signal.
+"""If a rank exits with 128 plus the number of one of these signals, this signal is considered to
+have ended a child of the rank.
 """
 SAVED_BY_PROGRAM = "what the program did since its last checkpoint is lost"
 """Part of a message. A program leaves no outcome, so only the catalog shows what the program saved
@@ -90,7 +90,7 @@ class Findings:
     flight_record: str | None = None
     """Path of the file that NCCL's watchdog wrote after a collective timed out."""
     program_ranks: int | None = None
-    """Number of ranks of a program, judged by their exit codes alone; None for the trainer."""
+    """Number of ranks if they run a program; None for the trainer."""
     stopped_in_time: bool = False
     """Whether a program got the order to stop before a rank failed and before all ranks ended."""
     output: str | None = None

@@ -30,8 +30,8 @@ PHASE_SECONDS = {
     Phase.ENDING: 3600.0,
 }
 SUSPECTED_SHARE = 0.75
-"""Fraction of the limit after which positions are requested. Collectives time out at 0.9 of the
-limit, and a rank that has failed by then does not respond.
+"""Fraction of the limit after which positions are requested. The fraction is below 0.9, because
+collectives time out at 0.9 of the limit, and a rank that has failed by then does not respond.
 """
 STACKS_SECONDS = 1.0
 """Time, in seconds, for ranks to write stacks and positions."""
@@ -143,8 +143,7 @@ class PositionWatch:
 
 
 def _bounded(positions: Iterator[RankPosition]) -> Iterator[RankPosition]:
-    """Once the positions exceed their size limit, omit the ranks of process groups from the
-    remaining positions."""
+    """Yield the positions; beyond the size limit, omit the ranks of their process groups."""
     size = 0
     for position in positions:
         size += len(to_json(position))

@@ -37,7 +37,8 @@ REMEDY = (
 def unusable_devices(launch: LaunchRecord) -> dict[str, str]:
     """Return why devices cannot run a share's ranks, by UUID; empty if all can.
 
-    The check is needed because the server places by the last heartbeat, which is some seconds old.
+    The check is needed because the server chose the devices from a heartbeat that is some seconds
+    old.
     """
     given = [uuid for uuid in launch.environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid]
     if not given:
@@ -85,7 +86,8 @@ class InputCheck:
     def _failure(self) -> Failure | None:
         """Return why the ranks cannot run; None if the check found no failure.
 
-        A signal, for example for lack of memory, does not prove a failure in the input.
+        An end of the check by a signal, for example for lack of memory, proves no error in the
+        input.
         """
         reason, what = FailureReason.DATA_ERROR, "check of spec and input"
         if self._share.runs_program:

@@ -55,14 +55,13 @@ class Orders:
         self._leaves_by: float | None = None  # monotonic time
 
     def uploads_until(self, grace_seconds: float) -> float | None:
-        """Return the Unix time until which the end of the share may wait for uploads; None for no
-        limit.
+        """Return the Unix time at which the wait for uploads ends; None without a limit.
 
-        A cancel sets a limit because other work needs the slots, a preemption notice because the
-        machine ends.
+        A cancel limits the wait, because other work needs the slots. A preemption notice limits the
+        wait, because the machine ends.
 
         Args:
-            grace_seconds: maximum time, in seconds, after the first such order.
+            grace_seconds: maximum wait, in seconds, after the first of these orders.
         """
         if self._hurried_at is None:
             return None
@@ -83,8 +82,9 @@ class Orders:
     def leaves_soon(self) -> bool:
         """Wait for a signal that may be under way; return whether the ranks must end.
 
-        Slurm sends SIGTERM to every process of a step. So a process that SIGTERM ended did not fail
-        if this process also gets the signal shortly afterwards. Only the first call waits.
+        Slurm sends SIGTERM to every process of a step. So if SIGTERM ended a rank, and this
+        supervisor receives SIGTERM shortly afterwards, the rank did not fail. Only the first call
+        waits.
         """
         if self._leaves_by is None:
             self._leaves_by = time.monotonic() + SIGNAL_SECONDS
@@ -93,7 +93,7 @@ class Orders:
         return self.leave
 
     def obey(self, reply: ReportReply) -> None:
-        """Apply the orders in a reply; orders are levels, so a repeated order changes nothing.
+        """Apply the orders in a reply; a repeated order has no further effect.
 
         Raises:
             OSError: an order could not be written to the run directory; the next reply repeats it.
@@ -114,7 +114,7 @@ class Orders:
                 post_request(self._run, pending.id, pending.request)
 
     def preempt(self) -> None:
-        """Order the trainer to save and leave, because this node ends; for a signal handler."""
+        """Order the trainer to save and leave because this node ends; a signal handler calls it."""
         self.preempted = True
         self._hurry()
         try:

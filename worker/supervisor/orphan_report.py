@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def report_orphan(
     run: WorkerRun, launch: LaunchRecord, *, predecessor: Identity, launcher: LauncherFactory
 ) -> bool:
-    """End the processes that the dead supervisor left, and report its attempt to the end.
+    """End the processes that a dead supervisor left, and report the end of its attempt.
 
     The server thus receives unreported commits and the exit of the attempt. Returns whether the
     attempt no longer needs a process on this node.
@@ -68,7 +68,7 @@ def report_orphan(
 
 
 def _findings(share: Share, seen: Observation, *, predecessor: Identity, output: str) -> Findings:
-    """Return findings on the attempt, with the supervisor's death if that explains the end."""
+    """Return findings; the supervisor's death is the fault unless a rank's error is the cause."""
     if restarted := _what_was_restarted(predecessor):
         reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:

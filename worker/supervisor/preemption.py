@@ -40,10 +40,11 @@ def read_notice(files: Sequence[Path]) -> str | None:
 def read_deadline(
     files: Sequence[Path], *, usual_seconds: float | None, end: float | None
 ) -> float | None:
-    """Return the Unix time until which processes may run under the first existing notice.
+    """Return the Unix time at which a notice ends the processes; None without a deadline.
 
-    The second line of the notice holds that time, or the word `end` for the end of the allocation.
-    Without a valid second line, the result is `usual_seconds` from now.
+    The first of `files` that exists is the notice. Its second line holds the time, or the word
+    `end` for the end of the allocation. Without a valid second line, the result is `usual_seconds`
+    from now.
 
     Args:
         files: as for `read_notice`.

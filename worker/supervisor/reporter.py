@@ -27,16 +27,17 @@ logger = logging.getLogger(__name__)
 NOT_CURRENT, UNKNOWN = 409, 401
 UNKNOWN_SECONDS = 600.0
 """Time, in seconds, for which the server must deny the existence of the attempt before the reporter
-ends. While the server is down, another program may respond on the server's port.
+ends. The time is long, because another program may respond on the server's port while the server is
+down.
 """
 MAX_ANSWERS = 1000
 """Maximum number of request answers per report; later reports have the remaining answers."""
 FACTS_SECONDS = 10.0
 """Minimum time, in seconds, between two reports of a run's facts; the last report does not wait."""
 DRAIN_SECONDS = 600.0
-"""Maximum time, in seconds, for which unsent files delay the exit while the server accepts them.
-The server accepts output of an ended attempt for the same time. Without this limit, a rank could
-delay the exit by a sparse log of any size.
+"""Maximum delay, in seconds, of the exit's report while the server accepts unsent files. The server
+accepts output for the same time after the end of an attempt. Without this limit, a rank could delay
+the report by a sparse log of any size.
 """
 
 
@@ -82,7 +83,7 @@ class Reporter:
         """Whether the server has the exit record."""
 
     def withhold(self, unusable: Mapping[str, str]) -> None:
-        """Add unusable devices to all further reports: the reason by UUID."""
+        """Add unusable devices to all further reports; `unusable` maps each UUID to the reason."""
         self._unusable = unusable
 
     def finish(self, findings: Findings) -> ExitRecord:
@@ -162,9 +163,9 @@ class Reporter:
     def _send_less(self, report: Report, refusal: ApiError) -> None:
         """Omit the part of a report that the server may have refused.
 
-        The refusal concerns the content, so the next report omits it and renews the lease. The
-        following reports send shorter chunks, down to the invalid line. If the server refuses even
-        that line, the exit is still sent.
+        The next report omits all chunks, so that it renews the lease. The following reports send
+        shorter chunks, until the invalid line is a chunk of its own. If the server refuses even
+        that chunk, the exit is still sent.
         """
         logger.error("the server refused a report: %s", refusal)
         if report.provenance is not None:

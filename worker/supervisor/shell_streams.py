@@ -45,7 +45,7 @@ FULL_SECONDS = 0.1
 LAST_SECONDS = 0.5
 """Time, in seconds, to read output of the process' children after the end of the process."""
 POLL_SECONDS = 10.0
-"""Maximum duration of a poll for input, in seconds; below the time limit of a call."""
+"""Maximum duration of a poll for input, in seconds; shorter than the time limit of a call."""
 PIECE_BYTES = 64 * 1024
 END_OF_INPUT = b"\x04"
 """Terminal character that ends the input."""
@@ -54,7 +54,7 @@ Reply = TypeVar("Reply")
 
 
 class ShellStreams:
-    """Threads of one command; the main thread reports the process' end by `ended`."""
+    """Threads of one command; the main thread calls `ended` when the process has ended."""
 
     def __init__(
         self, share: Share, shell_id: str, *, output: int, given: int, terminal: Terminal | None

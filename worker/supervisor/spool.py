@@ -68,9 +68,9 @@ class SpoolFile:
     def next_chunk(self, limit: int) -> Chunk | None:
         """Return at most `limit` bytes after the acknowledged ones; None if there are none.
 
-        Chunks of metrics and events end after a line; a line longer than the limit is sent whole. A
-        line too long for any chunk does not come from a trainer, so the rest of the file is not
-        sent.
+        Chunks of metrics and events end after a line; a line longer than `limit` is sent whole. A
+        line above `MAX_CHUNK_BYTES` cannot come from a trainer, so the file is not sent from this
+        line on.
         """
         start = self.acknowledged
         self.is_at_end = True
@@ -131,7 +131,7 @@ class SpoolFile:
 
 @dataclass
 class _Barrier:
-    """Metrics bytes that the server must have before it gets certain events."""
+    """Bytes of metrics that the server must have before it receives certain events."""
 
     events_end: int
     """Offset of the end of these events."""

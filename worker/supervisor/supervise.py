@@ -147,7 +147,7 @@ class Supervisor:
         return self._reporter.delivered or self._orders.outrun
 
     def _sign_of_program(self) -> Heartbeat | None:
-        """Return a heartbeat while all ranks run, because a program may write none."""
+        """Return a heartbeat for a program, which may write none, while all its ranks run."""
         seen = self._seen
         if self._stop is None or not seen.pidfds or len(seen.pids) < seen.ranks:
             return None
@@ -246,7 +246,7 @@ class Supervisor:
             check.close()
 
     def _check_before(self, command: Sequence[str]) -> Failure | None:
-        """Run the check to its end; return its failure, or None if the attempt must leave."""
+        """Run the check until it ends or the attempt must leave; return the check's failure."""
         log, processes = self._run.log(self._share.ranks[0]), self._share.processes
         pid = processes.spawn(command, environment=self._share.environment, output=log)
         check = InputCheck(self._share, pid)
@@ -305,7 +305,7 @@ class Supervisor:
         return replace(fault, path=str(self._run.logs))
 
     def _locate_waiting_ranks(self, seen: Observation) -> None:
-        """If a rank failed while it waited for others, let the others write their stacks."""
+        """If a rank failed in a wait for other ranks, let the other ranks write their stacks."""
         _, error = last_words(self._run, of_program=self._share.runs_program)
         if error is not None and error.reason == FailureReason.HANG:
             request_stacks(seen)
@@ -317,7 +317,8 @@ class Supervisor:
 def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
     """Supervise the attempt of a run directory, or report its end.
 
-    An attempt has one supervisor, so this process only reports if an earlier one left its identity.
+    An attempt gets no second supervisor. If an earlier supervisor left its identity, this process
+    only reports the end.
 
     Args:
         folder: run directory.

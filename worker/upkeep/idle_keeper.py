@@ -1,4 +1,4 @@
-"""Keeps one idle process on the node that forks the supervisors of launches."""
+"""Keeps one idle process on the node; this process forks the supervisors of launches."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
 from worker.launchers.rank_environment import TRAINER, output_of
 
 IDENTIFY_SECONDS = 600.0
-"""Time limit, in seconds, for an object store's response; the trainer gives up earlier."""
+"""Time limit, in seconds, for an object store's response; the trainer's own limits are shorter."""
 
 
 def identify_roots(roots: Mapping[str, str]) -> dict[str, str]:

@@ -99,9 +99,10 @@ class RunCleaner(threading.Thread):
         return removed
 
     def _remove_operations(self) -> None:
-        """Remove folders of operations to which nothing was written for `days` days.
+        """Remove each operation's folder if nothing was written to it for `days` days.
 
-        A running command writes its progress, and a supervisor without a server gives up earlier.
+        Such a folder is not in use: a running command writes its progress, and a supervisor without
+        a server gives up earlier.
         """
         for operation in _entries(self._store.data_dir / "operations"):
             for path in _entries(operation):

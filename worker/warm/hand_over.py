@@ -106,7 +106,7 @@ def refuse(connection: socket.socket, why: str) -> None:
 
 @contextlib.contextmanager
 def in_folder(store: NodeStore) -> Iterator[str]:
-    """Yield a path to the socket that is short enough for an address, in a folder of any depth."""
+    """Yield a short path to the socket, because the length of a socket's address is limited."""
     folder = os.open(store.data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{SOCKET}"

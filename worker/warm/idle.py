@@ -1,9 +1,9 @@
 """The node's idle process, with torch, the trainer and a supervisor's modules imported.
 
 For each launch it forks a supervisor. The supervisor forks its own forkserver, then takes the
-launch, and from then on is like any other. So launches can follow each other immediately, and no
-process of one attempt is the parent of another attempt's processes. The idle process ends with its
-worker.
+launch, and afterwards works like any other supervisor. So launches can follow each other
+immediately, and no process of one attempt is the parent of another attempt's processes. The idle
+process ends with its worker.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class IdleSettings:
 
 
 def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
-    """Wait for launches and fork their supervisors; end this process and each supervisor.
+    """Wait for launches and fork their supervisors; all these processes exit in this call.
 
     The exit status is 3 if the imports left state that ranks must not inherit; the log has the
     reason.
@@ -272,7 +272,7 @@ def _listening(store: NodeStore) -> Iterator[socket.socket]:
 
 
 def _is_own(connection: socket.socket) -> bool:
-    """Return whether the peer runs as this process' user, like the worker."""
+    """Return whether the peer has this process' user id, which is also the worker's."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return bool(CREDENTIALS.unpack(found)[1] == os.geteuid())
 

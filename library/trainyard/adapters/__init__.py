@@ -1,4 +1,4 @@
-"""Adapters that give training libraries exact data and a job's calls.
+"""Adapters that connect training libraries to exact data and to the calls of a job.
 
 Each module imports the library that it adapts. No other module of `trainyard` imports this package.
 The contract is in docs/adapters.md.

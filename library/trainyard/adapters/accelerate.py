@@ -13,11 +13,11 @@ from trainyard.data import ExactStream
 
 
 class ExactLoader:
-    """A loader of this rank's micro-batches with their weights, on an accelerator's device.
+    """Yields this rank's micro-batches, each with its weight, on an accelerator's device.
 
     `Accelerator.prepare` shards the batches of a loader over the ranks even if the loader's sampler
-    has already divided them. `prepare` leaves this class unchanged, so preparing the loader has no
-    effect. A step has `len(sampler.weights)` micro-batches. The loader sets this number as
+    has already divided them. `prepare` returns an `ExactLoader` unchanged. A step has
+    `len(sampler.weights)` micro-batches. The loader sets this number as
     `accelerator.gradient_accumulation_steps`, so that `accelerator.accumulate` and `sync_gradients`
     match.
 
@@ -28,8 +28,8 @@ class ExactLoader:
     Args:
         accelerator: the accelerator; its `split_batches` and `dispatch_batches` have no effect
         here.
-        loader: `DataLoader(..., batch_sampler=sampler)`, or a loader with a data set that yields
-            `sampler.deal(...)`.
+        loader: `DataLoader(..., batch_sampler=sampler)`, or a loader whose data set yields the
+            batches of `sampler.deal(...)`.
         sampler: the sampler of this rank, created after the accelerator.
 
     Raises:
@@ -68,7 +68,7 @@ class ExactLoader:
             yield weights[number % len(weights)] * len(weights), placed
 
     def __len__(self) -> int:
-        """Return the number of micro-batches from the sampler's step to its end.
+        """Return the number of micro-batches from the sampler's current step to the sampler's end.
 
         Raises:
             TypeError: the sampler has no end.

@@ -36,8 +36,8 @@ class ExactTrainer(Trainer):
     Each step consumes `global_batch_size` samples over all ranks, in the order of `ExactSampler`.
     The trainer counts labels (`num_items_in_batch`) if the labels are integers and the model or
     `compute_loss_func` takes the count. The loss is then the mean over the labels of the global
-    batch; otherwise it is the mean over the samples. A resume starts at its position without
-    iterating over the skipped data.
+    batch; otherwise it is the mean over the samples. A resume starts at the saved position, without
+    reading the data before this position.
 
     To combine it with your own `Trainer`, write `class Mine(ExactTrainer, YourTrainer)`.
 
@@ -46,7 +46,7 @@ class ExactTrainer(Trainer):
     from `num_train_epochs`) and `ignore_data_skip`.
 
     Args:
-        args: arguments of `Trainer`, as are the other keywords.
+        args: positional arguments of `Trainer`; `kwargs` has the keyword arguments of `Trainer`.
         global_batch_size: number of samples per optimizer step over all ranks.
         run: receives metrics, progress and digests of samples, and decides about stops; by default
             the run of `trainyard.init`. In a job, checkpoints are saved with the job's own
@@ -118,7 +118,7 @@ class ExactTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], torch.Tensor | int | None]:
-        """Return the micro-batches of one step, and the label count that divides their losses.
+        """Return the micro-batches of one step, and the number of labels by which to divide losses.
 
         A micro-batch of weight 0 adds no labels, and its loss is multiplied by 0.
         """
@@ -188,8 +188,7 @@ class ExactTrainer(Trainer):
     ) -> EvalLoopOutput:
         """Evaluate; the loss is the mean over all labels or samples, as in a training step.
 
-        The loss of the base trainer is a mean over batches, which depends on their division among
-        ranks.
+        The base trainer averages over batches, so its loss depends on the number of ranks.
         """
         self._evaluation = MeanLoss(self.accelerator)
         try:

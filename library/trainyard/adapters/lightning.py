@@ -31,19 +31,19 @@ class ExactCallback(Callback):
     """Aligns the steps of a Lightning trainer with the steps of an exact sampler.
 
     The trainer needs `max_steps`, and `use_distributed_sampler=False` because it would otherwise
-    shard the samples again. Its loader is `DataLoader(..., batch_sampler=sampler)` with an endless
-    sampler. The callback sets `accumulate_grad_batches`, advances `sampler.step`, and saves and
-    loads the sampler's state with the trainer's checkpoints. Every `log_every_n_steps` steps it
-    logs `train/loss`, the mean over the global batch.
+    shard the samples again. The trainer's loader is `DataLoader(..., batch_sampler=sampler)` with
+    an endless sampler. The callback sets `accumulate_grad_batches`, advances `sampler.step`, and
+    saves and loads the sampler's state with the trainer's checkpoints. Every `log_every_n_steps`
+    steps the callback logs `train/loss`, the mean over the global batch.
 
-    After logging its own values, the module multiplies its loss by the weight of the micro-batch:
-    `return exact.weight(batch_idx) * loss`.
+    At the end of `training_step`, after logging values, multiply the loss by the weight of the
+    micro-batch: `return exact.weight(batch_idx) * loss`.
 
     Args:
         sampler: the sampler of this rank.
-        ids: function that returns the ids of the samples in a batch of the loader. `consumed` lists
-            the ids, and the server compares their digest between attempts. Without `ids` there is
-            no digest.
+        ids: function that returns the ids of the samples in a batch of the loader. The callback
+            collects them in `consumed`, and the server compares the digests of the attempts.
+            Without `ids` there is no digest.
         run: receives progress and digests, and decides about stops and saves; by default the run of
             `trainyard.init`.
         save_every: steps between two checkpoints; the last step is saved too. By default, a
@@ -67,7 +67,7 @@ class ExactCallback(Callback):
 
     @property
     def state_key(self) -> str:
-        """Name of the callback's state in a checkpoint, also for subclasses."""
+        """Key of the callback's state in a checkpoint; subclasses use the same key."""
         return "trainyard.ExactCallback"
 
     def weight(self, batch_idx: int) -> float:
@@ -120,7 +120,7 @@ class ExactCallback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Count consumed samples, and count the step after its last micro-batch."""
+        """Count consumed samples; after the last micro-batch of a step, count the step."""
         number = batch_idx % len(self.sampler.weights)
         if number == 0:
             self.consumed, self._loss = [], 0.0
@@ -154,7 +154,7 @@ class ExactCallback(Callback):
         """Return the file for `trainer.fit(..., ckpt_path=)`; None to start from scratch.
 
         Args:
-            folder: folder of a checkpoint, for a process that is not in a resumed job.
+            folder: folder of a checkpoint to use when the run has no checkpoint to resume from.
         """
         found = self.run.resume_from or folder
         return None if found is None else found / CHECKPOINT_FILE
@@ -191,7 +191,7 @@ class ExactCallback(Callback):
 class RunLogger(Logger):
     """Sends the values that modules log to the run: `Trainer(logger=RunLogger(exact))`.
 
-    A step is a completed optimizer step, as everywhere in a job; Lightning's own count starts at 0.
+    A logged step is the number of completed optimizer steps; Lightning's own count starts at 0.
 
     Args:
         exact: the callback of the same trainer.
@@ -212,7 +212,7 @@ class RunLogger(Logger):
         return self._exact.run.attempt or 0
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Log the values of rank 0, which has the averages of `sync_dist=True`."""
+        """Log the values of rank 0; with `sync_dist=True`, they are averages over the ranks."""
         if self._exact.run.rank == 0:
             self._exact.run.log(metrics, step=self._exact.sampler.step)
 

@@ -118,7 +118,7 @@ class Traffic:
     messages: float = 0.0
     """Number of collectives and sends; each costs one latency."""
     overlaps: bool = False
-    """Whether a device with separate streams computes during the communication."""
+    """Whether the rank can compute during the communication, on a device with separate streams."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class Axis:
     """Dimension that the ranks of the axis divide."""
     scope: Literal["batch", "sequence"]
     """`sequence` for an axis that divides a single sequence or matrix; `batch` for an axis that
-    distributes whole sequences or layers. Whether sizes in one scope are legal does not depend on
-    sizes in the other scope."""
+    distributes whole sequences or layers. The legal sizes in one scope do not depend on the sizes
+    in the other scope."""
     shards_weights: bool = False
     """Whether each rank only stores its shard of weights, gradients and optimizer states."""
     borrows_from: tuple[str, ...] = ()
@@ -153,9 +153,8 @@ class Axis:
     traffic: Callable[[TrafficFacts], Traffic] = field(default=lambda _: Traffic(), repr=False)
     """Returns the communication of a rank along the axis in one step."""
     resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=lambda *_: {}, repr=False)
-    """Returns new values for the options that are reset by the change from the old to the new
-    sizes.
-    """
+    """Returns new values for the options that a change of axis sizes resets; takes the old sizes,
+    then the new sizes."""
 
     @property
     def multiplies_world(self) -> bool:

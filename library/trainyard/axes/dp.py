@@ -18,9 +18,9 @@ class DataParallelFields(AxisFields):
     dp_shard: Annotated[int, Field(ge=-1, le=65_536, json_schema_extra={"unit": "ranks"})] = -1
     """Number of ranks that share the weights of one replica (FSDP); -1 uses all remaining slots."""
     reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Whether gathered weights are freed after the forward pass. `default` frees them, except under
-    pipeline parallelism, and except in the last layers, because backward needs their weights
-    immediately."""
+    """Whether gathered weights are freed after the forward pass. `default` frees them, with two
+    exceptions: under pipeline parallelism all weights stay gathered, and the last layers always
+    stay gathered, because backward starts with these layers."""
 
 
 def sums_over_replicas(facts: TrafficFacts) -> Traffic:
@@ -36,9 +36,9 @@ def sums_over_replicas(facts: TrafficFacts) -> Traffic:
 def gathers_weights(facts: TrafficFacts) -> Traffic:
     """Return the traffic for FSDP's all-gathers of weights and reduce-scatters of gradients.
 
-    Context-parallel ranks share the weights too. `default` keeps the gathered weights of the last
-    layers; in a pipeline it keeps all gathered weights. An untied embedding is gathered for forward
-    only.
+    The ranks of `dp_shard` and `cp` share the weights. With `reshard_after_forward='default'`, the
+    last layers stay gathered; in a pipeline, all layers do. An untied embedding is gathered for
+    forward only.
     """
     ranks = _sharing(facts)
     if not facts.sharded or ranks == 1:

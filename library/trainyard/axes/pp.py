@@ -118,7 +118,7 @@ def pipeline_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def _split_backward(facts: LayoutFacts) -> Iterator[Problem]:
-    """A schedule with a split backward needs blocks that support two backward passes."""
+    """With a split backward pass, blocks must compute input and weight gradients separately."""
     schedule = facts.options(PipelineParallelFields).pp_schedule
     if schedule not in SPLIT_BACKWARD:
         return
@@ -166,7 +166,7 @@ def sends_stream(facts: TrafficFacts) -> Traffic:
 
 
 def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
-    """Return the defaults of the options for stages if the number of pipeline ranks changes."""
+    """Return default values for the stage options if the number of pipeline ranks changes."""
     if before["pp"] == after["pp"]:
         return {}
     return {"pp_stage_modules": (), "pp_layers_per_stage": None}

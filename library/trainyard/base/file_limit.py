@@ -7,10 +7,10 @@ import resource
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files to the hard limit, and return it; child processes inherit it.
+    """Raise the soft limit of open files to the hard limit; return the hard limit.
 
-    A process opens several files for each rank with which it communicates; a server opens one file
-    for each client.
+    Child processes inherit the limit. A process opens several files for each rank with which it
+    communicates; a server opens one file for each client.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -26,7 +26,7 @@ def is_json_number(text: str) -> bool:
 def json_problem(text: str | bytes) -> Problem | None:
     """Return the first problem that models do not detect: a duplicate key, excess size or depth.
 
-    Return None for text that is not JSON, because parsing it into a model reports that error.
+    For text that is not JSON, return None: the models report that error.
     """
     twice: dict[int, str] = {}
     kept: list[dict[str, Any]] = []  # keeps the objects alive, so that ids are not reused

@@ -20,7 +20,7 @@ FABRIC = "fabric"
 """Key of the label for the network of a node; all nodes of an attempt have the same value."""
 BLOCK, RACK = "block", "rack"
 """Keys of the labels for a node's location. Placement keeps an attempt in one block and one rack,
-unless this needs more nodes."""
+unless that would take more nodes."""
 
 
 def checked_labels(labels: Mapping[str, str | None]) -> Mapping[str, str | None]:

@@ -57,13 +57,13 @@ def around(given: int, legal: Iterable[int]) -> str:
 
 
 def multiples(step: int, value: int) -> list[int]:
-    """Return the positive multiples of a step that are next to a value, below and above."""
+    """Return the largest positive multiple of `step` up to `value`, if any, and the next one."""
     below = value // step * step
     return [below, below + step] if below else [below + step]
 
 
 def unmatched(parts: Iterable[str], names: Collection[str]) -> list[str]:
-    """Return the parts of names that occur in none of the given names."""
+    """Return the parts that are not a substring of any of the names."""
     return [part for part in parts if not any(part in name for name in names)]
 
 

@@ -22,7 +22,7 @@ def has_step(progress: Progress, state: JobState) -> bool:
 
 
 def number(value: float | None) -> str:
-    """Return `12,345`, or four digits of a fraction; NaN and infinity are returned by name."""
+    """Return a number as text, such as `12,345`, `0.1235`, `NaN` or `inf`; a dash for None."""
     if value is None:
         return DASH
     if not math.isfinite(value):

@@ -87,7 +87,7 @@ def draw_artifacts(artifacts: Sequence[ArtifactView]) -> RenderableType:
 
 
 def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType:
-    """Return the line below `ps`: counts of matching jobs by state, and of jobs not shown."""
+    """Return the line below the table of `ps`: matching jobs by state, and the number not shown."""
     parts = [state_text(state).append(f" {counts[state]:,}") for state in JobState if counts[state]]
     rest = sum(counts.values()) - shown
     if rest > 0:
@@ -134,7 +134,7 @@ def draw_what_if(answer: WhatIf) -> RenderableType:
 
 
 def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
-    """Return a table of events with the columns of `events`, the oldest first."""
+    """Return a table of events, the oldest first, with the columns of the command `events`."""
     if not events:
         return Text("No events.")
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

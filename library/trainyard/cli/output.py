@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value", bound=BaseModel | Sequence[BaseModel])
 
 WIDE = 10_000
-"""Width of the output without a terminal, so that lines are not cut."""
+"""Width of the output if there is no terminal; so large that lines are not cut."""
 
 STATES: dict[str, tuple[str, str]] = {
     JobState.QUEUED: ("○", "blue"),

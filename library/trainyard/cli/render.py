@@ -231,8 +231,7 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
 
 
 def _helping(job: JobView, name: str) -> list[tuple[str, str]]:
-    """Return the command of the suggested action on a failure; empty if the action changes
-    nothing."""
+    """Return the command of the suggested action; empty if that is to resume without a change."""
     action = job.next_action
     if action is None or (action.verb == "resume" and action.setting is None):
         return []

@@ -35,12 +35,12 @@ SECRET = (
 )
 """Patterns, in lower case, for names of files and folders that often contain secrets."""
 LEFT_OUT = frozenset({".git", "__pycache__"})
-"""Names of subfolders that are never packed, if the packed folder is not in a git repository."""
+"""Names of subfolders that are left out if the packed folder is not in a git repository."""
 DIFF_LINES = 200
 LARGEST = 5
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"})
-"""Variables that git sets in hooks to name another repository; this code may run in a hook."""
+"""Variables that git sets in hooks; removed, because they would select another repository here."""
 GIT_SECONDS = 600.0
 GIT_PROTOCOLS = "file:git:http:https:ssh"
 """Allowed git protocols; `ext` is missing because it lets a URL run a command."""
@@ -239,7 +239,7 @@ def _refuse_secrets(names: Iterable[str], include: Sequence[str], *, ignore: str
 
 
 def _archive(folder: Path, names: Sequence[str], *, ignore: str) -> bytes:
-    """Return the archive; file times, owners and the folder's order do not change its bytes."""
+    """Return the archive; equal files give equal bytes, whatever their times, owners and order."""
     sizes = {name: (folder / name).lstat().st_size for name in names}
     if len(names) > MAX_ENTRIES // 2:  # the pack also holds their folders
         raise UsageError(f"{folder} has {len(names):,} files; a pack holds {MAX_ENTRIES // 2:,}")

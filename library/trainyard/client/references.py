@@ -63,7 +63,7 @@ def resolve_job(yard: Client, reference: str) -> str:
 def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
     """Return the job that a reference names, and the checkpoint that `JOB@step-400` names.
 
-    `JOB@a2.step-400` also names the attempt, which is otherwise taken from the current lineage.
+    `JOB@a2.step-400` also names the attempt; `JOB@step-400` prefers the current lineage.
 
     Args:
         yard: client of the server.

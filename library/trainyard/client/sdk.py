@@ -179,13 +179,13 @@ class Client(
         return self.transport.post(ResumeReply, f"/jobs/{job_id}/resume", body)
 
     def resume_options(self, job_id: str) -> ResumeOptions:
-        """Return the layouts for each world size of the cluster, or why no layout is legal."""
+        """Return the legal layouts for each available world size, or why no layout is legal."""
         return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
 
     def request(
         self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
     ) -> JobRequestView:
-        """Send a request to a running job, such as a save or a profile; an event has the answer."""
+        """Send a request to a running job, for example a save; an event contains the answer."""
         body = JobRequest(kind=kind, steps=steps, ranks=ranks)
         return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
 
@@ -201,7 +201,7 @@ class Client(
         timeout: float | None = None,
         poll_seconds: float = 0.5,
     ) -> JobRequestView:
-        """Return a request once it is answered; the end of an attempt answers its open requests.
+        """Return a request once it is answered, at the latest when the attempt ends.
 
         Raises:
             TimeoutError: the request was not answered within `timeout` seconds.
@@ -296,7 +296,7 @@ class Client(
         to_step: int | None = None,
         attempt: int | None = None,
     ) -> MetricsView:
-        """Return buckets of series (by default of all series) along the lineage."""
+        """Return series along the lineage, grouped into buckets; by default all series."""
         query = {
             "names": ",".join(names) or None,
             "max_points": max_points,
@@ -330,8 +330,8 @@ class Client(
     ) -> ComparisonView:
         """Return buckets of the same series for up to eight jobs; each bucket has time and tokens.
 
-        Without `names`, the reply only lists the series of each job. `x` is the unit of `from_x`
-        and `to_x`, the bounds of the range; the default is steps.
+        Without `names`, the reply only lists the series of each job. `x` is the axis, by default
+        steps; `from_x` and `to_x` bound the range on this axis.
         """
         query = {
             "jobs": ",".join(job_ids),
@@ -389,7 +389,7 @@ class Client(
 
 
 def _document(given: Spec | Overrides) -> Mapping[str, Any]:
-    """Return a spec or overrides as a document; a model yields only its set values."""
+    """Return a spec or overrides as a document; of a model, only the fields that were set."""
     if isinstance(given, JobSpec | Overrides):
         return given.model_dump(mode="json", exclude_unset=True)
     return given

@@ -29,7 +29,7 @@ _chosen: str | None = None
 
 
 def choose_profile(name: str | None) -> None:
-    """Select a profile for this process; it overrides TRAINYARD_URL and TRAINYARD_PROFILE.
+    """Select a profile for this process; the choice overrides TRAINYARD_URL and TRAINYARD_PROFILE.
 
     Raises:
         NotConfiguredError: the name cannot be the name of a file.

@@ -94,10 +94,10 @@ def parse_assignment(text: str) -> Assignment:
 
 
 def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dict[str, Any]:
-    """Return the document with fields set in order; an empty value removes the field.
+    """Return the document after the assignments, in order; an empty value removes the field.
 
     Raises:
-        UsageError: a name on the path to the field has a value and is not a section.
+        UsageError: a name on the path to a field is the name of a value, not of a section.
     """
     result = json.loads(json.dumps(document, default=str))
     for assignment in assignments:
@@ -114,7 +114,7 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
 
 
 def typed_value(assignment: Assignment) -> Any:
-    """Return the value in the type of its field: as TOML if the field accepts it, else as text.
+    """Return the value of an assignment: as TOML if the field accepts that, else as text.
 
     For example, `name=7` is text, `training.steps=7` is a number, and `model.size=8B` needs no
     quotes. If a field accepts text and numbers, only a number in JSON's form is a number, so

@@ -23,7 +23,7 @@ ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
 
 @dataclass(frozen=True)
 class Resync:
-    """Marks missing earlier events, so that the reader must read the current state again.
+    """Marks a gap in the events: the reader must read the current state again.
 
     A `Resync` is the first item of every stream, and follows each gap that the server could not
     replay.
@@ -40,7 +40,7 @@ class ServerEvent:
 
 
 class EventStream:
-    """Events in order and each once, despite lost connections, with notices between them."""
+    """Yields each event once and in order, despite lost connections; notices come in between."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class EventStream:
 
 
 def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
-    """Yield the events in lines, even events with only an id; skip comments, which are pings."""
+    """Yield the events in lines, even events that consist of an id alone; skip comments (pings)."""
     event, empty = ServerEvent(), True
     for line in lines:
         if not line:

@@ -34,9 +34,9 @@ class ExactStream:
         step: number of completed steps.
         steps: step at which iteration ends; None for endless iteration.
         rank: rank of this process among the processes that divide the batch; with tensor or
-            pipeline parallelism, the data-parallel rank. By default, rank and world size come
-            from `torch.distributed` if it is initialised, else from torchrun's variables `RANK`
-            and `WORLD_SIZE`, else they are 0 and 1.
+            pipeline parallelism, the data-parallel rank. By default, rank and world size come from
+            `torch.distributed` if it is initialised, else from torchrun's variables `RANK` and
+            `WORLD_SIZE`; otherwise the rank is 0 and the world size is 1.
         world_size: number of processes that divide the batch.
 
     Raises:
@@ -260,7 +260,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _turns_of_this_worker() -> list[bool]:
-    """Return one flag per worker process of the data loader: True for this process."""
+    """For each worker process of the data loader, return whether it is this process."""
     loaders = sys.modules.get("torch.utils.data")
     info = loaders.get_worker_info() if loaders is not None else None
     return [worker == info.id for worker in range(info.num_workers)] if info else [True]

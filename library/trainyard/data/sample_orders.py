@@ -75,9 +75,9 @@ class EpochOrder:
 class Mixture:
     """Several data sets in fixed proportions: data set and sample at each position.
 
-    After any number of positions, each data set has received its share of the positions, rounded
-    up or down. Each data set has its own epochs, so a small data set repeats while a large one
-    lasts.
+    After any number of positions, each data set has received its share of the positions, rounded up
+    or down. Each data set has its own epochs, so a small data set may repeat before a large one has
+    ended.
 
     The pattern of data sets has a period, which is the sum of the smallest integer weights: 10
     positions for weights 7, 2 and 1. In a period of W positions, sample number a (from 0) of a
@@ -160,7 +160,7 @@ def _as_written(weight: int | float | Fraction) -> Fraction:
 
 
 def _pattern(parts: Sequence[int]) -> tuple[array[int], array[int]]:
-    """Return, per position of a period, the data set and the number of its earlier samples."""
+    """For each position of a period, return the data set and the count of its earlier samples."""
     period = sum(parts)
     sources, takes = array("I"), array("I")
     released = [(0, source, 0) for source in range(len(parts))]  # position, data set, take

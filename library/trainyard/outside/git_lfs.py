@@ -10,7 +10,7 @@ import re
 LONGEST_POINTER = 1023
 """Maximum size of a pointer in bytes; a larger file is not a pointer."""
 SHORTEST_POINTER = 120
-"""Minimum size of a pointer in bytes, with a version, a digest and a size."""
+"""Minimum size of a pointer, in bytes; such a pointer has only a version, a digest and a size."""
 _POINTER = re.compile(
     rb"\s*version https://(?:git-lfs\.github\.com|hawser\.github\.com)/spec/v\d+\r?\n"
     rb"(?:[a-z0-9.-]+ [^\r\n]*\r?\n)*?oid sha256:[0-9a-f]{64}\r?\n"

@@ -23,7 +23,8 @@ LOCAL_NAME = "localhost"
 LOCAL_NAMES = re.compile(r"(.+\.)?localhost[46]?(\.localdomain[46]?)?|ip6-(localhost|loopback)")
 """Names that resolve to loopback addresses, from RFC 6761, nss-myhostname and Debian's hosts."""
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-"""Pattern of a URL's scheme (RFC 3986). Other text before `://` may be part of a password."""
+"""Pattern of a URL's scheme (RFC 3986). Text before `://` that does not match may be part of a
+password."""
 HTTP_SCHEMES, SOCKS_SCHEMES = ("http", "https"), ("socks5", "socks5h")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 HOST_NAME = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
@@ -134,7 +135,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def _find(name: str, environment: Mapping[str, str]) -> _Variable | None:
-    """Return a variable, the spelling in small letters first; None if it is unset or empty."""
+    """Return a variable, preferably the one in small letters; None if it is unset or empty."""
     for spelling in (name, name.upper()):
         if spelling in environment:
             value = environment[spelling].strip()
@@ -189,7 +190,7 @@ class _Entry:
     """An entry of `no_proxy`."""
 
     host: str
-    """Name without leading and trailing dots, address, network, or `*` for all hosts."""
+    """An address, a network, `*` for all hosts, or a name without leading and trailing dots."""
     port: int | None
 
 

@@ -14,7 +14,7 @@ ROW_BYTES = 64 * 1024
 MAX_ROWS = 100
 """Maximum number of rows that may still change."""
 MAX_COLUMNS = 1000
-"""Last column that the cursor can reach by moves beyond the end of the text."""
+"""Last column to which the cursor can move if the text of the row ends before it."""
 LONGEST_ESCAPE = 256
 LONGEST_CELL = 8
 """Maximum number of characters in one cell: a letter and its marks."""
@@ -190,7 +190,7 @@ class _Screen:
                 self._move(kind, [int(count or 0) for count in token["counts"].split(";")])
 
     def leave_full_rows(self) -> None:
-        """Complete rows if the rows of the window have more than `ROW_BYTES` together."""
+        """Move rows to `complete` if the rows of the window exceed `ROW_BYTES` in total."""
         if len(self._window) > 1 and sum(len(row.text()) for row in self._window) > ROW_BYTES:
             self._leave()
         self.complete += self._row.leave_full()
@@ -248,7 +248,7 @@ class _Screen:
             self._leave()
 
     def _leave(self) -> None:
-        """Complete the rows with text, or a single empty row; then start a new row."""
+        """Move the rows with text, or a single empty row, to `complete`; start a new row."""
         rows = self.rows()
         self.complete += rows if rows or len(self._window) > 1 else [""]
         self._window, self._at, self._home = [_Row()], 0, None
@@ -271,7 +271,7 @@ class _Screen:
             self._clear(kind, counts[0])
 
     def _clear(self, kind: str, count: int) -> None:
-        """Clear a part of the row or of the screen; a cleared start of a row leaves no spaces."""
+        """Clear a part of the row or of the screen; for the start of a row, clear the whole row."""
         if kind == "X":
             self._row.erase(count or 1)
         elif count == 0:

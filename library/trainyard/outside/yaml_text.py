@@ -31,7 +31,7 @@ _FORMS = {
     ),
     "merge": (r"<<", ("<",)),
 }
-"""Forms of plain words that are not text, with the first characters of each form."""
+"""Pattern and possible first characters for each kind of plain word that is not text."""
 _PATTERNS = {kind: re.compile(rf"(?:{form})\Z") for kind, (form, _) in _FORMS.items()}
 _OLD_OCTAL = re.compile(r"[-+]?0[0-9]+\Z")
 _OLD_WORD = re.compile(

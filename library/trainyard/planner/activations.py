@@ -46,9 +46,10 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
 def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """Return `activations_of_a_block` without the activations that a compiled block recomputes.
 
-    Inductor recomputes elementwise results: the SiLU, and in float8 also the outputs of the norms
-    and the product, because float8 matrix products save their own casts. These rules are derived
-    from the memory peaks of an H200 (docs/planner.md).
+    Inductor recomputes elementwise results. Without float8, this is the SiLU. With float8, these
+    are also the outputs of the norms and the product of SiLU and up projection, because float8
+    matrix products save their own casts. These rules are derived from the memory peaks of an H200
+    (docs/planner.md).
     """
     everything = activations_of_a_block(spec, layout, tokens=tokens)
     if spec.compile.enabled is not True or spec.compile.backend != "inductor":

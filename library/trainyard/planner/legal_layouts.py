@@ -29,7 +29,7 @@ _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MAX_LISTED = 24
 """Maximum number of layouts in a list; further layouts are only counted."""
 LEAST_LISTED = 4
-"""Number of layouts that may be listed for each number of slots, even in the largest request."""
+"""Number of layouts that may be listed per number of slots even if this exceeds `LISTED_IN_ALL`."""
 LISTED_IN_ALL = 512
 """Maximum number of layouts in a request for many numbers of slots."""
 MAX_RANKED = 256
@@ -214,8 +214,8 @@ def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, .
 
 
 def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, ...]:
-    """Return the size of each axis, with 1 for the axes outside the scope. For the `dp` axes, the
-    size of `dp_shard` is their product, and the other size is 1."""
+    """Return the size of each axis, with 1 for axes outside the scope. Of the two `dp` axes,
+    `dp_shard` has the product of both sizes, and `dp_replicate` has 1."""
     sizes = {axis.name: layout.size(axis.name) if axis.scope == scope else 1 for axis in AXES}
     if scope == "batch":
         sizes |= {"dp_replicate": 1, "dp_shard": layout.dp}

@@ -1,8 +1,8 @@
 """A model of device memory: bytes of each part at the peak of a step.
 
 The model covers Llama-style blocks with bfloat16 or float32 computation, under FSDP2 and tensor,
-context and pipeline parallelism. docs/planner.md compares it with published and measured peaks. It
-omits the device's own context, and the buffers of the communication library.
+context and pipeline parallelism. docs/planner.md compares the model with published and measured
+peaks. The model omits the device's own context, and the buffers of the communication library.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) ->
 
 
 class Step:
-    """Moments in the step of a rank that can be the peak, in order of time.
+    """The moments of a step at which a rank's memory can peak, in order of time.
 
     The optimizer update works in place and needs less memory.
     """
@@ -269,7 +269,7 @@ class Step:
                 by tensor parallelism.
             activations: bytes of activations that backward still needs.
             logits: bytes of a chunk's logits, and of values that the loss computes from them.
-            gradients: bytes of earlier micro-batches' gradients; by default, sums or shards.
+            gradients: bytes of stored gradients; by default, those of earlier micro-batches.
         """
         parts = {
             "weights": self.stored * self.weight,

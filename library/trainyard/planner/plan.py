@@ -53,7 +53,7 @@ def plan_job(
     predictor: Predictor | None = None,
     layout: Layout | None = None,
 ) -> Plan | ProgramPlan:
-    """Return the plan of a job, with the built-in trainer or a program; errors as in `plan`.
+    """Return the plan of a job, which may run a program; raise errors as `plan` does.
 
     Args:
         spec: as in `plan`.
@@ -133,8 +133,8 @@ def resume_options(
     """Return the legal layouts for each world size, or the reason why none is legal.
 
     Args:
-        spec: spec of a job of either kind, with or without the overrides of an attempt
-            (`Overrides.apply`).
+        spec: spec of a job of the built-in trainer or of a program, with or without the overrides
+            of an attempt (`Overrides.apply`).
         world_sizes: numbers of slots, each at least 1.
         slots: slots of the nodes, if known; one slot of each kind is enough.
         predictor: predicts the step time of each layout; without it there are no predictions.

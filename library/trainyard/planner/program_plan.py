@@ -27,7 +27,7 @@ def plan_program(
     """Return the plan of a valid job with a program.
 
     Args:
-        spec: the job, or an attempt's `Overrides.apply` of it.
+        spec: the spec of the job, with or without the overrides of an attempt (`Overrides.apply`).
         slots: slots of the nodes, if known; one slot of each kind is enough.
         layout: layout of the attempt; by default the first for the number of slots.
     """
@@ -71,10 +71,11 @@ def next_layout(
     """Return the layout of a program's next attempt.
 
     Args:
-        spec: the job with the number of slots of its present layout.
-        present: layout of the newest attempt. It stays if the number of slots stays.
-        world_size: another number of slots, whose first layout is used.
-        section: sizes of another layout.
+        spec: the spec of the job, with the number of slots of the present layout.
+        present: layout of the newest attempt; used again unless `world_size` or `section` changes
+            it.
+        world_size: new number of slots; the first layout for this number is used.
+        section: axis sizes that select a layout.
 
     Raises:
         SpecError: no layout of the program has this number of slots or these sizes, or the section

@@ -1,4 +1,4 @@
-"""Part of the model on each pipeline rank, and its micro-batches in flight."""
+"""Part of the model on each pipeline rank, and the micro-batches in flight on this rank."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class ParameterCount(RecordModel):
     """Numbers of parameters in a model, by part."""
 
     embedding: Count
-    """Parameters of the token embedding; with tied embeddings, it is also the head."""
+    """Parameters of the token embedding. With tied embeddings, the embedding is also the head."""
     blocks: Count
     """Number of transformer blocks."""
     attention: Count
@@ -58,7 +58,7 @@ class BatchPlan(RecordModel):
     rounds: Count
     """Number of micro-batches per rank in a step, including those of weight zero."""
     idle_share: Share
-    """Share of empty places for sequences in the micro-batches of a step."""
+    """Share of sequence places that stay empty, over all micro-batches of a step."""
     less_idle_micro_batch_size: Count | None
     """Micro-batch size below `micro_batch_size` with the least idle share; if several sizes have
     this share, the largest of them. Absent if no smaller size reduces the idle share."""
@@ -91,8 +91,8 @@ class MemoryEstimate(RecordModel):
     weights: Bytes
     """Memory of the rank's shard of the stored weights."""
     gradients: Bytes
-    """Memory of gradients accumulated over earlier micro-batches; at the end of the step, of their
-    shards."""
+    """Memory of gradients accumulated over earlier micro-batches or, at the end of the step, of
+    gradient shards."""
     optimizer_states: Bytes
     """Memory of the rank's shard of both moments."""
     gathered: Bytes
@@ -121,8 +121,8 @@ class SpeedEstimate(RecordModel):
     """Predicted number of tokens per second, over all ranks."""
     spent_seconds: dict[StepPart, Seconds]
     """Time of a step by part: matrix products and attention, elementwise operations, the optimizer
-    update, traffic between ranks, and further time of the host. Waits in a pipeline are
-    included."""
+    update, traffic between ranks, and remaining time of the host. The times include waits in a
+    pipeline."""
     memory_bytes: Bytes
     """Predicted memory peak of the fullest rank: the planner's estimate, corrected by finished runs
     on the hardware."""
@@ -163,8 +163,8 @@ class ResumeOption(RecordModel):
     world_size: Annotated[int, Field(ge=1)]
     """Number of slots."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts, nearest to the job's own axes first; those of a program in the order of its
-    spec. May be empty."""
+    """Legal layouts, nearest to the job's own axes first; a program's layouts are in the order of
+    its spec. May be empty."""
     more: Count = 0
     """Number of legal layouts that are not listed."""
     reason: str | None

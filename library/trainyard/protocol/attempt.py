@@ -45,8 +45,8 @@ class Overrides(SpecModel):
     """Changed total number of steps; the learning-rate schedule stays the same."""
 
     def apply(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with these changes; the learning-rate schedule ends at the submitted
-        step."""
+        """Return the spec with these changes, and with the submitted end of the learning-rate
+        schedule."""
         changed, schedule = self.apply_but_schedule(spec), spec.lr_schedule
         if schedule.total_tokens is not None or spec.program is not None:
             return changed
@@ -56,8 +56,8 @@ class Overrides(SpecModel):
     def apply_but_schedule(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these changes, for callers that ignore `lr_schedule`.
 
-        If nothing changes, return the same object, because a round of the scheduler calls this for
-        every job.
+        Without changes, return `spec` itself, because the scheduler calls this method for every job
+        in each round.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
         if not given:
@@ -71,7 +71,7 @@ class Overrides(SpecModel):
         return spec.model_copy(update=update)
 
     def with_priority(self, spec: JobSpec, priority: int) -> Self:
-        """Return these changes, and in addition a change of the job's priority to this value."""
+        """Return these overrides, with the job's priority changed to this value."""
         resources = self.resources or spec.resources
         if resources.priority == priority:
             return self
@@ -123,7 +123,7 @@ class ResumePoint(SpecModel):
     step: Annotated[int, Field(ge=0)]
     """Completed optimizer steps at the checkpoint."""
     metadata_digest: str
-    """XXH3-128 of the checkpoint's DCP metadata; it is compared before the metadata is opened."""
+    """Expected XXH3-128 of the checkpoint's DCP metadata; checked before the metadata is opened."""
     parts: Parts = ALL_PARTS
     """Parts of the checkpoint to load. A checkpoint of the same job is loaded with all parts; a
     fork may leave parts out."""
@@ -134,7 +134,7 @@ class ResumePoint(SpecModel):
 class AttemptSpec(SpecModel):
     """`attempt.json`: input of the trainer in addition to the job's spec.
 
-    A launch by hand has no such file; `AttemptSpec.bare` replaces it.
+    A launch by hand has no such file; its input comes from `AttemptSpec.bare`.
     """
 
     job_id: Annotated[str, Field(pattern=NAME, max_length=100)]
@@ -146,8 +146,8 @@ class AttemptSpec(SpecModel):
     overrides: Overrides = Overrides()
     """Settings of this attempt that replace settings of the job's spec."""
     device: Literal["cpu", "cuda"] | None = None
-    """Kind of slot, which resolves each `auto`; absent in a launch by hand, which uses
-    `resources.device`."""
+    """Kind of slot, from which each `auto` is resolved. Absent in a launch by hand, where
+    `resources.device` applies."""
     allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
     """Nodes of the attempt with their slots, by node rank; empty in a launch by hand."""
     resume: ResumePoint | None = None
@@ -165,8 +165,8 @@ class AttemptSpec(SpecModel):
     cache_dir: str | None = None
     """Folder of this node's token caches; if absent, `<run>/cache`."""
     kernel_cache: str | None = None
-    """Archive of compiled kernels that similar attempts on the node share; absent if the attempt
-    shares none."""
+    """Archive of compiled kernels, shared by similar attempts on the node; absent if the attempt
+    does not share its kernels."""
 
     def node_of(self, rank: int) -> str | None:
         """Return the name of the node on which a global rank runs; None in a launch by hand."""

@@ -63,8 +63,8 @@ class EventKind(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """Kind of a notice. Live views need only the newest notice of each kind, for each part of a job
-    such as an operation."""
+    """Kind of a notice. For each part of a job, such as an operation, live views need only the
+    newest notice of each kind."""
 
     WAITING = "waiting"
     PHASE = "phase"
@@ -85,8 +85,8 @@ def _stored_by_any_version(schema: dict[str, Any]) -> None:
 class EventData(RecordModel):
     """Details of one event or notice; each kind has its own model.
 
-    A writer only sets declared fields. A stored event of another version may lack fields with a
-    default, and may have unknown fields. So the JSON Schema marks fields with a default as
+    A writer only sets declared fields. An event that another version stored may lack fields with a
+    default, and may have unknown fields. Therefore the JSON Schema marks fields with a default as
     optional, and allows unknown fields.
     """
 

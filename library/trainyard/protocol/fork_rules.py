@@ -1,4 +1,4 @@
-"""Rules for forks, which are new jobs from a checkpoint: which aspects continue exactly."""
+"""Rules for forks (new jobs from a checkpoint): which aspects of training continue exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Guarantee(RecordModel):
     holds: bool
     """Whether the aspect continues exactly."""
     detail: str
-    """Explanation as a sentence: how the aspect continues; or why it does not, and what happens
+    """Sentence that explains how the aspect continues, or why it does not continue and what happens
     instead."""
 
 
@@ -87,7 +87,7 @@ def guarantees(
 def departures(
     before: JobSpec, after: JobSpec, parts: Collection[CheckpointPart]
 ) -> tuple[str, ...]:
-    """Return the reasons why a fork's curve differs from the curve of the other job.
+    """Return the reasons why a fork's curve differs from the curve of the checkpoint's job.
 
     Args:
         before: the job that wrote the checkpoint.
@@ -98,7 +98,8 @@ def departures(
 
 
 def same_steps(before: JobSpec, after: JobSpec, parts: Collection[CheckpointPart]) -> bool:
-    """Return whether each step of a fork holds the same sequences as in the other job."""
+    """Return whether each step of a fork holds the same sequences as the same step of the
+    checkpoint's job."""
     changed = {found.field for found in differences(before, after)}
     batch = "training.global_batch_size" in changed
     return CheckpointPart.DATA in parts and not batch and all(map(keeps_order, changed))

@@ -13,7 +13,7 @@ from trainyard.spec.auto import DeviceKind
 
 
 class TimeCategory(StrEnum):
-    """Use of the time of a job or slot; docs/goodput.md defines each category."""
+    """Category of a job's or a slot's time; docs/goodput.md defines each category."""
 
     PRODUCTIVE = "productive"
     DATA_WAIT = "data_wait"
@@ -123,8 +123,8 @@ class GoodputView(MeanTimeToFailure):
     """Productive share of the wall time. Null without wall time, or if steps were reported without
     their durations. A program that does not log `perf/step_seconds` reports such steps."""
     ettr: float | None
-    """Effective training time ratio. Null if `goodput` is null, or while the time in which the job
-    could run is below 1 ms."""
+    """Effective training time ratio. Null if `goodput` is null, or if the job could run for less
+    than 1 ms so far."""
 
 
 class IntervalOutcome(RecordModel):
@@ -136,7 +136,7 @@ class IntervalOutcome(RecordModel):
     """Productive share of the wall time; null without wall time."""
     expected_ettr: float | None
     """Expected ETTR of a long run with this save interval, by the formula in docs/goodput.md. Null
-    for the recorded outcome, if the job never failed, or if saves are disabled."""
+    in three cases: in the recorded outcome, for a job without failures, and with saves disabled."""
     kept_steps: int
     """Number of completed steps that the job did not have to repeat."""
     lost_steps: int
@@ -166,8 +166,8 @@ class SaveIntervalWhatIf(RecordModel):
     stall_seconds: float
     """Mean time for which a save stalls training; 0 if no stall is recorded."""
     daly_interval_steps: int | None
-    """Best interval by Daly's estimate, from `stall_seconds` and the mean time to failure. Null
-    without a failure or a recorded stall."""
+    """Best interval by Daly's estimate, from `stall_seconds` and the mean time to failure. Null if
+    no failure or no stall is recorded."""
 
 
 class SlotTime(RecordModel):
@@ -227,18 +227,18 @@ class ClusterGoodputView(MeanTimeToFailure):
     since: datetime
     """Start of the first day."""
     until: datetime
-    """End of the last day; if this day has not ended, time of the computation. A computed result is
+    """End of the last day. During that day: time at which this result was computed; a result is
     reused for a minute."""
     slot_milliseconds: int
-    """Number of the nodes' slots, times the time for which the nodes offered them; equals the sum
-    of the categories. For a project: the slot-time that its jobs held."""
+    """Slot-time that the nodes offered: number of slots times milliseconds. For a project:
+    slot-time that its jobs held. Equals the sum of the categories."""
     categories: tuple[SlotTime, ...]
     """All categories, including those without slot-time."""
     goodput: float | None
     """Productive share of the slot-time; null without slot-time."""
     failures_per_1000_node_days: float | None
-    """Failures per 1,000 node-days; only time for which a share held a node counts. Null without
-    shares."""
+    """Failures per 1,000 node-days. A node's time counts only while an attempt holds the node. Null
+    without such time."""
     days: tuple[DayOfSlots, ...]
     """The days, oldest first."""
     projects: tuple[ProjectSlotTime, ...]
@@ -283,7 +283,7 @@ class AdviceFinding(RecordModel):
     words: str
     """Finding as a sentence."""
     share: float
-    """Share that the cause takes of the time on slots or of a recent step, from 0 to 1."""
+    """Time that the cause takes, as a share (0 to 1) of the time on slots or of a recent step."""
     evidence: tuple[Evidence, ...]
     """Recorded values behind the finding."""
     field: str | None
@@ -292,8 +292,8 @@ class AdviceFinding(RecordModel):
     remedy: str
     """Suggested change, as a sentence."""
     gain: float | None
-    """Upper bound of the gain: relative increase in the kept steps per unit of time on slots, such
-    as 0.1 for 10 %. Null if the records do not show the gain."""
+    """Upper bound of the relative increase in kept steps per unit of time on slots; 0.1 means 10 %.
+    Null if the records do not show the increase."""
 
 
 class AdviceView(RecordModel):

@@ -21,8 +21,8 @@ from trainyard.spec.sections.model import ModelSection
 from trainyard.training.data_stream import advanced
 
 INDEX = "index.json"
-"""Name of the index, which gives the location of each chunk of a tensor. The location depends on
-the shards of the tensors and on the ranks that write."""
+"""Name of the index, which gives the location of each chunk of a tensor. The locations depend on
+the sharding of the tensors, and on the ranks that write."""
 DCP_METADATA = ".metadata"
 """Name of DCP's index; the only index in checkpoints of older versions."""
 
@@ -98,11 +98,11 @@ class SaveFailed(EventData):
     tries: Annotated[int, Field(ge=1)]
     """Number of failed saves since the last successful save."""
     failing_since: AwareDatetime
-    """Time at which the first of these `tries` failures was noticed."""
+    """Time at which the first failure since the last successful save was noticed."""
     next_try_at: AwareDatetime
     """Time of the next try, which saves the step that is current at that time."""
     give_up_at: AwareDatetime
-    """Time of the last try; if it fails, the attempt ends (`give_up_after_seconds`)."""
+    """Time of the last try, set by `give_up_after_seconds`; if this try fails, the attempt ends."""
     saved_step: Annotated[int, Field(ge=0)]
     """Step of the last checkpoint; later steps are lost if the attempt ends now."""
     step: Annotated[int, Field(ge=0)]
@@ -110,7 +110,8 @@ class SaveFailed(EventData):
 
 
 class Manifest(RecordModel):
-    """`manifest.json` of a checkpoint: its contents, with checksums that prove it is complete."""
+    """`manifest.json` of a checkpoint: its contents, with checksums that prove that the checkpoint
+    is complete."""
 
     format_version: int = 1
     """Version of this record."""
@@ -166,8 +167,8 @@ class Manifest(RecordModel):
         """Return the inconsistency between the counters; None if they are consistent.
 
         The position follows from the consumed sequences and the skipped windows. Steps, tokens and
-        sequences are counted from the attempt's start. Before that, the ratios between them may
-        differ, because a fork may have other batch sizes than the job that wrote its checkpoint.
+        sequences are counted from the attempt's start. Their ratios before the start may differ,
+        because the job that wrote a fork's checkpoint may have used other batch sizes.
         """
         state, data = self.train_state, self.train_state.data
         position = advanced(0, data.consumed, data.skipped)

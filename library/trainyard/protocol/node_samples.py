@@ -1,4 +1,4 @@
-"""Accelerators of a node, and samples of the state of accelerators and host.
+"""Accelerators of a node, and samples of the state of the accelerators and the host.
 
 The name of a quantity ends in its unit. A value that a device cannot report is null.
 """
@@ -24,9 +24,9 @@ there."""
 DATA_DIR_FULL = f"the data folder of the node has less than {DATA_DIR_BYTES >> 20} MiB of room"
 """Reason why a node with a full data folder accepts no launch."""
 DRIVER_SILENT = "the driver does not answer"
-"""Reason for which a device is unusable while the driver returns no samples."""
+"""Reason given for unusable devices while the driver returns no samples."""
 PROCESS = "process "
-"""Start of the text that explains why a device is unusable, if other programs hold its memory."""
+"""First words of the reason given for an unusable device if other programs hold its memory."""
 MAX_PROCESSES = 16
 """Maximum number of foreign processes per device in a sample."""
 XIDS_KEPT = 16
@@ -57,7 +57,8 @@ class Accelerator(RecordModel):
     """A device that a node offers as a slot: a GPU, or a MIG instance of a GPU."""
 
     index: Count
-    """The driver's index of the GPU; for a MIG instance, of the GPU that contains it."""
+    """The driver's index of the GPU; for a MIG instance, the index of the GPU that contains the
+    instance."""
     uuid: Name
     """UUID of the device, which `CUDA_VISIBLE_DEVICES` accepts."""
     name: Name
@@ -82,7 +83,7 @@ class DeviceProcess(RecordModel):
     memory_bytes: Count | None = None
     """Device memory that the process holds; null if the driver does not report it."""
     user: Name | None = None
-    """User of the process; null if the worker cannot see the process, as from inside a
+    """User of the process; null if the worker cannot see the process, for example from inside a
     container."""
     command: Name | None = None
     """Name of the process."""
@@ -101,12 +102,12 @@ class AcceleratorSample(RecordModel):
     """State of one device."""
 
     uuid: Name
-    """UUID of the device; `index 3`, for example, if the GPU had no UUID when the worker
-    started."""
+    """UUID of the device. If the GPU had no UUID when the worker started: its index, such as `index
+    3`."""
     problem: Problem | None = None
     """Reason for which the device returned no values, such as a lost GPU."""
     utilization_ratio: Ratio | None = None
-    """Share of the last sampling period during which a kernel ran."""
+    """Time for which a kernel ran, as a share of the last sampling period."""
     memory_used_bytes: Count | None = None
     """Memory in use."""
     power_watts: Measured = None
@@ -181,7 +182,7 @@ class HostSample(RecordModel):
     memory_used_bytes: Count
     """Memory in use, without caches that the kernel can drop."""
     disks: Annotated[tuple[DiskSample, ...], Field(max_length=MAX_DISKS)] = ()
-    """Space of each storage root that is a folder, and of the node's own folder."""
+    """Disk space of each storage root that is a folder, and of the node's own folder."""
 
 
 class NodeSample(RecordModel):

@@ -113,7 +113,8 @@ class ExportTask(SpecModel):
     """Hugging Face tokenizer to export with the weights; absent if the job uses the byte
     tokenizer."""
     hugging_face: Place | None = None
-    """Folder of a hub model, whose config the export completes; absent for a family."""
+    """Folder of a hub model; the export copies and completes the model's config. Absent for a
+    family."""
 
     @property
     def place(self) -> str:
@@ -182,7 +183,7 @@ class RecoverTask(SpecModel):
     """New value of the storage's fence: the number of the next attempt. The fence is raised before
     the search."""
     after_step: Annotated[int, Field(ge=-1)]
-    """Newest step of the attempt in the catalog; -1 if the catalog has none."""
+    """Step of the attempt's newest checkpoint in the catalog; -1 if the catalog has none."""
 
 
 EnvironmentDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -193,8 +194,8 @@ class BuildTask(SpecModel):
     """A request to build an environment."""
 
     digest: EnvironmentDigest
-    """Digest of the environment. It is the name of the request, and of the folder in `environments`
-    below the storage root."""
+    """Digest of the environment. The request, and its folder in `environments` below the storage
+    root, are named after this digest."""
 
 
 class OperationTask(RecordModel):

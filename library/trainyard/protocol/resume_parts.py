@@ -49,7 +49,8 @@ Parts = Annotated[
     tuple[Annotated[CheckpointPart, Field(strict=False)], ...],
     Field(strict=False, max_length=4, json_schema_extra={"minItems": 1}), AfterValidator(_legal),
 ]  # fmt: skip
-"""Parts to load, in order: `model`, then any of the other parts; `data` needs `counters`."""
+"""Parts to load, in this order: `model`, then any of the other parts. `data` requires
+`counters`."""
 
 
 def parts_not_loaded(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ WITHOUT_EFFECT = frozenset(
 )
 """Sections and fields that a resume cannot override and that do not affect the weights."""
 SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"})
-"""Fields for the end of the schedule; the end is compared in tokens instead."""
+"""Fields that set the end of the schedule. Comparisons use the resulting end in tokens instead of
+these fields."""
 MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
 """Sections and fields that may differ from the checkpoint's spec; all other fields must be
 equal."""
@@ -58,7 +59,7 @@ class Difference(RecordModel):
 
 
 def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the differences between two specs that affect the result of training."""
+    """Return those differences between two specs that affect the result of training."""
     found = [each for each in _fields(before, after) if not _may_change(each.field)]
     effective = [_effective(each, before, after) for each in found]
     if before.schedule_tokens != after.schedule_tokens:
@@ -73,7 +74,7 @@ def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
 
 
 def harmless_differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the differences between two specs that do not affect the result of training."""
+    """Return those differences between two specs that do not affect the result of training."""
     found = (each for each in _fields(before, after) if _may_change(each.field))
     return tuple(each for each in found if each.field not in SCHEDULE_END)
 
@@ -107,7 +108,8 @@ def _may_change(field: str) -> bool:
 
 
 def _effective(found: Difference, before: JobSpec, after: JobSpec) -> Difference:
-    """Replace an absent value in the section `model` by the value that the named size defines."""
+    """Return the difference with each absent value of the section `model` replaced by the value of
+    the named size."""
     section, _, name = found.field.partition(".")
     if section != "model":
         return found

@@ -76,8 +76,7 @@ class AttemptOutcome(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """Desired state of an attempt; each reply to a supervisor's report contains the desired
-    state."""
+    """Desired state of an attempt, which each reply to a supervisor's report contains."""
 
     RUN = "run"
     STOP = "stop"
@@ -92,8 +91,8 @@ class AttemptCause(StrEnum):
     RESIZE = "resize"
     RETRY = "retry"
     IMPORT = "import"
-    """An import launches nothing; its attempt holds the points of a run that another tool
-    recorded."""
+    """An import, which launches nothing: its attempt only holds the points of a run that another
+    tool recorded."""
 
 
 TERMINAL_JOB_STATES = frozenset(

@@ -27,7 +27,8 @@ from trainyard.spec.job import JobSpec
 PROTOCOL = 3
 """Version of the messages between workers and the server."""
 OLDEST_PROTOCOL = 3
-"""Oldest version that the server accepts: the previous version, if a release contained it."""
+"""Oldest version that the server accepts: the version before `PROTOCOL` if a release contained that
+version, otherwise `PROTOCOL`."""
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
 """Maximum size of a report's body, in bytes."""
@@ -40,7 +41,7 @@ MAX_ASKED = 500
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
 EVENT_FILES = "event_files"
-"""Name of the file to which a supervisor copies the metrics in a program's event files."""
+"""Name of the file into which a supervisor writes the metrics from a program's event files."""
 ARTIFACTS = "artifacts"
 """Name of the file with `ArtifactLine`s, which each node's supervisor writes."""
 SPOOL_FILE_PATTERN = rf"^(metrics|events|{EVENT_FILES}|{ARTIFACTS}|(metrics|log):\d{{1,9}})$"
@@ -66,9 +67,9 @@ class Hardware(RecordModel):
     memory_bytes: Annotated[int, Field(ge=0)]
     """Memory of the host."""
     isolation: Isolation = "none"
-    """Isolation of ranks from files of the node. `user`: each attempt runs as a Unix user of its
-    own. `namespace`: the same, with users of a user namespace. `none`: a job's code can read the
-    node's token."""
+    """Isolation of a node's files from ranks. `user`: each attempt runs as a Unix user of its own.
+    `namespace`: as `user`, but with the users of a user namespace. `none`: a job's code can read
+    the node's token."""
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=MAX_ACCELERATORS)] = ()
     """Device of each slot, in the order of the slots. Empty on a node with CPU slots, or if the
     worker does not list devices."""
@@ -122,8 +123,8 @@ class RegistrationReply(RecordModel):
     heartbeat_seconds: float
     """Interval at which the worker sends heartbeats."""
     slots: tuple[str, ...] = ()
-    """UUID of the device of each slot, if the order differs from the order in the registration.
-    Slots keep their numbers while attempts hold slots of the node."""
+    """UUID of each slot's device, in the order of the slots; empty if this is the order in the
+    registration. Slots keep their numbers while attempts hold slots of the node."""
 
 
 class Identity(RecordModel):
@@ -161,9 +162,9 @@ class NodeHeartbeat(RecordModel):
     worker: WorkerIdentity
     """Identity of the worker that sends the heartbeat."""
     gone: tuple[str, ...] = ()
-    """Ids of attempts that this node claimed, but for which the worker's data folder has neither a
-    process nor a last report. The server decides whether this proves that the attempts ended on
-    this node (docs/lifecycle-failures.md, 48)."""
+    """Ids of attempts that this node claimed, but that left neither a process nor a last report in
+    the worker's data folder. The server decides whether this proves that the attempts ended on this
+    node (docs/lifecycle-failures.md, 48)."""
     notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     """Announced reason for a shutdown of the machine; absent without one."""
     sample: NodeSample | None = None
@@ -204,7 +205,7 @@ class EndedJobsReply(RecordModel):
 
 
 class Claim(RecordModel):
-    """Claim of a node's share of an attempt, or of an operation; granted to one sender only."""
+    """Claim of an operation, or of a node's share of an attempt; granted to one sender only."""
 
     protocol: int
     """Version of the protocol (`PROTOCOL`) of the sender."""
@@ -213,9 +214,9 @@ class Claim(RecordModel):
     worker: WorkerIdentity
     """Identity of the worker that sends the claim."""
     secret: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{43}$")] | None = None
-    """256 random bits in base64, new for each launch; the token for reports is derived from them.
-    If the reply to a claim is lost, the worker repeats the claim with the same secret, and the
-    server grants it again. Absent in a claim of an operation."""
+    """256 random bits in base64, new for each launch; the token for reports is derived from these
+    bits. If the reply to a claim is lost, the worker repeats the claim with the same secret, and
+    the server grants the claim again. Absent in a claim of an operation."""
 
 
 class ClaimReply(RecordModel):
@@ -242,12 +243,12 @@ class ClaimReply(RecordModel):
 class Chunk(RecordModel):
     """Bytes of one file in the run directory; the server stores each byte once, by its offset.
 
-    The server ignores bytes that it already has. After a gap it stores nothing, and its reply
-    contains the offset at which the sender must continue. It rejects a whole report (422) that has
-    a damaged chunk, a partial line or an unreadable line. An exception is an unreadable line that
-    is *alone* in its chunk, in a file other than a log: the server skips and acknowledges the line,
-    and records an event. So after a 422 the sender sends such files line by line until it has
-    passed the fault; otherwise the fault would block the file for ever.
+    The server ignores bytes that it already has. After a gap the server stores nothing, and its
+    reply contains the offset at which the sender must continue. The server rejects a whole report
+    (422) if a chunk is damaged or has a partial or unreadable line. There is one exception, in all
+    files except logs: if an unreadable line is *alone* in its chunk, the server skips and
+    acknowledges the line, and records an event. Therefore, after a 422, the sender sends such files
+    with one line per chunk until it has passed the fault.
     """
 
     file: Annotated[str, Field(pattern=SPOOL_FILE_PATTERN)]
@@ -286,8 +287,8 @@ class Report(RecordModel):
     unusable: UnusableDevices = Field(default_factory=dict)
     """Devices of the share that were unusable at the launch."""
     exit: ExitRecord | None = None
-    """End of the share. Only in the last report, after all processes have ended, and all bytes were
-    acknowledged or dropped."""
+    """End of the share; only in the last report, which the supervisor sends after all processes
+    have ended, and after all bytes were acknowledged or dropped."""
 
 
 class PendingRequest(RecordModel):
@@ -313,8 +314,8 @@ class ReportReply(RecordModel):
 
 
 class LaunchMessage(RecordModel):
-    """Celery message for a launch. It contains only ids. The right to act on them comes only from a
-    claim."""
+    """Celery message for a launch, with ids only. The message gives no right to act; only a claim
+    does."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -323,8 +324,8 @@ class LaunchMessage(RecordModel):
 
 
 class OperationMessage(RecordModel):
-    """Celery message for an operation. It contains only ids. The right to act on them comes only
-    from a claim."""
+    """Celery message for an operation, with ids only. The message gives no right to act; only a
+    claim does."""
 
     operation_id: str
     """Id of the operation."""

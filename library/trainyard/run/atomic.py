@@ -84,8 +84,8 @@ def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> b
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a folder to fill; once the block has ended without an error, rename it to `path`.
 
-    The rename is durable. First, leftover folders of killed processes are removed; folders of
-    live processes stay.
+    The rename is durable. Before the block, leftover folders of killed processes are removed;
+    folders of live processes stay.
 
     Args:
         path: the target, which is absent or an empty folder. Its parents are created.

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""Signal on which a rank writes its `RankPosition`, and the Python stacks of all threads to its
-log. The rank then continues."""
+"""Signal on which a rank writes its `RankPosition` to a file, and the Python stacks of its threads
+to its log. The rank then continues."""
 
 
 class Entry:
@@ -36,17 +36,18 @@ class RunDirectory:
     metrics = Entry("metrics.jsonl")
     """A `MetricRecord` per step and per late validation; only on the node of global rank 0."""
     rank_metrics = Entry("metrics")
-    """Folder with `rank-<r>.jsonl`: `MetricRecord` lines of the processes of a program other than
-    global rank 0."""
+    """Folder with a file `rank-<r>.jsonl` of `MetricRecord` lines for each process of a program
+    except global rank 0."""
     artifacts = Entry("artifacts")
-    """Folder with `rank-<r>.jsonl`, the `ArtifactRecord` lines of a program's processes, and with
-    content files that the server does not have yet."""
+    """Folder with the `ArtifactRecord` lines of a program's processes in `rank-<r>.jsonl`, and with
+    the content files that the server does not have yet."""
     outputs = Entry("outputs")
     """Folder for files that a program writes; `program.artifacts` selects the files to store."""
     events = Entry("events.jsonl")
     """An `EventRecord` per event; only on the node of global rank 0."""
     committing = Entry("committing")
-    """Mark that exists while global rank 0 may have a commit without an event."""
+    """Marker file that exists while global rank 0 may have committed a checkpoint without recording
+    the event."""
     logs = Entry("logs")
     """Folder with the output of the ranks."""
     heartbeat = Entry("heartbeat.json")
@@ -76,7 +77,8 @@ class RunDirectory:
     snapshots = Entry("snapshots")
     """Folder with memory snapshots of ranks on CUDA."""
     kernels = Entry("kernels")
-    """Folder with the caches of torch's compilers for this attempt; removed at its end."""
+    """Folder with the caches of torch's compilers for this attempt; removed at the attempt's
+    end."""
     kernel_archive = Entry("kernels.zip")
     """Archive of the folder `kernels`, made by the first rank of a node after its first step."""
     exit = Entry("exit.json")
@@ -98,7 +100,8 @@ class RunDirectory:
 
 
 class Phase(StrEnum):
-    """Current activity of the trainer; each phase has its own limit for a hang."""
+    """Current activity of the trainer; each phase has its own time limit, beyond which the trainer
+    counts as hung."""
 
     STARTING = "starting"
     BUILDING_CACHE = "building_cache"

@@ -148,15 +148,16 @@ class LoadFailure(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class BadWindow(JsonRecord):
-    """Sequences of all steps since the last good value; some of them may have damaged the
-    weights."""
+    """Sequences of all steps since the last good value of the metric; some of these sequences may
+    have damaged the weights."""
 
     start: Annotated[int, Bounds(ge=0, lt=2**63)]
     """Position of the first sequence."""
     end: Annotated[int, Bounds(ge=0, lt=2**63)]
     """Position after the last sequence."""
     first_step: Annotated[int, Bounds(ge=1)]
-    """Step that trained on the first sequence; only checkpoints before this step are undamaged."""
+    """Step that trained on the first of the sequences; only checkpoints before this step are
+    undamaged."""
 
     @property
     def window(self) -> tuple[int, int]:
@@ -203,18 +204,19 @@ class Failure(JsonRecord):
     bad_window: BadWindow | None = None
     """Sequences that the next attempt skips, if a guard requires a rollback."""
     free_retry: bool = False
-    """Whether a retry leaves the retry budget unchanged for any `reason`, because the job did not
-    cause the failure."""
+    """Whether a retry leaves the retry budget unchanged, whatever the `reason` is, because the job
+    did not cause the failure."""
     node_at_fault: bool = False
     """Whether the failure counts against its node, because a worker, supervisor or torchrun failed.
-    Ranks and the node's check never set this field; the reason `node_lost` counts without it."""
+    Ranks and the node's check never set this field. The reason `node_lost` counts against the node
+    even without this field."""
     memory: MemoryUse | None = None
     """Use of the memory after an out-of-memory error."""
     load: LoadFailure | None = None
-    """Checkpoint that could not be loaded, if it caused the failure."""
+    """Checkpoint that could not be loaded; absent if the failure has another cause."""
     environment: ShortText | None = None
-    """Digest of the program's environment, if the storage root lacks it. The environment is then
-    built before the next attempt."""
+    """Digest of the program's environment, if this environment is missing on the storage root. The
+    environment is then built before the next attempt."""
 
     def __post_init__(self) -> None:
         """Cut long texts, and set the usual remedy if none is given."""

@@ -1,8 +1,8 @@
-"""Limits on what scripts and programs write: texts and numbers of records, names, warnings.
+"""Limits on what scripts and programs write: texts, numbers, names and warnings.
 
 Limits in records are annotations, which pydantic applies when it parses a record. A record also
 cuts its own texts when it is constructed. Bounds of numbers are only checked by the program that
-parses the record, because the program that writes it computed the numbers itself.
+parses the record, because the program that writes the record computed the numbers itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CoreSchema = dict[str, Any]
 class Cut:
     """Limit of a text from a program, which may have any content and length.
 
-    An error quotes data, paths and output of other programs, and its record must always be
-    stored. So the text is converted, not rejected: PostgreSQL stores no NUL, UTF-8 has no lone
-    surrogates, and the size of a report is limited.
+    An error quotes data, paths and output of other programs, and the record of the error must
+    always be stored. Therefore an unsuitable text is converted, not rejected: PostgreSQL stores no
+    NUL, UTF-8 has no lone surrogates, and the size of a report is limited.
     """
 
     limit: int

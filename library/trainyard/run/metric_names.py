@@ -30,8 +30,8 @@ _MARK = "_01234567"
 def is_storable(name: str) -> bool:
     """Return whether the server stores a series with this name.
 
-    The server accepts more names than `is_legal`, which depends on the character tables of the
-    Python version. A comma is illegal, because commas separate names in URLs.
+    `is_legal` accepts fewer names, and depends on the character tables of the Python version. A
+    comma is illegal, because commas separate names in URLs.
     """
     return _STORABLE.fullmatch(name) is not None
 

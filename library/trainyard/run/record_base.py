@@ -86,7 +86,8 @@ def _find_cutters(kind: type[JsonRecord]) -> tuple[tuple[str, Cutter], ...]:
 
 
 def _cutter(hint: Any) -> Cutter | None:
-    """Return a function that cuts all texts in a value of this type; None if it contains none."""
+    """Return a function that cuts all texts in a value of this type; None if the type has no
+    texts."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         cuts = (limit.apply for limit in arguments[1:] if isinstance(limit, Cut))

@@ -30,7 +30,8 @@ def append_record(path: PurePath, record: JsonRecord) -> None:
 
 
 def replace_record(path: PurePath, record: JsonRecord) -> None:
-    """Replace a file that only programs read, and only while the attempt runs.
+    """Replace a file without syncing it, because only programs read it, and only during the
+    attempt.
 
     Raises:
         OSError: the file cannot be written; an existing file is unchanged.

@@ -200,7 +200,7 @@ class PendingCollective(JsonRecord):
     """A collective that has not ended on a rank."""
 
     group: ShortText
-    """Process group of the collective; its name is the same on all ranks of the group."""
+    """Name of the collective's process group, the same on all ranks of the group."""
     ranks: Annotated[tuple[RankRange, ...], Bounds(max_length=MAX_RANK_RANGES)] = ()
     """Global ranks of the group; empty if unknown. They are stored as ranges, because each rank
     reports its group, and a list of 4,096 ranks would take 22 KB."""
@@ -223,12 +223,12 @@ class RankPosition(JsonRecord):
     step: Number | None = None
     """Completed optimizer steps; absent if the rank did not respond."""
     place: ShortText | None = None
-    """Innermost frame outside Python and packages, such as `data/batches.py:113 in __next__`;
-    absent if the rank did not respond."""
+    """Innermost frame outside Python's library and installed packages, such as `data/batches.py:113
+    in __next__`; absent if the rank did not respond."""
     collective: PendingCollective | None = None
     """Oldest collective that has not ended on the rank."""
     process: ShortText | None = None
-    """State of the process if the rank did not respond, such as `stopped`."""
+    """State of the process, such as `stopped`; absent if the rank responded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,8 @@ class ExitRecord(JsonRecord):
     """`exit.json`: record of a supervisor on the end of its share."""
 
     outcome: Literal["succeeded", "stopped", "failed", "cancelled"]
-    """Outcome of the share, from the trainer's outcome, the exits of the ranks, and the orders."""
+    """Outcome of the share, which follows from the trainer's outcome, the exits of the ranks, and
+    the orders."""
     failure: Failure | None
     """Failure, if the share failed."""
     ranks: tuple[RankExit, ...]
@@ -263,6 +264,7 @@ class ExitRecord(JsonRecord):
     """Positions of the ranks after a silence that lasted most of the hang limit. Empty if no such
     silence preceded the end."""
     false_alarms: Number = 0
-    """Number of silences of most of the hang limit after which the trainer made progress again."""
+    """Number of silences that lasted most of the hang limit, but after which the trainer made
+    progress again."""
     unreported_commit: bool = False
     """Whether global rank 0 may have committed a checkpoint without recording the event."""

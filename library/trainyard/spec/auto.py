@@ -53,7 +53,7 @@ def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None)
     """Return the resolved value of each field that is `auto`.
 
     The arguments are those of `resolved`. On CPUs the value is the field's entry in
-    `FIRST_DEFAULTS`. The rules only reject a returned value if no value is legal. The result is
+    `FIRST_DEFAULTS`. A returned value breaks a rule only if no legal value exists. The result is
     empty for a program, because only the built-in trainer reads these fields.
     """
     if spec.program is not None:
@@ -107,7 +107,7 @@ def _compiles(spec: JobSpec, device: DeviceKind, axes: Layout | ParallelismSecti
 
 
 def _intervals(spec: JobSpec, device: DeviceKind) -> tuple[int, float]:
-    """Return the numbers of steps and of seconds between two saves."""
+    """Return the intervals between two saves, in steps and in seconds."""
     section = spec.checkpoint
     steps, seconds = section.interval_steps, section.interval_seconds
     if steps != AUTO:

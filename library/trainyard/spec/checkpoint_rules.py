@@ -42,8 +42,7 @@ def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
 
 
 def kept_for_good(spec: JobSpec, *, step: int) -> int:
-    """Return how many of the checkpoints saved after a step are kept because of
-    `keep_every_steps`."""
+    """Return the number of checkpoints after `step` that `keep_every_steps` will keep."""
     every = spec.checkpoint.keep_every_steps
     return spec.training.steps // every - step // every if every else 0
 
@@ -103,7 +102,8 @@ def writers(spec: JobSpec) -> Iterator[Problem]:
 
 
 def staging(spec: JobSpec) -> Iterator[Problem]:
-    """`staging_gib` needs a number in `writers`; otherwise no rank streams shards to another."""
+    """`staging_gib` needs a number as `writers`, because only then do ranks stream shards to
+    others."""
     section = spec.checkpoint
     default = CheckpointSection().staging_gib
     if not isinstance(section.writers, int) and section.staging_gib != default:

@@ -1,4 +1,4 @@
-"""Packs: gzipped tar archives with the code of programs, of limited size, named by digest."""
+"""Packs of program code: gzipped tar archives of limited size, each named by its digest."""
 
 from __future__ import annotations
 

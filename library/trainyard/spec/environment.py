@@ -50,11 +50,11 @@ def is_allowed(name: str, value: str) -> bool:
 
 
 def environment_problems(env: Mapping[str, str]) -> list[Problem]:
-    """Return a problem for each variable of an `env` that might run, load or contact something.
+    """Return a problem for each variable in `env` whose name or value is not on the allow-list.
 
-    A deny-list cannot be complete, because for example `PYTHONWARNINGS` with `BROWSER` starts a
-    shell. So only variables of the allow-list pass, and each value is checked. A value may be a
-    secret, so no problem contains it.
+    A variable might run, load or contact something. A deny-list cannot be complete: for example,
+    `PYTHONWARNINGS` and `BROWSER` together start a shell. No problem contains the value of a
+    variable, because the value may be a secret.
     """
     problems: list[Problem] = []
     shown = False
@@ -117,7 +117,10 @@ def _integer(low: int, high: int) -> Variable:
 
 
 def _several(values: str, *, before: str = "", sign: str = "") -> Variable:
-    """Accept a comma-separated list of values; a sign may precede the list and each value."""
+    """Accept a comma-separated list of `values`.
+
+    `before` may precede the list, and a character of `sign` may precede each value.
+    """
     words = sorted(values.split())
     each = rf"[{sign}]?({'|'.join(words)})" if sign else f"({'|'.join(words)})"
     first = f"optionally {before!r} and then " if before else ""
@@ -244,7 +247,7 @@ _KINDS: Mapping[str, Variable] = {
     "CUBLAS_WORKSPACE_CONFIG": _like("(:[0-9]{1,9}:[0-9]{1,4}){1,8}", "sizes such as :4096:8"),
     "CUDA_MODULE_LOADING": _one_of("LAZY EAGER"),
 }
-"""Legal values; each key holds one or more names of variables, separated by spaces."""
+"""Legal values by variable. A key may hold several names of variables, separated by spaces."""
 ALLOWED = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 """Variables that a job without its own code may set, with their legal values. They tune and trace
 NCCL, gloo, threads, CUDA, and torch's logs and allocators. No legal value names a file, program,

@@ -60,7 +60,7 @@ def exclusions(spec: JobSpec) -> Iterator[Problem]:
 
 
 def undecayed(spec: JobSpec) -> Iterator[Problem]:
-    """Each entry of `no_decay` must occur in the name of a matrix; norms never decay."""
+    """Each entry of `no_decay` must be part of a matrix's name, because only matrices decay."""
     if _has_our_names(spec):
         outer = (EMBEDDING,) if spec.architecture.tied_embeddings else (EMBEDDING, HEAD)
         yield from _parts_of_names("/optimizer/no_decay", spec.optimizer.no_decay, spec, *outer)
@@ -74,8 +74,10 @@ def _has_our_names(spec: JobSpec) -> bool:
 def _parts_of_names(
     pointer: str, parts: tuple[str, ...], spec: JobSpec, *outer: str
 ) -> Iterator[Problem]:
-    """Yield a problem if an entry of `parts` occurs neither in a linear layer's name nor in
-    `outer`."""
+    """Yield a problem if an entry of `parts` is in no layer's name.
+
+    The layers are the linear layers of the blocks, and the layers named in `outer`.
+    """
     if not parts:
         return
     inner = [name for names in LINEAR_LAYERS.values() for name in names]
@@ -129,8 +131,7 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
 
 
 def shrinking(spec: JobSpec) -> Iterator[Problem]:
-    """`shrink_after_seconds` needs an elastic job or spare nodes; other jobs wait for a lost
-    node."""
+    """`shrink_after_seconds` has an effect only if the job is elastic or has spare nodes."""
     seconds = spec.resources.shrink_after_seconds
     if seconds is not None and not spec.resources.continues_without_node:
         yield Problem(
@@ -142,6 +143,7 @@ def shrinking(spec: JobSpec) -> Iterator[Problem]:
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
 NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed, retries)
-"""Rules that reject a new job, because neither a layout nor an override could use the field."""
+"""Rules that reject a new job. Their fields would stay without effect on any layout and under any
+override."""
 WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget, shrinking)
 """Rules that the plan reports as warnings."""

@@ -126,7 +126,7 @@ class JobSpec(SpecModel):
     def _fit_warmup(self) -> Self:
         """Shorten the default warm-up to the length of the schedule, so that short runs are legal.
 
-        The spec stores the shortened number, so a version with another default reads the same
+        The spec stores the shortened number. So a version with another default still reads this
         number.
         """
         if self.program is not None:
@@ -161,7 +161,8 @@ class JobSpec(SpecModel):
         return self.training.steps if self.program is None else self.program.steps
 
     def layout_name(self, layout: Layout) -> str:
-        """Return a layout as text; for a program without layouts, only its number of slots."""
+        """Return a layout as text; for a program without layouts, return only the number of
+        slots."""
         return str(layout) if self.has_axes else layout.slots_in_words
 
     @property
@@ -222,9 +223,9 @@ class JobSpec(SpecModel):
         """SHA-256 of all values that differ from the first defaults, in hexadecimal.
 
         A new field or a changed default in a later version does not change the digest. The digest
-        omits `env`, because its values may be secrets that a digest would allow others to guess. It
-        omits `project`, because server and trainer must compute the same digest, and trainers do
-        not receive this field.
+        omits `env`, because others could guess a secret value from a digest. The digest omits
+        `project`, because trainers do not receive this field, and server and trainer must compute
+        the same digest.
         """
         given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env", "project"})
         for (section, field), first in FIRST_DEFAULTS.items():
@@ -256,7 +257,7 @@ class JobSpec(SpecModel):
         return Layout.fill(world_size=size, **self.parallelism.sizes)
 
     def facts(self, layout: Layout) -> LayoutFacts:
-        """Return the facts that the rules of the parallel axes check for the job on a layout.
+        """Return the input of the parallel axes' rules: facts about the job on a layout.
 
         Raises:
             ValueError: there are fewer micro-batches than data-parallel ranks.
@@ -276,7 +277,10 @@ class JobSpec(SpecModel):
 
     @property
     def _own_plans(self) -> tuple[Plan, ...] | None:
-        """Plans that an own model may have; only its folder defines the plans of a hub model."""
+        """Parallel plans that a user's own model may have; None for a built-in model.
+
+        Here a hub model may have every plan, because only its folder defines its plans.
+        """
         if self.model.hugging_face is not None:
             return get_args(Plan)
         return self.model.plans if self.model.is_own else None
@@ -315,10 +319,10 @@ class JobSpec(SpecModel):
     def is_sharded(self, layout: Layout) -> bool:
         """Return whether FSDP holds the weights on a layout.
 
-        FSDP is not used if `cpu_offload` is off, each pipeline stage has a single rank, and this
-        rank computes in the dtype of its weights. There is then nothing to shard or cast. FSDP
-        would still copy weights and gradients. The copies take 4 % of the step time of a model with
-        5 M parameters, and as much memory as one layer.
+        FSDP is not used if three conditions hold: `cpu_offload` is off, each pipeline stage has a
+        single rank, and ranks compute in the dtype of the weights. FSDP would then have nothing to
+        shard or cast, but would still copy weights and gradients. The copies would take 4 % of the
+        step time of a model with 5 M parameters, and as much memory as one layer.
         """
         casts = self.training.param_dtype != self.training.weight_dtype
         return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload

@@ -116,8 +116,8 @@ class Layout(_Sizes):
 def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Layout]:
     """Return the layouts of `world_size` ranks that change only the `dp` axes.
 
-    The order is: the layout with the same number of shards, the layout with the same number of
-    replicas, and the layout with one replica over all ranks. The list is empty if the product of
+    The order is: the layout with as many shards as in `sizes`, the layout with as many replicas as
+    in `sizes`, and the layout with one replica over all ranks. The list is empty if the product of
     the other axes does not divide `world_size`.
 
     Args:
@@ -140,8 +140,10 @@ def data_parallel_layouts(sizes: Mapping[str, int], world_size: int) -> list[Lay
 
 
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
-    """Return an error for the largest axis that has another legal size; without such an axis, for
-    the number of slots."""
+    """Return an error for the largest axis that has a legal size, given the other axes.
+
+    If no axis has a legal size, return an error for the number of slots.
+    """
     product = math.prod(axes.values())
     words = f"{' x '.join(axes)} = {product}"
     slots = around(world_size, multiples(product, world_size))

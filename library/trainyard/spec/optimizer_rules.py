@@ -9,8 +9,8 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.training import LrScheduleSection, OptimizerSection
 
 STANDSTILL = 2.0**-8
-"""Half a unit in the last place of bfloat16, relative to the number. Rounding removes smaller
-changes."""
+"""Minimum relative change of a number that survives rounding to bfloat16: half a unit in the last
+place."""
 
 
 def weight_decay(spec: JobSpec) -> Iterator[Problem]:
@@ -26,7 +26,8 @@ def weight_decay(spec: JobSpec) -> Iterator[Problem]:
 
 
 def moments(spec: JobSpec) -> Iterator[Problem]:
-    """Moments in bfloat16 need betas for which the decay of one step survives rounding."""
+    """With moments in bfloat16, a beta must be so small that the decay of one step survives
+    rounding."""
     section = spec.optimizer
     if section.state_dtype != "bfloat16":
         return

@@ -24,8 +24,8 @@ LINEAR_LAYERS = {
     "n_kv_heads": ("attention.wk", "attention.wv"),
     "ffn_dim": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3"),
 }
-"""Linear layers of a block, by the spec field of the width that TP shards. The other width of each
-layer is `dim`."""
+"""Linear layers of a block, by the spec field that sets one width of the layer. TP shards this
+width. The other width is `dim`."""
 FROM_SHARDED = ("attention.wo", "feed_forward.w2")
 """Layers with an input of the sharded width. The weights of these layers have `dim` rows."""
 
@@ -117,15 +117,14 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 
 def _quantized_fields(spec: JobSpec) -> dict[str, int]:
-    """For each spec field that sets the width of a quantized layer, return the number of features
-    per unit of the field."""
+    """Return the width of one unit of each spec field that sets a width of quantized layers."""
     found = {field for field, _, _ in _quantized_layers(spec)}
     units = {"dim": 1, **_units(spec)}
     return {field: unit for field, unit in units.items() if found and field in {"dim", *found}}
 
 
 def _units(spec: JobSpec) -> dict[str, int]:
-    """For each field in `LINEAR_LAYERS`, return the number of features per unit of the field."""
+    """Return the width of one unit of each field in `LINEAR_LAYERS`; a head is `head_dim` wide."""
     head_dim = spec.architecture.head_dim
     return {"ffn_dim": 1, "n_heads": head_dim, "n_kv_heads": head_dim}
 
@@ -139,8 +138,8 @@ def quantized_elements(spec: JobSpec) -> int:
 def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
     """Return the number of ranks over which FSDP and TP divide the rows of float8 weights.
 
-    Return None if FSDP does not gather weights on the device, because only a gather on the
-    device scales weights for float8.
+    Return None if FSDP does not gather weights on the device. Without such a gather, no weights are
+    scaled for float8.
     """
     if not spec.is_sharded(layout) or spec.optimizer.cpu_offload:
         return None
@@ -148,10 +147,10 @@ def shards_of_rows(spec: JobSpec, layout: Layout) -> int | None:
 
 
 def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
-    """Return the mean number of weights in a block that FSDP gathers in float8.
+    """Return how many weights of a block FSDP gathers in float8, as a mean over the blocks.
 
-    Only the recipe `float8_tensorwise` gathers in float8, and only weights with rows that divide
-    evenly over the ranks (as in `trainer.parallel.quantize`).
+    FSDP gathers weights in float8 under two conditions: the recipe is `float8_tensorwise`, and the
+    ranks divide the rows of the weights evenly (as in `trainer.parallel.quantize`).
     """
     shards = shards_of_rows(spec, layout)
     if spec.quantization.recipe != "float8_tensorwise" or shards is None:
@@ -161,8 +160,8 @@ def gathered_in_float8(spec: JobSpec, layout: Layout) -> int:
 
 
 def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int, int]]:
-    """For each quantized layer, yield the field of its sharded width, and its numbers of rows and
-    weights."""
+    """Yield the field of the sharded width, the number of rows and the number of weights of each
+    quantized layer."""
     a = spec.architecture
     for field, unit in _units(spec).items():
         width = getattr(a, field) * unit

@@ -73,7 +73,8 @@ def resuming(spec: JobSpec) -> Iterator[Problem]:
 
 
 def layouts(spec: JobSpec) -> Iterator[Problem]:
-    """Listed layouts are unique, and need a program that resumes on any layout under torchrun."""
+    """Layouts must be unique; they need `torchrun` as `launcher` and `any_world_size` as
+    `resume`."""
     program = spec.program
     assert program is not None, "the rules of programs apply to programs"
     if not program.layouts:
@@ -97,8 +98,7 @@ def layouts(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _sizes_of_layouts(spec: JobSpec, program: ProgramSection) -> Iterator[Problem]:
-    """A layout exists for the job's number of slots, and for the minimum and maximum of an elastic
-    job."""
+    """The job's number of slots needs a layout; so do the minimum and maximum of an elastic job."""
     sizes, own = program.world_sizes, spec.resources.world_size
     low, high = spec.resources.size_range or (own, own)
     given = {"world_size": own, "min_world_size": low, "max_world_size": high}

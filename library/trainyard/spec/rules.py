@@ -31,7 +31,7 @@ FIXED_BY_FOLDER = (
 )
 """Fields of the section `model` that the folder of a hub model replaces."""
 SIZES_NAMED = 64
-"""Number of world sizes to try above or below an illegal size, to find the nearest legal sizes."""
+"""Maximum number of world sizes to try in the search for legal sizes near an illegal size."""
 
 
 def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -88,7 +88,8 @@ def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None
 def _check(
     spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot], *of_programs: Rule
 ) -> None:
-    """Apply `rules` to a job of the trainer; apply `PROGRAM` and `of_programs` to a program."""
+    """Apply `rules` to a job of the trainer, or `PROGRAM` and `of_programs` to a job with a
+    program."""
     if spec.program is not None:
         found = [problem for rule in (*PROGRAM, *of_programs, _resources) for problem in rule(spec)]
         if found:
@@ -171,7 +172,8 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _hub_model(spec: JobSpec) -> Iterator[Problem]:
-    """Reject fields that a folder of a hub model defines, and that such a model lacks."""
+    """Reject fields that a hub model's folder defines, and fields that hub models do not
+    support."""
     model, default = spec.model, ModelSection()
     if model.hugging_face is None:
         if model.remote_code:
@@ -268,7 +270,8 @@ def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
 
 
 def _borrowed(axis: Axis, facts: LayoutFacts) -> Iterator[Problem]:
-    """Reject an axis that regroups ranks of other axes but does not divide their number."""
+    """Reject an axis that regroups ranks of other axes, unless its size divides the number of
+    ranks."""
     size = facts.size(axis.name)
     if axis.multiplies_world or size == 1:
         return
@@ -333,8 +336,10 @@ def _ends_of_range(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _has_layout(spec: JobSpec, world_size: int) -> bool:
-    """Return whether a layout that changes only the `dp` axes is legal, with one-sequence
-    micro-batches."""
+    """Return whether any layout of this world size is legal with micro-batches of one sequence.
+
+    The layouts differ from the job's own layout only in the `dp` axes.
+    """
     training = spec.training.model_copy(update={"micro_batch_size": 1})
     smallest = spec.model_copy(update={"training": training})
     layouts = data_parallel_layouts(spec.parallelism.sizes, world_size)

@@ -52,11 +52,12 @@ class BatchPartition:
 
     @property
     def idle_share(self) -> float:
-        """Share of empty places for sequences in the micro-batches of a step; from 0 to below 1."""
+        """Share of sequence places that stay empty in a step's micro-batches; from 0 to below 1."""
         return 1 - self.global_batch_size / (self.rounds * self.dp * self.micro_batch_size)
 
     def for_rank(self, dp_rank: int) -> list[range]:
-        """Return a rank's offsets into the global batch, per round; empty for an idle round."""
+        """Return a rank's sequences in each round, as offsets in the global batch; none in an idle
+        round."""
         # Round-robin, not in blocks, so that the sequences of a round are adjacent at any dp.
         starts = range(0, self.global_batch_size, self.micro_batch_size)
         batches = [

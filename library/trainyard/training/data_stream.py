@@ -50,10 +50,10 @@ def merged(windows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) -> int:
-    """Return the position after a number of sequences, with the windows skipped.
+    """Return the position that a reader reaches from `position` after `sequences` sequences.
 
-    The result is never inside a window. With 0 sequences, a position inside a window moves to the
-    end of the window; another position stays.
+    The reader skips the windows, so the result is never inside a window. Even with 0 sequences, a
+    position inside a window moves to the end of the window. Any other position then stays.
     """
     for start, end in merged(windows):
         if end <= position:

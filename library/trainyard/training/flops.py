@@ -8,7 +8,7 @@ from trainyard.training.architectures import Architecture
 def matmul_parameters(architecture: Architecture) -> int:
     """Return the number of weights in matrix products: blocks and head, without norms.
 
-    The embedding does not count, except a tied embedding, because it is also the head.
+    An embedding counts only if it is tied, because a tied embedding is also the head.
     """
     a = architecture
     return a.n_layers * matmul_parameters_of_a_block(a) + a.vocab_size * a.dim

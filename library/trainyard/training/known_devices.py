@@ -43,9 +43,9 @@ class Device:
     capability: tuple[int, int]
     """CUDA compute capability."""
     memory_bytes: int
-    """Memory from the data sheet, in bytes; the smallest if the GPU exists with several sizes."""
+    """Memory from the data sheet, in bytes; the smallest memory if the GPU has several variants."""
     nvlink: bool
-    """Whether GPUs of a node can access each other's memory, as symmetric memory needs."""
+    """Whether GPUs of a node can access each other's memory, which symmetric memory requires."""
     peak_flops: dict[Precision, float]
     """Dense peak in FLOP/s, by precision; a precision without tensor cores is absent."""
 

@@ -36,9 +36,9 @@ class LrSchedule:
         """Return the learning rate of the optimizer step that completes `step` (counted from 1).
 
         The warm-up rises linearly and reaches the peak at its end. `cosine` then follows half a
-        cosine down to `min_ratio` at the total (Loshchilov and Hutter, SGDR, 2017, without
-        restarts). `warmup_stable_decay` holds the peak, and decays over its last part (Hu et al.,
-        MiniCPM, 2024). After the total, the rate keeps its final value.
+        cosine down to `min_ratio` at `total_tokens` (Loshchilov and Hutter, SGDR, 2017, without
+        restarts). `warmup_stable_decay` holds the peak, then decays in the last part of the
+        schedule (Hu et al., MiniCPM, 2024). After `total_tokens`, the rate keeps its final value.
         """
         seen, total, warmup = step * self.tokens_per_step, self.total_tokens, self.warmup_tokens
         if seen < warmup:

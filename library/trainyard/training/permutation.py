@@ -68,7 +68,7 @@ class Permutation:
         return value
 
     def permute_bits(self, values: Words) -> Words:
-        """Return the output of the Feistel network for each number, which may be n or more."""
+        """Return the output of the Feistel network for each number; the output may be n or more."""
         high, low = values >> self._low_bits, values & self._low_mask
         # Each round XORs one half with a function of the other half, which is invertible. The
         # target alternates instead of a swap of the halves, so that the halves may differ in width.

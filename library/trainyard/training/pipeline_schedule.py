@@ -56,7 +56,10 @@ def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_ran
 
 
 def next_runnable(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> int:
-    """Return the smallest m that can run, from `microbatches` to at most p - 1 above it."""
+    """Return the smallest m that can run and is at least `microbatches`.
+
+    It exceeds `microbatches` by at most p - 1.
+    """
     return next(m for m in itertools.count(microbatches) if can_run(schedule, m, pp=pp))
 
 
@@ -88,13 +91,14 @@ def bubble_share(
 def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int) -> int:
     """Return the time for which each rank waits in a run, in forward passes of a stage.
 
-    A backward pass takes as long as two forward passes, and each half of a split backward pass as
-    long as one. So a rank works for 3 v m. For GPipe, 1F1B and interleaved schedules with p or more
-    micro-batches, the formulas are from Narayanan et al. 2021, section 2.2. For ZB-H1 with v
-    stages, they are from Qi et al. 2023, table 2. ZB-V has no bubble in that table, because its
-    iterations overlap. Here they cannot overlap, because all ranks wait for the gradient norm. With
-    fewer than p micro-batches, a rank waits until the first micro-batch returns; these terms come
-    from a simulation of the schedules, which a test repeats.
+    A backward pass takes as long as two forward passes, and each half of a split backward pass
+    takes as long as one forward pass. So a rank works for 3 v m. For GPipe, 1F1B and interleaved
+    schedules with p or more micro-batches, the formulas are from Narayanan et al. 2021, section
+    2.2. For ZB-H1 with v stages, they are from Qi et al. 2023, table 2. ZB-V has no bubble in that
+    table, because its iterations overlap. Here they cannot overlap, because all ranks wait for the
+    gradient norm. With fewer than p micro-batches, a rank also waits until the first micro-batch
+    returns. The terms for this wait come from a simulation of the schedules; a test repeats the
+    simulation.
     """
     few = max(0, pp - microbatches)
     match schedule:
@@ -112,12 +116,12 @@ def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microb
 def in_flight(
     schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int, rank: int
 ) -> int:
-    """Return the maximum number of forward passes on a rank that still await their backward.
+    """Return the maximum number of forward passes on a rank whose backward pass is still to come.
 
-    GPipe holds all of them. 1F1B holds one per stage from this rank's stage on. The interleaved
-    schedules hold (v - 1) g + k (p - 1 - rank) + 1, for groups of g micro-batches. k is 2; with a
-    zero bubble k is 1, and the weight gradients of `rank` backward passes are held too. ZB-V holds
-    2 p, or slightly less with fewer than 2 p - 1 micro-batches.
+    GPipe holds all forward passes of a run. 1F1B holds one for this rank's stage and one for each
+    later stage. The interleaved schedules hold (v - 1) g + k (p - 1 - rank) + 1, for groups of g
+    micro-batches. k is 2, or 1 with a zero bubble. A schedule with a zero bubble also holds the
+    weight gradients of `rank` backward passes. ZB-V holds 2 p, or slightly less if m < 2 p - 1.
     """
     most = stages_per_rank * microbatches
     group = microbatches // max(1, microbatches // pp)

@@ -59,8 +59,8 @@ def cut_into_stages(
         seq_len: number of tokens in a sequence.
         schedule: schedule that runs the stages.
         modules: names of the modules in each stage.
-        layers_per_stage: number of layers per stage. Without this and `modules`, the longest
-            stage is made as short as possible, by FLOPs.
+        layers_per_stage: number of layers per stage. If both this and `modules` are absent, the
+            longest stage is made as short as possible, by FLOPs.
 
     Raises:
         SpecError: the model cannot be divided like this; the error gives the nearest legal values.
@@ -146,7 +146,8 @@ def _balanced(n_layers: int, stages: int, head: float) -> tuple[int, ...]:
 
 
 def _modules(layers: tuple[int, ...], names: tuple[str, ...]) -> Modules:
-    """Return the modules of each stage; the first has the embedding, the last norm and head."""
+    """Return each stage's modules; the first stage has the embedding, the last has norm and
+    head."""
     cut, start = [], 0
     for index, count in enumerate(layers):
         end = start + count + (1 if index == 0 else 0)

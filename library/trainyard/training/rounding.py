@@ -31,13 +31,13 @@ AT_ONE: dict[Rounding, float] = {
     "float8_rowwise_with_gw_hp": 5e-3,
     "mxfp8": 5e-3,
 }
-"""Relative difference between the losses of two layouts in the first steps, at a gradient norm of
-at most 1. For the small model in docs/numerics.md the difference is ten times smaller, and in
-float32 still smaller; deeper models round more often.
+"""Bound on the relative difference between the losses of two layouts in the first steps, at a
+gradient norm of at most 1. The small model in docs/numerics.md has ten times smaller differences,
+and still smaller ones in float32. The bound leaves room for deeper models, which round more often.
 """
 STEPS = 10
-"""After a change of layout, the number of steps for which the difference of the losses stays within
-the bound that holds for the first step.
+"""Number of steps after a change of layout for which the bound of the first step holds. After that,
+the bound grows with each step.
 """
 MAX_DIFFERENCE = 0.1
 """Maximum of the bound; a larger bound would also hold for two different trainings."""

@@ -23,11 +23,12 @@ ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
 """Fixed id of the only admin token, so that only one of several new servers inserts a token."""
 ADMIN_NAME = "admin"
 CLOCKS = timedelta(seconds=60)
-"""Assumed maximum difference between the clocks of two servers. A token that was created at most
-this long before the former admin token counts as made by the former admin token.
+"""Assumed maximum difference between the clocks of two servers. A token counts as made by the
+former admin token even if it seems older than that admin token, by at most this difference.
 """
 LASTING = (TokenKind.API, TokenKind.JOIN)
-"""Kinds of tokens that an admin token creates and that stay valid after it is replaced."""
+"""Kinds of tokens that an admin token creates and that stay valid after the admin token is
+replaced."""
 OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
 """Kinds of tokens that a registration with a join token creates."""
 
@@ -43,7 +44,7 @@ class AdminRotation:
     codes: int
     """Number of login codes that ended."""
     commands: int
-    """Number of commands that the replacement ended in running attempts."""
+    """Number of commands that ended; all were open in running attempts."""
     made: Sequence[Token]
     """Valid tokens that the former admin token or its join tokens made, the oldest first."""
     earlier: Sequence[Token]
@@ -55,9 +56,9 @@ class AdminRotation:
 def ensure_admin_token(context: Context) -> Path | None:
     """Create the admin token if there is none, and return the path of its file.
 
-    Several processes may start at once. On the same machine, all of them use the file of the first
-    process. On several machines, the first token that is stored counts; a process on another
-    machine deletes the file that it has created.
+    Several processes may start at once. On one machine, all of them use the file of the first
+    process. On several machines, only the token that is stored first becomes valid. The processes
+    on the other machines delete the files that they have created.
 
     Returns:
         The path, or None if the token existed already or its file is on another machine.

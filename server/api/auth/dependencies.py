@@ -50,7 +50,8 @@ _schemes: dict[Callable[..., object], tuple[str, ...]] = {}
 
 
 def schemes_of(call: Callable[..., Any] | None) -> tuple[str, ...]:
-    """Return the names of a dependency's security schemes; empty if it authorizes no requests."""
+    """Return the names of a dependency's security schemes; empty if the dependency authorizes
+    nothing."""
     return () if call is None else _schemes.get(call, ())
 
 

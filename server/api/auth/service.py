@@ -115,7 +115,7 @@ def _holder(row: GivenToken | None, now: datetime) -> Principal | Unauthenticate
 
 
 def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
-    """Set `last_used_at` of tokens to now; return None for each request, as its result."""
+    """Set `last_used_at` of tokens to now; return one None per token, as group commit requires."""
     now = context.now()
     # Sorted by id, as in every statement that locks several rows, to prevent deadlocks.
     used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
@@ -302,7 +302,7 @@ def replace_token_of(
     kind: Literal[TokenKind.NODE, TokenKind.SOURCE],
     name: str,
 ) -> str:
-    """Create a token for a node or source and return it; revoke the machine's earlier tokens."""
+    """Replace all tokens of a node or source with one new token, and return the new token."""
     now, owner = context.now(), tokens.c[kind.value]
     earlier = (owner == name) & (tokens.c.kind == kind) & tokens.c.revoked_at.is_(None)
     connection.execute(update(tokens).where(earlier).values(revoked_at=now))

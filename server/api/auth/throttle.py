@@ -65,8 +65,9 @@ def forget_failed_logins(context: Context) -> int:
 def _is_over(now: datetime) -> ColumnElement[bool]:
     """Return the SQL condition that a window has ended, or begins too far in the future.
 
-    A window that begins more than `WINDOW` in the future was stored before a clock was set back. A
-    nearer beginning only shows that the clock of another server is ahead.
+    A window that begins more than `WINDOW` in the future was stored before a clock was set back. If
+    a window begins less far in the future, the clock of another server is ahead, and the window
+    counts.
     """
     begin_at = failed_logins.c.begin_at
     return or_(begin_at <= now - WINDOW, begin_at > now + WINDOW)

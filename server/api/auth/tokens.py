@@ -23,7 +23,7 @@ class TokenKind(StrEnum):
     SOURCE = "source"
     """For the provisioner of one source of nodes."""
     ATTEMPT = "attempt"
-    """For the reports of one attempt on one node; the hash is in `attempt_nodes`."""
+    """For the reports of one attempt on one node; `attempt_nodes` stores the token's hash."""
 
 
 def make_token(kind: TokenKind, secret: str | None = None) -> str:

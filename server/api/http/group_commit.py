@@ -1,8 +1,8 @@
 """Group commit: one transaction serves all requests that wait at the same time.
 
-A single request is served immediately. When requests follow each other closely, a group contains
-the requests that arrived while the previous group was served and during a short pause after it.
-There is no pause when a full group waits.
+A single request is served immediately. When requests follow each other closely, they are collected
+while the previous group is served, and during a short pause after that; then they form the next
+group. There is no pause when a full group waits.
 """
 
 from __future__ import annotations
@@ -175,9 +175,10 @@ def serve_apart(
 
 
 def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
-    """Return the result of `make`, or its error as a value; use this once the group is stored.
+    """Return the result of `make`; if `make` raises an error, return the error.
 
-    If the error were raised, `serve_apart` would store the group again.
+    Use this after the group is stored. If the error were raised, `serve_apart` would store the
+    group again.
     """
     try:
         return make()
@@ -186,7 +187,7 @@ def answer_or_error(make: Callable[[], Answer]) -> Answer | Exception:
 
 
 def _as_answer(error: BaseException) -> Exception:
-    """Return an error as an `Exception`; any other `BaseException` would end a thread."""
+    """Return an error as an `Exception`, because any other `BaseException` would end the thread."""
     if isinstance(error, Exception):
         return error
     failure = RuntimeError(f"{type(error).__name__}: {error}")

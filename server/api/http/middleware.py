@@ -123,7 +123,7 @@ def _request_id(scope: Scope) -> str:
 
 
 class BodyLimitMiddleware:
-    """Refuses a body over the limit, by its announced length or after reading too many bytes."""
+    """Refuses a body if its announced length or its actual length is over the limit."""
 
     def __init__(self, app: ASGIApp, *, limit_of: Callable[[str], int]) -> None:
         """Take the function that returns the maximum body size for a path, in bytes."""

@@ -48,9 +48,9 @@ class PageRequest(Generic[Key]):
 def page_by(
     listing: str, key: type[Key], pattern: str = ID_PATTERN
 ) -> Callable[..., Awaitable[PageRequest[Key]]]:
-    """Return a dependency that reads `page_size` and a `page_token` of one list.
+    """Return a dependency that reads the parameters `page_size` and `page_token` of a list.
 
-    A key that is a text must match `pattern`.
+    If the key in a page token is a text, it must match `pattern`.
     """
 
     token_query = Query(

@@ -19,8 +19,8 @@ from trainyard.base.problems import Problem, pointer_to, problems_of
 Model = TypeVar("Model", bound=BaseModel)
 
 NUL = b"\\u0000"
-"""An escaped NUL, which PostgreSQL's text cannot hold. An escaped backslash before `u0000` has the
-same bytes; only the parsed value shows the difference.
+"""Bytes of an escaped NUL in JSON; PostgreSQL's text cannot hold a NUL. An escaped backslash before
+`u0000` contains the same bytes, so only the parsed value shows whether it has a NUL.
 """
 SMALL_BYTES = 4 * 1024
 """Maximum size of a body that is validated in the event loop, in bytes. The validation of such a

@@ -1,4 +1,4 @@
-"""Responses with JSON text from pydantic or the database, not validated again."""
+"""Responses with JSON text that comes from pydantic or the database and is not validated again."""
 
 from __future__ import annotations
 

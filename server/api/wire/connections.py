@@ -16,7 +16,7 @@ class Connections:
     """Admits connections up to a limit per address and a total limit."""
 
     def __init__(self, *, per_address: int, total: int, exempt: Networks) -> None:
-        """Take the limits; connections of `exempt` proxies count only in the total."""
+        """Take the limits; connections of `exempt` proxies count only towards the total limit."""
         self._per_address = per_address
         self._total = total
         self._exempt = exempt

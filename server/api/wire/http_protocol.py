@@ -105,7 +105,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(*(self._refusal or (HTTPStatus.BAD_REQUEST, msg)))
 
     def pause_writing(self) -> None:
-        """Start the timer for the time limit within which the client must read its response."""
+        """Start a timer that ends the connection if the client does not read its response in
+        time."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(

@@ -79,7 +79,8 @@ class _Held(NamedTuple):
     queued_at: _StoredTime | None
     project: str
     progress: str
-    """Progress as JSON text; the last field, because only the progress changes with each report.
+    """Progress as JSON text. The field is the last one, so that `CapacityReader` can compare all
+    others; only the progress changes with each report.
     """
 
 
@@ -126,8 +127,9 @@ class _Attempt:
     is_paced: bool
     """Whether the attempt's expected end follows from its remaining steps."""
     leaves_until: datetime | None
-    """Until this time, the end of the attempt is expected within `LEAVES_WITHIN`; later, the end is
-    unknown. None for an attempt without an order to leave, and for a silent attempt.
+    """Time after which the end of an attempt with an order to leave is unknown. Until then, its end
+    is expected within `LEAVES_WITHIN`. None for an attempt without such an order, and for a silent
+    attempt.
     """
     expected_end_at: datetime | None
     """End expected at placement, used until the attempt's pace is known; None if unknown."""

@@ -115,8 +115,8 @@ def repeated_failures(
         failures: failures of all nodes within the window.
         node: name of the node.
         limit: number of failures needed.
-        nodes: number of online nodes with the node's kind of slot; None if none of the others takes
-            work, because there is then no comparison.
+        nodes: number of online nodes with the node's kind of slot; None if no other node takes
+            work, because no comparison is then possible.
         submitters: number of people with jobs within the window.
         trained_elsewhere: returns whether one of the jobs with these ids has trained without the
             node.

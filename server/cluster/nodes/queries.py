@@ -25,15 +25,15 @@ from trainyard.protocol.states import AttemptNodeState, NodeRequestState
 from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL, Hardware
 
 SEVERAL_JOBS = 2
-"""Minimum number of slowed jobs for which the view of a node lists a slot as slow."""
+"""The view of a node lists a slot as slow if at least this number of jobs were slow on the slot."""
 REMEMBERED = timedelta(days=30)
 """Time for which a straggler counts against the slot on which its rank ran."""
 
 _HAS_LEFT = nodes.c.request_id.is_not(None) & ~exists().where(
     node_requests.c.id == nodes.c.request_id, node_requests.c.state != NodeRequestState.ENDED
 )
-"""SQL condition that the node comes from a request that has ended; lists omit such a node, because
-only past attempts refer to the node.
+"""SQL condition that the node comes from a request that has ended. Lists omit such a node, because
+only past attempts refer to it.
 """
 
 

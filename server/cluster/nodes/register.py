@@ -128,7 +128,8 @@ def register(
 
 
 def _refuse_pilot(connection: Connection, name: str) -> None:
-    """Reserve the names of pilots for pilots, so that no registration bypasses their checks."""
+    """Refuse a registration under the name of a pilot, because it would bypass the checks of
+    pilots."""
     parts = PILOT_NAME.fullmatch(name)
     if parts is None:
         return
@@ -177,7 +178,7 @@ def _use_up(
 
 
 def _numbered(connection: Connection, registration: Registration, before: Node | None) -> Hardware:
-    """Return the registered hardware, in which slots of live attempts keep their numbers."""
+    """Return the registered hardware; while attempts hold slots, all slots keep their numbers."""
     if before is None:
         return registration.hardware
     live = exists().where(attempt_nodes.c.node == before.name, HOLDS_SLOTS)
@@ -248,7 +249,8 @@ def _moved(before: Node, registration: Registration) -> bool:
 
 
 def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the roots whose most common UUID on the other nodes is not this node's UUID."""
+    """Return the roots for which the other nodes have another UUID more often than this node's
+    UUID."""
     seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
     for roots in others:
         for root, uuid in roots.items():

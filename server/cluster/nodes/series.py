@@ -76,7 +76,7 @@ def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
 
 
 def node_values(sample: NodeSample) -> Iterator[tuple[str, float]]:
-    """Yield the names of `device_values` with values for the node, combined over all its devices.
+    """Yield the name and value of each series of `device_values`, combined over a node's devices.
 
     Temperatures and flags are combined by maximum, ratios and clocks by mean, all others by sum.
     """
@@ -118,9 +118,9 @@ _ADD = update(node_points).where(node_points.c.node == bindparam("of_node"), *_O
 def store_samples(
     connection: Connection, samples: Mapping[str, NodeSample], *, now: datetime
 ) -> None:
-    """Add the samples, given by node, to the series of the nodes.
+    """Add the sample of each node to the series of the node.
 
-    The transaction has locked the nodes' rows, so that no sample is added twice.
+    The caller has locked the rows of the nodes, so that no sample is added twice.
     """
     start = _minute_of(now)
     minute = {"of_seconds": MINUTE, "from_start": start}

@@ -120,9 +120,10 @@ def withheld_from_placement(
 ) -> dict[int, str]:
     """Return the withheld slots that ranks do not use, with the reasons for withholding them.
 
-    Slots that ranks use are omitted for two reasons. Inside a container, the ranks of an attempt
-    may look like foreign processes. The newest sample may still contain ended ranks. `held` has the
-    state and slots of each share on the node.
+    Slots that ranks use are omitted, because the ranks may look like foreign processes inside a
+    container. A slot of an ended share is omitted if a process is the reason, because the newest
+    sample may still contain the share's ended ranks. `held` has the state and slots of each share
+    on the node.
     """
     in_use: set[int] = set()
     used: set[int] = set()
@@ -148,7 +149,7 @@ def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
 def _why_withheld(
     device: Accelerator, sample: AcceleratorSample | None, unsampled: str | None
 ) -> str | None:
-    """Return why a device is withheld; `unsampled` is the reason if the sample lacks the device."""
+    """Return why a device is withheld; `unsampled` is the reason for a device without a sample."""
     if not device.listed:
         return unlisted(device.uuid)
     return unsampled if sample is None else sample.why_unusable

@@ -45,9 +45,9 @@ class Keeper:
     def earliest_start(self) -> datetime | None:
         """Earliest time at which the job could start; None if the known ends free too few slots.
 
-        The nodes of a keeper ahead are closed until that keeper could start. From that time on, the
-        nodes count as free, as if the keeper took no slots. So the computed time may be too early.
-        The number of free slots only grows with time, so bisection finds the time.
+        A keeper ahead of the job closes its nodes until its own earliest start. From that time on,
+        its nodes count as free, as if the keeper took no slots. So the computed time may be too
+        early. The number of free slots only grows with time, so bisection finds the time.
         """
         if len(self.ahead) >= MAX_KEEPERS:
             return None
@@ -73,9 +73,10 @@ class Keeper:
 
     @cached_property
     def is_estimated(self) -> bool:
-        """Whether the job would start later if only certain ends counted.
+        """Whether the earliest start depends on ends that are only expected.
 
-        It would never start earlier, because an expected end is never after the certain end.
+        With the certain ends alone, the job would start later. It would never start earlier,
+        because an expected end is never after the certain end.
         """
         start = self.earliest_start
         if start is None:

@@ -35,8 +35,8 @@ class Decisions:
     waiting: dict[str, str] = field(default_factory=dict)
     """Reason why a job waits, by job id."""
     backfilled: dict[str, str] = field(default_factory=dict)
-    """For each backfilled job, by id, the name of the first waiting job that keeps nodes of its
-    allocation.
+    """Name of the waiting job that keeps the nodes of a backfilled job, by id of the backfilled
+    job. If several jobs keep these nodes, the first of them.
     """
     victims: dict[str, Sequence[Holding]] = field(default_factory=dict)
     """Attempts that must be preempted, by id of the job that needs their slots."""
@@ -64,19 +64,19 @@ def decide(
     """Place the jobs on the nodes, in the order of the queue, each completely or not at all.
 
     - A job that does not fit now, but would fit on empty nodes, keeps all nodes that could hold it.
-      Jobs behind it do not get these nodes, because otherwise a large job could wait forever. A job
-      with more slots than all online nodes together keeps no nodes, and neither does a job that
-      waits for a quota of its project.
-    - A job behind it may start on the kept nodes (backfill). The backfilled job must leave before
-      the earliest start of each job that keeps one of its nodes. For this rule, its time on the
-      nodes is its bound, or twice its expected duration if it has no bound. The time to leave is
-      added in both cases.
+      Jobs behind it do not get these nodes, because otherwise a large job could wait forever. Two
+      kinds of jobs keep no nodes: a job with more slots than all online nodes together, and a job
+      that waits for a quota of its project.
+    - A job behind a waiting job may start on kept nodes (backfill). The backfilled job must leave
+      before the earliest start of each job that keeps one of these nodes. Its time on the nodes is
+      assumed to be its bound or, without a bound, twice its expected duration. The time to leave
+      is added in both cases.
     - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and the
       earliest starts of these jobs do not depend on an estimate. Without preemption, no job is
       backfilled on an estimate.
     - If a job does not fit, no job behind it with the same demand is tried.
     - A job that keeps nodes preempts attempts of lower priority on nodes that no job ahead keeps,
-      if the job fits after their end.
+      if the job fits once these attempts have ended.
 
     Args:
         jobs: the jobs, in the order of the queue.
@@ -87,8 +87,8 @@ def decide(
             preempted; None for never.
         cut: ids of jobs after which `jobs` omits jobs of the same demand. After such a job is
             placed, jobs behind it are not decided, because they could overtake an omitted job.
-        complete: number of first jobs that are decided even behind a cut. No omitted job of equal
-            demand is ahead of them.
+        complete: number of jobs at the front of `jobs` that are decided even behind a cut, because
+            no omitted job of equal demand is ahead of them.
         quotas: quotas by project; projects without a quota are omitted.
     """
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
@@ -159,7 +159,7 @@ class Turns:
     def take(
         self, jobs: Sequence[QueuedJob], *, cut: Collection[str] = (), complete: int = 0
     ) -> Iterator[QueuedJob]:
-        """Yield each job before its turn, then carry out the turn; `decide` explains the cut."""
+        """Yield each job, then carry out its turn; stop after a cut, as `decide` describes."""
         is_cut = False
         for number, job in enumerate(jobs):
             if is_cut and number >= complete:

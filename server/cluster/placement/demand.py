@@ -17,8 +17,8 @@ Device = Literal["auto", "cpu", "cuda"]
 LEAVES_WITHIN = timedelta(seconds=60)
 """Expected time from the order to leave to the end of an attempt, including its save."""
 OVERDUE_AFTER = timedelta(minutes=5)
-"""If an attempt has not left after this time, its end counts as unknown, because its save may hang.
-The time counts from the order to leave, or from the time at which the end was first expected within
+"""Time after which the end of an attempt that should leave counts as unknown, because its save may
+hang. The time starts at the order to leave, or when the end was first expected within
 `LEAVES_WITHIN`."""
 CAUTION = 2
 """Factor on the expected duration of a job that is backfilled on this estimate alone."""
@@ -40,7 +40,8 @@ class Demand:
     world_size: int
     """Number of slots; 0 for an operation."""
     nodes: int | None = None
-    """Exact number of nodes, with equal shares; None for the fewest nodes that hold the demand."""
+    """Exact number of nodes, each with the same number of slots; None for as few nodes as
+    possible."""
     device: Device = "auto"
     roots: tuple[str, ...] = ("checkpoints",)
     """Storage roots that every node must have, each with the same UUID on all nodes."""
@@ -103,7 +104,7 @@ class Offer:
 
     @cached_property
     def fabric(self) -> str:
-        """Network of the node, which attempts on the node never leave."""
+        """Network of the node; all nodes of an attempt are in the same network."""
         return self.labels.get(FABRIC, "")
 
     @cached_property
@@ -136,14 +137,15 @@ class Holding:
     priority: int = 0
     """Priority of the attempt's job."""
     first_step_at: datetime | None = None
-    """Time of the first step; None before that step, and if the attempt cannot be preempted."""
+    """Time of the attempt's first step; None before that step, or if preemption is impossible."""
     overtook_at: datetime | None = None
     """Time of placement if the attempt was backfilled on an estimate alone; otherwise None. Such an
     attempt gives way to jobs ahead of its own job."""
     queued_at: datetime | None = None
     """Time at which the attempt's job was queued for this attempt."""
     ends_by: datetime | None = None
-    """Latest end of the attempt, from its bound or an order to leave; None without either.
+    """Latest end of the attempt. It follows from the bound of the attempt's run time, or from an
+    order to leave; None if the attempt has neither.
     """
     project: str = DEFAULT_PROJECT
     """Project of the attempt's job."""
@@ -158,9 +160,9 @@ class Holding:
     def gives_way_to(self, job: QueuedJob) -> bool:
         """Return whether the attempt must give way to `job`.
 
-        It must give way if it overtook `job` on an estimate alone and `job` is ahead of the
-        attempt's own job. For this comparison, the own job counts as waiting. After the attempt has
-        left, the own job waits behind `job` and does not take the slots back.
+        The attempt must give way if it overtook `job` on an estimate alone, and its own job would
+        come after `job` in the queue. So when the attempt has left, its own job waits behind `job`
+        and does not take the slots back.
         """
         if not self.overtook(job.queued_at):
             return False
@@ -178,10 +180,10 @@ class Holding:
         return at is not None and queued_at is not None and queued_at <= at
 
     def usable_by(self, demand: Demand, offers: Mapping[str, Offer]) -> dict[str, int]:
-        """Return for each node the number of slots that a demand could use after the attempt's end.
+        """Return by node the number of slots that the end of the attempt would free for a demand.
 
-        `offers` has the nodes by name, including parts of GPUs. A node may offer fewer slots now
-        than at the placement of the attempt.
+        `offers` has the nodes by name; their slots on parts of GPUs are included. The end frees
+        fewer slots than the attempt holds if a node no longer offers all of them.
         """
         found = {}
         for node, slots in self.shares.items():
@@ -211,7 +213,7 @@ class QueuedJob:
     bound: timedelta | None = None
     """Maximum run time of one attempt, after which the attempt leaves; None without a bound."""
     leaves_within: timedelta = LEAVES_WITHIN
-    """Time that an attempt of the job may take to leave after the order."""
+    """Time that an attempt of the job may take to leave after an order to leave."""
     priority: int = 0
     project: str = DEFAULT_PROJECT
     """Project with the quotas that limit the job."""

@@ -1,4 +1,4 @@
-"""The fit of a demand: sets of nodes that the demand may span, and shares on the fewest nodes."""
+"""Where a demand fits: the sets of nodes that it may span, and its shares on the fewest nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, .
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the nodes that could run a demand if all their slots were free and whole GPUs."""
+    """Return the nodes that could run a demand if each of their slots were a free, whole GPU."""
     # There may be thousands of nodes, so attributes are read once.
     device, roots, storage = demand.device, {*demand.roots}, demand.storage
     excluded, selects = demand.exclude_nodes, demand.node_selector
@@ -90,8 +90,9 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
 def unit_on(demand: Demand, group: Sequence[Offer]) -> int:
     """Return the unit of a demand on these nodes.
 
-    Held slots count as free, so that a demand waits for nodes that can hold its units. A demand
-    with a fixed number of nodes has equal shares anyway, so its unit is 1.
+    The result is the first unit with which the demand would fit if all slots were free. So a demand
+    waits for held slots rather than use a less preferred unit. The unit is 1 for a demand with a
+    fixed number of nodes, because its shares are equal anyway.
     """
     units = demand.units if demand.nodes is None else ()
     return next((unit for unit in units if could_hold(demand, NodeGroup(group, unit))), 1)
@@ -106,8 +107,9 @@ def could_hold(demand: Demand, group: NodeGroup) -> bool:
 def choose(demand: Demand, groups: Sequence[NodeGroup]) -> tuple[NodeAllocation, ...] | None:
     """Return the allocation of a demand on the fewest nodes, or None if it does not fit.
 
-    Among allocations on equally few nodes, the allocation in the fewest blocks is best, then in the
-    fewest racks, then on the nodes with the fewest free slots. Spare nodes come last.
+    If several allocations need this number of nodes, the one in the fewest blocks is best, then the
+    one in the fewest racks, then the one on the nodes with the fewest free slots. An allocation
+    lists its spare nodes last.
 
     Args:
         demand: the demand, of one slot or more.
@@ -180,9 +182,9 @@ def _spread(
 ) -> list[NodeShare] | None:
     """Return the shares on the fewest nodes that hold the demand, the larger shares first.
 
-    The shares are equal if this number of nodes allows it. Otherwise the larger nodes are filled,
-    and the last node holds the remaining slots. Nodes on which few slots remain free are preferred.
-    Spare nodes follow, each with an equal share.
+    The shares are equal if equal shares fit on this number of nodes. Otherwise the larger nodes are
+    filled, and the last node holds the remaining slots. Nodes on which few slots remain free are
+    preferred. Spare nodes come last, each with a share of the same size.
 
     Args:
         demand: the demand, of one slot or more.
@@ -223,7 +225,7 @@ def _even(
 
 
 def _fewest(size: int, by_room: Sequence[Offer], *, room: Callable[[Offer], int]) -> int | None:
-    """Return how many of the largest nodes together hold `size` slots; None if all hold fewer."""
+    """Return the lowest number of nodes that together hold `size` slots; None if no number does."""
     sums = accumulate(room(offer) for offer in reversed(by_room))
     return next((count for count, held in enumerate(sums, 1) if held >= size), None)
 
@@ -233,8 +235,8 @@ def _fill(
 ) -> list[NodeShare]:
     """Return shares on `count` nodes, the fewest nodes that together hold `size` slots.
 
-    Starting with the largest nodes, each node is replaced by the smallest other node for which the
-    sum still suffices.
+    The function takes the largest nodes. It then replaces each of them, the largest first, by the
+    smallest other node with which the sum is still large enough.
     """
     others, used = list(by_room[:-count]), list(by_room[-count:])
     spare = sum(map(room, used)) - size

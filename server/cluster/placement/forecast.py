@@ -1,5 +1,6 @@
-"""Expected starts of waiting jobs, from placement rounds simulated at expected ends of attempts.
-Pure.
+"""Pure functions for the expected starts of waiting jobs.
+
+They simulate a placement round at each expected end of an attempt.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ def forecast(
 ) -> Forecast:
     """Return the expected starts of jobs, from simulated rounds at `now` and at each expected end.
 
-    A job of unknown duration counts as running forever. So a job may start earlier than expected,
-    but later only if jobs of higher priority arrive. A job that waits for a quota has no expected
-    start, because the use of quotas is not forecast.
+    A job of unknown duration counts as running forever, so other jobs may start earlier than
+    forecast. A job starts later than forecast only if jobs of higher priority arrive. A job that
+    waits for a quota has no expected start, because the use of quotas is not forecast.
 
     Args:
         jobs: the first jobs of the queue, in its order.
@@ -107,7 +108,7 @@ def _has_ended(holding: Holding, moment: datetime) -> bool:
 
 
 def _freed(offers: Iterable[Offer], ended: Iterable[Holding]) -> list[Offer]:
-    """Return the offers, with the slots of ended attempts as free if the nodes still offer them."""
+    """Return the offers in which all still offered slots of ended attempts are free."""
     slots: dict[str, set[int]] = {}
     for holding in ended:
         for node, held in holding.shares.items():

@@ -36,8 +36,8 @@ class OpenNodes:
             spans: names of the nodes in each set.
             left: all nodes by name; the round updates them.
             kept: names of the nodes that jobs ahead keep.
-            changes: for each node changed by a start, its offers before and after; the round
-                appends to this list.
+            changes: for each start of a job on a node, the node's offer before and after the
+                start; the round appends to this list.
         """
         self._spans, self._left, self._kept, self._changes = spans, left, kept, changes
         self._groups: list[list[Offer]]

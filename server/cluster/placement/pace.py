@@ -10,7 +10,7 @@ from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
 SECTIONS = (*(name for name in TRAINER_SECTIONS if name != "lr_schedule"), "program", "checkpoint")
 """Sections of a spec that determine what a step computes and what happens between two steps."""
 WITHOUT = {"training": {"steps", "seed"}, "optimizer": {"lr"}, "program": {"steps"}}
-"""Fields of `SECTIONS` that change only the number of steps or the values in the steps."""
+"""Fields of `SECTIONS` that do not affect the duration of a step, such as the number of steps."""
 
 
 def pace_digest(spec: JobSpec) -> str:

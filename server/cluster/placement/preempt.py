@@ -27,14 +27,14 @@ class _Candidate:
 
     holding: Holding
     usable: Mapping[str, int]
-    """Number of slots that the waiting job could use, by node."""
+    """Number of the attempt's slots that the waiting job could use, by node."""
     rank: int
     """Priority of the attempt; a number below all priorities if the attempt gives way to the
     job."""
 
     @property
     def gain(self) -> int:
-        """Number of slots that the waiting job could use, on all nodes."""
+        """Sum of `usable` over all nodes."""
         return sum(self.usable.values())
 
 
@@ -136,14 +136,14 @@ def _one_by_one(
 
 
 def _cost(chosen: Sequence[_Candidate]) -> tuple[list[int], int, float]:
-    """Return priorities, slots and ages of a set of victims, to be minimized in this order."""
+    """Return the sort key of a set of victims: priorities, slots, ages; the lowest key is best."""
     priorities = sorted((c.rank for c in chosen), reverse=True)
     slots = sum(c.holding.slots for c in chosen)
     return priorities, slots, sum(map(_age, chosen))
 
 
 def _age(candidate: _Candidate) -> float:
-    """Return a larger number for an earlier first step; without a step, the placement counts."""
+    """Return the negated time of the attempt's first step, or else of the attempt's placement."""
     since = candidate.holding.first_step_at or candidate.holding.overtook_at
     assert since is not None, "a candidate took a step, or gives way"
     return -since.timestamp()

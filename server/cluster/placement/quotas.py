@@ -19,7 +19,7 @@ class Quota:
     max_slots: int | None = None
     """Maximum number of held slots; None if unlimited."""
     used_up: str | None = None
-    """Reason why no job starts if the month's slot-hours are used up; None otherwise."""
+    """If the month's slot-hours are used up, the reason why no job starts; otherwise None."""
 
     @property
     def left(self) -> float:

@@ -49,8 +49,8 @@ def why_operation_waits(
 ) -> str:
     """Return the reason why an operation waits.
 
-    Of the nodes that take new work (`offers`), `able` could run the operation, and `idle` could run
-    it now if they had no other operation.
+    `offers` has the nodes that take new work, and `able` has the nodes that could run the
+    operation. `idle` has the nodes that could run it now if they had no other operation.
     """
     if not offers:
         return NO_NODE

@@ -24,20 +24,21 @@ def group_key(project: str | None, shape: Sequence[Any]) -> str:
 
 
 def store_groups(connection: Connection, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Store groups that jobs are about to enter, as key, shape (demand in JSON) and slots per job.
+    """Store groups that jobs are about to enter.
 
-    Existing groups keep their reason. Groups are stored in the order of their keys. `forget_groups`
-    locks them in the same order, which prevents deadlocks. In addition, `forget_groups` waits for
-    this transaction, so it finds the jobs that enter.
+    Each group has a key, a shape (the demand in JSON) and the slots per job. An existing group
+    keeps its reason. To prevent deadlocks, groups are stored in the order of their keys, which is
+    also the order in which `forget_groups` locks them. `forget_groups` waits until this transaction
+    ends, so it finds the jobs that have entered the groups.
     """
     insert_or_replace(connection, demands, sorted(groups, key=lambda group: str(group["key"])))
 
 
 def move_groups(connection: Connection, project: str, *, has_quota: bool) -> None:
-    """Move a project's queued jobs to other groups, after its first or last quota changed.
+    """Move a project's queued jobs to other groups, after it got its first quota or lost its last.
 
-    The transaction has locked the project. No spec is parsed, and no job leaves the queue. The
-    reason why the jobs wait stays until a round finds another reason.
+    The caller's transaction holds the lock of the project. No spec is parsed, and no job leaves the
+    queue. The jobs keep the reason why they wait until a round finds another reason.
     """
     waiting = (
         jobs.c.project == project,

@@ -22,7 +22,7 @@ from trainyard.protocol.rest.projects import (
 from trainyard.spec.job import DEFAULT_PROJECT
 
 NAMES_LISTED = 20
-"""Maximum number of projects that the error for an unknown project lists."""
+"""Maximum number of project names in the error for an unknown project."""
 
 
 def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -> ProjectView:
@@ -43,7 +43,7 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
 def change_project(
     context: Context, name: str, change: ProjectSettings, *, actor: Actor
 ) -> ProjectView:
-    """Change the settings that are set in `change`; values that are already set have no effect.
+    """Change the settings that `change` contains; equal values change nothing.
 
     Running jobs continue even above a lowered `max_slots`.
 

@@ -23,8 +23,7 @@ ReadUsage = Callable[[Connection, datetime, Collection[str]], Mapping[str, float
 """Function that returns the slot-hours of this month for some projects, such as `read_usage`."""
 SECONDS_PER_HOUR = 3600
 USAGE_KEPT = timedelta(seconds=5)
-"""Time for which the scheduler reuses slot-hours, because each computation reads all live
-shares."""
+"""Time for which the scheduler reuses computed slot-hours; a computation reads all live shares."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,8 @@ def split_by_month(since: datetime, until: datetime) -> Iterator[tuple[str, floa
 def settle_share(context: Context, connection: Connection, share: EndedShare) -> None:
     """Store an ended share, and add its slot time to the use of its project.
 
-    The lock for events is taken first. So two shares of a project that end at the same time cannot
-    deadlock on the row of the month.
+    The function first takes the lock for events. So if two shares of a project end at the same
+    time, their transactions cannot deadlock on the row of the month.
     """
     context.database.lock_events(connection)
     connection.execute(insert(holdings).values(asdict(share)))

@@ -153,7 +153,7 @@ def drain_nodes(
     actor: Actor,
     running: Running = "move",
 ) -> None:
-    """Drain the nodes of requests; with `finish`, nodes that are already drained stay unchanged."""
+    """Drain the nodes of requests; if `running` is `finish`, drained nodes stay unchanged."""
     drain = Drain(running=running, by=actor.name, at=context.now(), reasons=(reason[:500],))
     of_requests = nodes.c.request_id.in_(requests)
     # Sorted by name, as in every statement that locks several nodes, to prevent deadlocks.

@@ -140,7 +140,7 @@ def show_request(context: ServerContext, name: SourceName, request_id: RequestId
 def cancel(
     context: ServerContext, principal: Admin, name: SourceName, request_id: RequestId
 ) -> Response:
-    """Cancel a request; the request ends once the engine proves that nothing of it is left."""
+    """Cancel a request, which ends once the engine proves that no job of the request is left."""
     return reply(service.cancel_request(context, name, request_id, actor=principal.actor))
 
 
@@ -170,7 +170,7 @@ def end(
     summary="Ask the engine why a request waits",
 )
 def explain(context: ServerContext, _: Person, name: SourceName, request_id: RequestId) -> Response:
-    """Query the engine for why a request waits; its answer becomes part of the request's reason."""
+    """Let the engine explain why a request waits; the request's reason then contains the answer."""
     return reply(service.explain_request(context, name, request_id), status=202)
 
 
@@ -200,7 +200,7 @@ def claim(
     request_id: RequestId,
     body: Annotated[RequestClaim, Depends(JsonBody(RequestClaim))],
 ) -> Response:
-    """Return the order for the engine; a repeat with the same secrets gets the same response."""
+    """Return the order for the engine; a second claim with equal secrets gets the same response."""
     check_sender(principal, body.source, body.protocol)
     return reply(claim_request(context, request_id, body))
 

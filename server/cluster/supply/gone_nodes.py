@@ -19,7 +19,7 @@ from trainyard.protocol.rest.nodes import NodeOffline
 HeldShare = tuple[str, str]
 """Id of an attempt, and name of one of its nodes."""
 EndShares = Callable[[Context, Sequence[HeldShare]], None]
-"""Function that ends shares without processes; its code is in a higher part of the server."""
+"""Function that ends shares whose processes are gone; a higher part of the server defines it."""
 
 
 def forget_worker(

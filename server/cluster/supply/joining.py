@@ -112,11 +112,11 @@ def _admit(
 
 
 def _refuse_again(connection: Connection, node: str) -> None:
-    """Refuse a join secret while its node is online and has used its token.
+    """Refuse a join secret if the secret's node is online and has already used its node token.
 
-    Address, instance, data folder and boot prove nothing, because other users on the pilot's
-    machine know them. A registration may be repeated only until the node's token is first used.
-    Until then, the response with this token may have been lost.
+    Address, instance, data folder and boot do not prove who the client is, because other users on
+    the pilot's machine know them. A registration may be repeated only until the node's token is
+    first used, because until then the response with this token may have been lost.
     """
     online = exists().where(nodes.c.name == node, nodes.c.offline_since.is_(None))
     of_node = (tokens.c.node == node) & (tokens.c.kind == TokenKind.NODE)

@@ -65,7 +65,7 @@ def request_view(connection: Connection, source: str, request_id: str) -> NodeRe
 
 
 def request_views(connection: Connection, rows: Sequence[NodeRequest]) -> list[NodeRequestView]:
-    """Return the views of requests, each with the nodes that its pilots became."""
+    """Return the views of requests; each view has the nodes that joined for the request."""
     of_requests = nodes.c.request_id.in_([row.id for row in rows])
     found = select(nodes.c.request_id, nodes.c.name).where(of_requests).order_by(nodes.c.name)
     joined: dict[str, list[str]] = {}

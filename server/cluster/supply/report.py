@@ -1,8 +1,8 @@
 """Reports of provisioners; a report changes requests and proves the end of pilots.
 
-A report is stored in one transaction for any number of jobs, with one statement for each kind of
-change and for each reason for an end. Shares on nodes that are proved gone are ended after this
-transaction, in one transaction per attempt.
+One transaction stores a whole report. The number of its statements depends on the kinds of changes
+and on the different reasons for an end, not on the number of jobs. After this transaction, each
+share on a node that is proved gone is ended in its own transaction.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _note_missing(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Mark requests without a description by the engine as unknown; their jobs may still run."""
+    """Mark a request as unknown if the engine does not describe it; its job may still run."""
     now, asked = context.now(), requests.get(report.asked or "")
     earlier = set(report.earlier)
     missing = [
@@ -229,7 +229,7 @@ def _note_missing(
 
 
 def _note_answer(connection: Connection, asked: NodeRequest, explanation: str | None) -> None:
-    """Store why a request waits; clear the requested call if the report answers this call."""
+    """Store why a request waits; clear `ask` if the report answers the requested call."""
     values: dict[str, Any] = {} if explanation is None else {"explanation": explanation}
     if asked.ask == ("status" if explanation is None else "explain"):
         values["ask"] = None

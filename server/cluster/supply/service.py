@@ -72,7 +72,7 @@ def request_nodes(context: Context, name: str, count: int, *, actor: Actor) -> N
     Raises:
         NotFoundError: no source has this name.
         InvalidRequestError: `count` is above the source's maximum number of nodes per request.
-        ConflictError: the source is paused, or the request would exceed its limits.
+        ConflictError: the source is paused, or the request would exceed the source's limits.
     """
     with context.database.write() as connection:
         source = lock_source(connection, name)
@@ -145,7 +145,7 @@ def end_request(
 
 
 def explain_request(context: Context, name: str, request_id: str) -> NodeRequestView:
-    """Order the provisioner to query why a request waits; the response becomes part of its reason.
+    """Have the provisioner query why a request waits; the answer is added to the request's reason.
 
     Raises:
         NotFoundError: the source has no such request.

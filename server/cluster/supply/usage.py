@@ -18,7 +18,7 @@ from trainyard.protocol.states import NodeRequestState
 
 HOUR = 3600.0
 WAITS = 5
-"""Number of each source's most recently started requests that count for the mean waiting time."""
+"""A source's mean waiting time covers its most recently started requests, at most this number."""
 MEASURED = timedelta(days=1)
 """Maximum age of a start that counts for the mean waiting time."""
 

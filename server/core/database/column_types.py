@@ -80,7 +80,7 @@ class StoredRecord(Generic[Model]):
         return cls(model, adapter(model).dump_json(record).decode(), record)
 
     def read(self, of: str) -> Model:
-        """Return the parsed record; `of` is its name in the error, such as `spec of job 01...`.
+        """Return the parsed record; `of` names it in the error, such as `spec of job 01...`.
 
         Raises:
             UnreadableError: another version wrote the record.
@@ -153,7 +153,7 @@ def seconds_between(
 
 
 def text_of(connection: Connection, record: ColumnElement[Any], *path: str) -> ColumnElement[Any]:
-    """Return the text of a stored record's field as a column of a query; NULL without the field.
+    """Return a query column with the text of a field in a stored record; NULL if it is absent.
 
     `path` has the names of the enclosing records, then the name of the field. Records of other
     versions are read, too.

@@ -59,8 +59,9 @@ BUSY_SECONDS = 30.0
 may then wait for the writers of other processes, again for at most this time.
 """
 RESTED_SECONDS = 1.0
-"""Idle time after which a pooled connection is pinged before use, in seconds, because PostgreSQL
-may have restarted. A ping before each use would be a third of the messages of short reads.
+"""Idle time, in seconds, after which a pooled connection is pinged before use. PostgreSQL may have
+restarted during this time. With a ping before each use, a third of the messages of short reads
+would be pings.
 """
 WRITERS = 2
 """Maximum number of threads of a process that write to PostgreSQL at the same time. One thread
@@ -111,11 +112,11 @@ class Database:
             yield connection
 
     def blocks(self, table: Table, owner_id: str) -> Iterator[bytes]:
-        """Yield the blocks of a stored content in order; each is read when the caller needs it.
+        """Yield the blocks of a stored content in order; a block is read when the caller needs it.
 
-        Stops at the first missing number, for example when the content is deleted meanwhile. The
-        key of `table` is the owner's id and the block's number from 0; its column `content` has the
-        bytes.
+        The function stops at the first missing block number, for example because the content is
+        deleted meanwhile. The primary key of `table` has the owner's id and the block's number,
+        which starts at 0. The column `content` has the bytes.
         """
         owner, number = table.primary_key.columns
         for following in count():

@@ -22,7 +22,7 @@ ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
 def choice(values: type[StrEnum], *, length: int = 16) -> Enum:
-    """Return a column type for one of these values, stored as text of at most `length` characters.
+    """Return a type for columns with one of these values, as text of at most `length` characters.
 
     The type has no constraint; `one_of` makes a constraint that a migration can name.
     """

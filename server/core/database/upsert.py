@@ -1,4 +1,4 @@
-"""INSERT that skips existing rows, replaces them or adds to their values; the inserted row."""
+"""INSERT statements that skip existing rows, replace them, or add to their values."""
 
 from __future__ import annotations
 
@@ -84,11 +84,12 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
 
 
 def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
-    """Return the row that an INSERT of `values` stores, without a query.
+    """Return, without a query, the row that an INSERT of `values` stores.
 
-    Columns outside `values` have their default.
+    A column that `values` omits has its default.
 
-    Each field of `row` is a plain column. The values have the form that a query returns.
+    Each field of `row` must be a plain column. The values must have the form in which a query
+    returns them.
     """
     return row(*(values.get(name, default) for name, default in _defaults(row.columns())))
 

@@ -3,10 +3,10 @@
 A notice replaces the former notice with the same job, kind and part. So the table does not grow
 with time, and a client that missed notices needs only the newest ones.
 
-The column `seq` orders the changes for the tail. On PostgreSQL it is the id of the transaction,
-because writers of different jobs do not wait for each other. The tail reads the rows of running
-transactions again until these have ended. On SQLite, with one writer at a time, `seq` is a counter;
-the highest `seq` of a deleted row is stored, so that no `seq` is reused.
+The tail reads changes in the order of the column `seq`. On PostgreSQL, `seq` is the id of the
+transaction, because writers of different jobs do not wait for each other. Until a transaction has
+ended, the tail reads its rows again with each poll. On SQLite, with one writer at a time, `seq` is
+a counter; the highest `seq` of a deleted row is stored, so that no `seq` is reused.
 """
 
 from __future__ import annotations

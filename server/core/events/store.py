@@ -43,7 +43,7 @@ def append_event(context: Context, connection: Connection, event: NewEvent) -> N
 def append_events(
     context: Context, connection: Connection, new: Sequence[NewEvent], *, touched: bool = False
 ) -> None:
-    """Store events in the given order, with the same number of statements as for one event.
+    """Store events in the given order, with as many statements as for a single event.
 
     Other writers of events wait until the transaction ends, so that ids are in commit order and a
     tail of the table misses no event. To prevent deadlocks, a transaction that changes a job's

@@ -111,10 +111,11 @@ def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | No
 
 
 def _changed(context: Context, since: datetime, job_id: str | None) -> list[StreamMessage]:
-    """Return the notices that a client may have missed; missed events must be sent after them.
+    """Return the notices that a client with its last event at `since` may have missed.
 
-    The times of notices come from the clocks of several servers and precede the commit. So the
-    period begins `OVERLAP` earlier, and some notices are sent twice.
+    The caller must send these notices before the missed events. The time of a notice comes from the
+    clock of one server, and is earlier than the commit. So the result begins `OVERLAP` before
+    `since`, and the client gets some notices twice.
     """
     with context.database.read() as connection:
         rows = read_notices(connection, since=since - OVERLAP, job_id=job_id)

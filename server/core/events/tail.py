@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 BUSY_SECONDS = 0.05
 """Pause between two polls while events arrive and clients are few, in seconds."""
 CLIENT_SECONDS = 0.00025
-"""Part of the pause between two polls for each open stream, in seconds. If the sum of these parts
-exceeds `BUSY_SECONDS`, the pause is this sum. Each client gets all messages of one pause in one
-write, which bounds the cost of a thousand clients.
+"""Time per open stream, in seconds. The sum over all open streams is the pause between two polls if
+the sum exceeds `BUSY_SECONDS`. Each client gets all messages of one pause in one write, which
+bounds the cost of a thousand clients.
 """
 IDLE_SECONDS = 0.25
 """Pause between two polls after a second without events, in seconds."""
@@ -114,7 +114,7 @@ class Subscription:
         return taken
 
     def add(self, messages: Sequence[StreamMessage]) -> None:
-        """Queue messages for the client; a client that follows a job gets only its messages."""
+        """Queue messages for the client; a client of one job gets only messages about that job."""
         if self._job_id is not None:
             messages = [message for message in messages if message.job_id == self._job_id]
         if not messages:
@@ -173,7 +173,7 @@ class Tail:
         return len(self._subscriptions)
 
     def check_room(self, holder: Holder) -> None:
-        """Raise `UnavailableError` if a holder cannot open a stream, even in place of another."""
+        """Raise `UnavailableError` if a holder gets no stream, not even in place of an old one."""
         with self._lock:
             self._place_of(holder)
 

@@ -100,9 +100,9 @@ def windows_left_out(
 ) -> Windows:
     """Return all windows of the data stream that a new attempt skips.
 
-    The result has all windows that the attempt's parent checkpoint lists as skipped. In addition,
-    it has the windows of the previous attempt and of the launch that start at or after the
-    checkpoint's position. The job has already trained on the data before this position.
+    The result has all windows that the attempt's parent checkpoint lists as skipped. It also has
+    the windows of the previous attempt and of the launch, except windows that start before the
+    checkpoint's position, because the job has already trained on the data before this position.
     """
     wanted = [*previous, *pending.skip]
     if not wanted:

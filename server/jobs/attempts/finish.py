@@ -72,8 +72,8 @@ def end_nodes(
     """End shares of an attempt; the end of the last share ends the attempt.
 
     The caller holds the job's lock. The first failure of a share fails the attempt, and the server
-    then orders the other nodes to end. If the attempt has ended before a lost share, the end of the
-    share only frees its slots.
+    then orders the other nodes to end. A lost share may end after its attempt; in this case, the
+    end of the share only frees its slots.
 
     Raises:
         IllegalMoveError: a share has ended already.

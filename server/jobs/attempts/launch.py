@@ -173,10 +173,11 @@ def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
 
 
 def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
-    """Return the number of consecutive failed attempts up to the attempt that ends now.
+    """Return the number of consecutive failed attempts, including the attempt that ends now.
 
-    The count starts at the newest attempt that a person started. After a launch that was put back,
-    only consecutive put-backs count, because the pause depends only on them.
+    Attempts before the newest attempt that a person started do not count. If the attempt that ends
+    now is put back, only this attempt and the put-backs directly before it count, because the pause
+    after a put-back depends only on put-backs.
     """
     mine, newest = attempts.c.job_id == launch.job.id, launch.attempt.number
     of_a_person = (attempts.c.cause != AttemptCause.RETRY, attempts.c.actor != SCHEDULER.name)
@@ -207,7 +208,7 @@ def runs_program(job: Job) -> bool:
 
 
 def begun_before(connection: Connection, attempt: Attempt) -> bool:
-    """Return whether ranks have started in an attempt of the job before the given attempt.
+    """Return whether any earlier attempt of the same job has started ranks.
 
     Ranks that ended before the first report on them appear only in the exit record of their share.
     """

@@ -54,7 +54,8 @@ class Lineage:
     def holds(self, *, number: int, step: int) -> bool:
         """Return whether attempt `number` at `step` belongs to this lineage.
 
-        An attempt's start state counts, because the attempt may have saved that state again.
+        The step at which an attempt started belongs to its part of the lineage, because the attempt
+        may have saved its start state again.
         """
         return any(
             segment.number == number and max(segment.after, 0) <= step <= segment.until

@@ -21,8 +21,7 @@ from server.jobs.attempts.lineage import Lineage, attempts_of_jobs, lineage_of
 from trainyard.protocol.rest.jobs import PendingLaunch
 
 SEGMENTS_AT_ONCE = 100
-"""Maximum number of a lineage's attempts in one query; each attempt adds a condition to the query.
-"""
+"""Maximum number of segments in one query; each segment adds a condition to the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,10 @@ def parent_checkpoint(
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a job would resume now.
 
-    The result is the checkpoint `named`, usable or not, or else the newest usable checkpoint in the
-    lineage of the newest attempt. A fork without checkpoints of its own starts again from its
-    origin. With `before_step`, only checkpoints of the job before this step count.
+    If `named` is given, the result is this checkpoint, even if it is not usable. Otherwise the
+    result is the newest usable checkpoint in the lineage of the newest attempt. A fork without
+    checkpoints of its own starts again from its origin. If `before_step` is given, only the job's
+    own checkpoints before this step count.
 
     Raises:
         NotFoundError: the job has no checkpoint with the id `named`.
@@ -75,7 +75,7 @@ def parent_of_launch(
     """Return the checkpoint from which a queued launch would resume now.
 
     A fork's launch names another job's checkpoint, which is used only until the fork has saved a
-    checkpoint. `newest` is the checkpoint of the job from `newest_of_jobs`.
+    checkpoint. `newest` is the result of `newest_of_jobs` for the job.
 
     Raises:
         NotFoundError: the launch names a checkpoint that the job does not have.

@@ -83,8 +83,7 @@ class ReportedShare(TypedRow):
     node_rank: int
     slots: list[int]
     first_rank: Annotated[int, _FIRST_RANK]
-    """First global rank of the share, after the ranks of shares with lower node ranks.
-    """
+    """Lowest global rank of the share; lower ranks belong to shares with lower node ranks."""
     node_state: Annotated[AttemptNodeState, attempt_nodes.c.state]
     attempt_state: Annotated[AttemptState, attempts.c.state]
     desired: Annotated[DesiredState, attempts.c.desired]
@@ -197,10 +196,10 @@ def read_reported_shares(
 
 
 class AcceptedShares:
-    """A cache of shares, each as of the last report that this server process stored.
+    """A cache of shares; each has the state after the last report that this process stored.
 
-    For a cached share, the next report's token is checked only after the body is read, by the
-    transaction that stores the report. All methods run in the event loop.
+    If a report's share is cached, the body of the report is read before the token is checked. The
+    transaction that stores the report then checks the token. All methods run in the event loop.
     """
 
     def __init__(self) -> None:

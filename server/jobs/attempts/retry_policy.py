@@ -75,8 +75,8 @@ class Fallback:
     named: bool
     """Whether a person chose the checkpoint that could not be loaded."""
     replacement: str | None
-    """Checkpoint that the next attempt loads, which is the same one if it was only unreadable; None
-    if the lineage has no usable checkpoint.
+    """Checkpoint that the next attempt loads. If the parent checkpoint was only unreadable, the
+    next attempt loads it again. None if the lineage has no usable checkpoint.
     """
 
     @property
@@ -137,8 +137,8 @@ def verdict(
         desired: state to which a person ordered the job.
         preempted: why the server ordered the attempt to save and leave while the job continues.
         over_time: whether the server gave the order to leave because the attempt reached its bound.
-        gave_way: whether the attempt was backfilled on an estimate. If so, its order to leave never
-            ends the job, regardless of `retry.on`.
+        gave_way: whether the attempt was backfilled on an estimate. If so, an order to give way
+            never ends the job, regardless of `retry.on`.
     """
     failures = (end.failure for end in ends if end.failure is not None)
     lost = next((f for f in failures if f.reason == FailureReason.NODE_LOST), None)

@@ -159,7 +159,7 @@ def apply_outcome(
     *,
     measure: Measure,
 ) -> tuple[OperationOutcome, bool | None]:
-    """Apply an operation's outcome to the catalog; the job, if it still exists, is locked.
+    """Apply an operation's outcome to the catalog; the caller has locked the job if it exists.
 
     The result is the outcome to store, and whether a verified checkpoint is intact (None if the
     operation verified none). The outcome to store omits commits, because the catalog now has them.
@@ -198,7 +198,7 @@ def _enter_recovered(
     texts: tuple[str, ...],
     measure: Measure,
 ) -> None:
-    """Store the commits that a recovery found; the job, if it still exists, is locked."""
+    """Store the commits that a recovery found; the caller has locked the job if it exists."""
     task = operation.task.recover
     assert task is not None, "a recovery has its task"
     of_attempt = (attempts.c.job_id == operation.job_id, attempts.c.number == task.attempt)

@@ -103,7 +103,7 @@ def _best(candidates: Collection[Candidate], count: int) -> set[str]:
 
 
 def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
-    """Return the newest verified checkpoint's id as a set; empty if `kept` has a verified one."""
+    """Return a set with the newest verified checkpoint; empty if `kept` has a verified one."""
     verified = [candidate.id for candidate in sound if candidate.verified]
     return set() if kept.intersection(verified) else set(verified[-1:])
 

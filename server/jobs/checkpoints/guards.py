@@ -115,7 +115,7 @@ def refuse_while_needed(connection: Connection, job_id: str) -> None:
 
 
 def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Return the ids of checkpoints that a live attempt may still load or a pending launch names.
+    """Return ids of checkpoints that a live attempt may still load or that a pending launch names.
 
     An attempt that has taken a step has finished the load of its checkpoint.
     """

@@ -115,7 +115,7 @@ def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[Descenda
 def _failed_deletions(
     connection: Connection, rows: Sequence[ListedCheckpoint]
 ) -> dict[str | None, FailedTries | None]:
-    """Return the failed tries of each unfinished deletion, by checkpoint id."""
+    """Return, by checkpoint id, the record of the failed tries of each unfinished deletion."""
     marked = [row.id for row in rows if row.deleting_since is not None]
     if not marked:
         return {}

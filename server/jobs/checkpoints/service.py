@@ -84,7 +84,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: the checkpoint is being deleted, is damaged or has a model of no known
+        ConflictError: the checkpoint is being deleted or is damaged, its model belongs to no known
             family, or another export writes the same folder.
         InvalidRequestError: the server does not know the storage root.
     """

@@ -24,8 +24,8 @@ def check_spec(
 ) -> None:
     """Refuse a spec that cannot run here or names an unknown storage root.
 
-    `rules` checks the spec independently of the server. The rules `check_new_job` also report
-    fields without effect.
+    `rules` makes the checks that do not depend on the server. With `check_new_job` as `rules`,
+    fields without effect are problems, too.
 
     Raises:
         InvalidRequestError: the spec has problems; the error names each problem.
@@ -69,7 +69,7 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
-    """Refuse a world size above the limit in the settings; a smaller job can wait for nodes.
+    """Refuse a world size above the setting `max_slots`.
 
     Raises:
         InvalidRequestError: the world size is too large; the error points at `pointer`.

@@ -224,8 +224,8 @@ def set_priority(
 ) -> Response:
     """Change the priority of a queued or running job.
 
-    The order of the queue and preemption use the new priority from the next round of the scheduler
-    on. A running job keeps its slots unless another job preempts it.
+    From its next round on, the scheduler uses the new priority for the order of the queue and for
+    preemption. A running job keeps its slots unless another job preempts it.
     """
     service.set_priority(context, job_id, body.priority, actor=principal.actor)
     return reply(_view_after("changed", context, job_id))

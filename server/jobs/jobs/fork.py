@@ -163,7 +163,7 @@ def _digest(checkpoint_id: str, request: ForkRequest) -> str:
 
 
 def _has_env(patch: object, env: Mapping[str, str]) -> bool:
-    """Return whether a fork with the environment `env` may have requested this JSON merge patch."""
+    """Return whether a request with this JSON merge patch can have led to the environment `env`."""
     if not isinstance(patch, Mapping):
         return patch is None and not env
     return all(env.get(name) == value for name, value in patch.items())
@@ -205,7 +205,7 @@ def _prepare(
 def _env(
     context: Context, source: ForkSource, *, request: ForkRequest, actor: Actor
 ) -> Mapping[str, str]:
-    """Return the environment that the fork inherits; another person's masked values are omitted."""
+    """Return the environment that the fork inherits, without values that the actor may not see."""
     env = context.secrets.open(source.env)
     if actor.may_act_for(source.token_id):
         return env

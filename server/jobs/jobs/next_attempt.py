@@ -96,7 +96,7 @@ def plan_next_attempt(
 def _next_of_program(
     baseline: Baseline, request: ResumeRequest, merged: Overrides, *, slots: Collection[Slot]
 ) -> NextAttempt:
-    """Return the settings of a program's next attempt; the axes select one of its layouts."""
+    """Return a program's next settings; the requested axes select one of the program's layouts."""
     changed = merged.model_copy(update={"parallelism": None}).apply(baseline.spec)
     try:
         layout = next_layout(
@@ -194,9 +194,10 @@ def _given_layout(section: ParallelismSection, *, world_size: int | None, before
 
 
 def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
-    """Return the section with the axes of the layout; unchanged if its axes give this layout.
+    """Return the section `parallelism` of the next attempt, with the axes of `layout`.
 
-    `JobSpec.on_layout` drops an option that does not fit the axes, unless the request set it.
+    The axes in the spec stay as they are if they already give this layout. `JobSpec.on_layout`
+    drops an option that does not fit the layout, unless the request set the option.
     """
     section = spec.parallelism
     if own_layout(spec, layout.world_size) != layout:

@@ -134,12 +134,12 @@ def resume(
 ) -> ResumePreview:
     """Queue the next attempt of a job that has ended, or resize a running job.
 
-    A running job saves and stops first, and the pending launch stays in the job's row until then.
-    The parent checkpoint of the preview is stored only if the request names it. Otherwise placement
-    chooses again, because the catalog may change while the job waits.
+    A running job first saves and stops; until then, the job's row holds the pending launch. The
+    parent checkpoint of the preview is stored only if the request names it. Otherwise placement
+    chooses the parent checkpoint again, because the catalog may change while the job waits.
 
-    `running` is the id of an attempt that must still run. `note` is called in the same transaction
-    with the unchanged job and its next layout.
+    `running` is the id of an attempt that must still run. `note` is called in the same transaction,
+    with the unchanged job and with the layout of the next attempt.
 
     Raises:
         NotFoundError: there is no such job.
@@ -355,7 +355,7 @@ def _event(prepared: PreparedResume, actor: Actor) -> NewEvent:
 
 
 def _world_sizes(offers: Sequence[Offer]) -> list[int]:
-    """Return the world sizes to list, up to the number of slots with one kind of device."""
+    """Return the world sizes to list, up to the largest number of slots of one kind of device."""
     totals: Counter[str] = Counter()
     for offer in offers:
         totals[offer.device] += offer.slots

@@ -104,7 +104,8 @@ def delete(
 ) -> list[str]:
     """Remove an ended job with all of its rows.
 
-    Return the ids of the operations that delete the job's checkpoints on storage, if requested.
+    If requested, operations also delete the job's checkpoints on storage; return the ids of these
+    operations.
 
     Raises:
         NotFoundError: there is no such job.

@@ -68,8 +68,8 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     """Store submissions with distinct keys in one transaction.
 
     Return for each submission the new job, the earlier job with the same key, or the reason why the
-    spec cannot run. Without keys, the number of SQL statements does not depend on the number of
-    submissions.
+    spec cannot run. If no submission has a key, the number of SQL statements does not depend on the
+    number of submissions.
 
     Raises:
         InvalidRequestError: a project or pack does not exist, no node has the hardware, or a key

@@ -23,7 +23,7 @@ def queue_build(
 ) -> None:
     """Queue the build that a failure names, on the storage of the node that reported the failure.
 
-    The caller holds the lock of the job, which waits for the build. `spec` is the job's effective
+    The caller holds the lock of the job that waits for the build. `spec` is the job's effective
     spec.
     """
     digest, program = failure.environment or "", spec.program

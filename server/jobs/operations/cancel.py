@@ -44,8 +44,8 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
 def prune_ended(context: Context) -> int:
     """Delete operations that ended long ago, at most `PRUNED_AT_ONCE`; return their number.
 
-    Operations of a checkpoint that is being deleted stay as evidence, because the deletion may have
-    failed.
+    An operation on a checkpoint is kept as evidence while the checkpoint is being deleted, because
+    the deletion may have failed.
     """
     if not context.settings.operations_kept_days:
         return 0

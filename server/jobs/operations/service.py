@@ -67,10 +67,10 @@ def queue_operation(
 ) -> str:
     """Store an operation for a locked job, and return the operation's id.
 
-    If an operation with the same task on the checkpoint is open, no operation is stored. The open
-    operation becomes due immediately, and its id is returned. Without `checkpoint_id`, the
-    operation concerns the whole job. Without `storage`, the UUID of a storage root, the operation
-    runs on the storage of the job.
+    If the checkpoint already has an open operation with the same task, no operation is stored.
+    Instead, the open operation becomes due immediately, and its id is returned. Without
+    `checkpoint_id`, the operation concerns the whole job. `storage` is the UUID of a storage root;
+    without this UUID, the operation runs on the storage of the job.
     """
     if checkpoint_id is not None:
         mine = operations.c.checkpoint_id == checkpoint_id
@@ -141,7 +141,7 @@ def end_operation(
 ) -> None:
     """Move an operation to a final state, with its event; `ok` is the result of a verification.
 
-    A job that waits for a build fails if the build does not succeed.
+    If a build does not succeed, the job that waits for the build fails.
 
     Raises:
         IllegalMoveError: the operation has ended already.

@@ -28,8 +28,8 @@ from trainyard.spec.layout import Layout
 MAX_CONSIDERED = 20
 """Number of a job's newest attempts that are searched for an attempt with the same layout."""
 HISTORY = 20
-"""Number of newest attempts with the same training part from which a new job's duration is
-estimated.
+"""Number of attempts from which a new job's duration is estimated: the newest attempts with the
+same training part.
 """
 _FIRST = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,10 +68,11 @@ class _Former(TypedRow):
         return self.device, self.hardware and orjson.loads(self.hardware)["device_name"]
 
     def seconds_of(self, steps: int | None) -> float:
-        """Return the seconds from placement to end for a number of steps at the attempt's pace.
+        """Return the duration, in seconds, of an attempt with `steps` steps at this attempt's pace.
 
-        Without a number, return the attempt's own duration. The time per step is wall time,
-        including saves, validation and the time to leave.
+        The duration counts from placement to end. If `steps` is None, the result is this attempt's
+        own duration. The time per step is wall time, including saves, validation and the time to
+        leave.
         """
         if steps is None:
             return (self.left_at - self.created_at).total_seconds()
@@ -98,7 +99,7 @@ def expected_durations(
 
     If a job ran before, the pace comes from its own newest attempt with the same layout. For a new
     job, the pace comes from attempts with the same training part (docs/lifecycle-placing.md, 5).
-    The pace is unknown if the job or the layout of one of these attempts is unreadable.
+    The pace is unknown if the job itself, or the layout of one of these attempts, is unreadable.
     """
     new = [each for each in queued if each.attempt == 0]
     again = [each for each in queued if each.attempt > 0]

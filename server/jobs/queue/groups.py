@@ -152,10 +152,10 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
 def learn_durations(
     context: Context, waiting: Mapping[str, str], *, since: datetime
 ) -> Sequence[str]:
-    """Store the durations of waiting jobs for which `with_newer_history` finds an attempt.
+    """Store new expected durations of the waiting jobs that `with_newer_history` returns.
 
-    `waiting` has pace digests of about a hundred jobs without a duration, by job id. Return the ids
-    of the jobs that now have a duration.
+    `waiting` has the pace digests, by job id, of about a hundred jobs without a duration. Return
+    the ids of the jobs that now have a duration.
     """
     if not waiting:
         return ()

@@ -37,7 +37,8 @@ on 1,000 nodes. Rounds take turns if more demands wait, because a round must not
 lead."""
 FIRST_DEMANDS = 50
 """Number of demands that every round considers, because a job keeps its nodes only in rounds that
-consider it. These are the first demands of the queue; demands that keep no nodes come last."""
+consider its demand. These are the first demands of the queue; demands that keep no nodes come last.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ class Heads:
     cut: frozenset[str]
     """For each group with jobs that `rows` lacks, the id of the group's last job in `rows`."""
     complete: int
-    """Number of first rows on which the round decides even behind a cut; an argument of
-    `decide`."""
+    """Number of first jobs in `rows` that the round decides even after a cut (see `decide`)."""
     demands: Set[str]
     """All waiting demands, including demands without a job in `rows`."""
     next_turn: int | None
@@ -68,11 +68,12 @@ def read_heads(
     with_quota: Collection[str],
     free_slots: int,
 ) -> Heads:
-    """Update the queue, and return its first jobs and those of each group.
+    """Update the queue, and return the first jobs of the queue and of each group.
 
-    One job more than the number of free slots suffices, because each placed job takes at least one
-    slot. The limits of this module cut long queues; later rounds place the remaining jobs. `sizes`
-    has the number of jobs by group; `with_quota` has the projects with a quota.
+    From the queue and from each group, one job more than the number of free slots suffices, because
+    each placed job takes at least one slot. If the limits of this module omit jobs, later rounds
+    place these jobs. `sizes` has the number of jobs by group; `with_quota` has the projects with a
+    quota.
     """
     queue.update(connection, sizes, with_quota=with_quota)
     first = min(free_slots + 1, FIRST_AT_ONCE)
@@ -92,9 +93,10 @@ def read_heads(
 def tagged(
     queue: SchedulingQueue, heads: Heads, *, holdings: Sequence[Holding]
 ) -> tuple[Sequence[QueuedJob], Sequence[Holding]]:
-    """Return the jobs and the holdings for placement, with tags if an attempt may give way.
+    """Return the jobs and the holdings for placement, with tags if placement needs them.
 
-    If an attempt was backfilled on an estimate alone, tags decide to which jobs it gives way.
+    Placement needs tags if an attempt was backfilled on an estimate alone. The tags then decide to
+    which jobs the attempt gives way.
     """
     jobs = [row.queued for row in heads.rows]
     if not any(holding.overtook_at for holding in holdings):

@@ -49,8 +49,8 @@ _CAN_START = and_(*(or_(most.is_(None), demands.c.slots <= most) for most in _LA
 _COUNTED = case((_CAN_START, demands.c.slots), else_=0)
 """Number of slots, including spare nodes, that a job adds to the tags of later jobs of its project.
 The query joins the group of the job. A job that cannot start adds no slots, because otherwise its
-project would wait behind all other projects. A job cannot start if it has no group, more slots than
-the project's `max_slots`, or more slots than all online nodes together.
+project would wait behind all other projects. A job cannot start if it has no group, or if it has
+more slots than the project's `max_slots` or than all online nodes together.
 """
 _COLUMNS = (jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.demand)
 TAG: ColumnElement[float] = literal_column("line.tag", Float)

@@ -108,9 +108,9 @@ class SchedulingQueue:
 
     def __init__(self) -> None:
         self.turn = 0
-        """While rounds take turns, index of the next round's first demand after `FIRST_DEMANDS`."""
+        """If rounds take turns: index of the next round's first demand after `FIRST_DEMANDS`."""
         self.keeping_none: set[str] = set()
-        """While rounds take turns, demands that neither started a job nor kept nodes at their last
+        """If rounds take turns: demands that neither started a job nor kept nodes at their last
         turn.
         """
         self._entered: set[str] = set()

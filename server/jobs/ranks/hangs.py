@@ -43,9 +43,9 @@ def explained(connection: Connection, failure: Failure, shares: Sequence[Attempt
 def with_late_rank(
     failure: Failure, located: Collection[tuple[str, RankPosition]], *, world_size: int
 ) -> Failure:
-    """Return the failure of a hang, with the late rank if the located positions show this rank.
+    """Return the failure of a hang; it names the late rank if the positions show one.
 
-    Each position has the name of the rank's node.
+    `located` has the position of each rank, with the name of the rank's node.
     """
     nodes = {position.rank: node for node, position in located}
     positions = {position.rank: position for _, position in located}

@@ -38,7 +38,7 @@ KEPT = timedelta(days=2)
 """Time after which the row of a command is deleted. A command takes at most half this time."""
 FORGOTTEN_AT_ONCE = 500
 CONTACT = timedelta(seconds=5)
-"""Shortest interval between two stored times of a person's requests."""
+"""A person's request updates the stored time of contact only if that time is older than this."""
 NO_CODE = (
     "this server runs no code that people bring; TRAINYARD_ALLOW_CODE=true, for the server and its "
     "workers, allows it"

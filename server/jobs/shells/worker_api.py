@@ -51,7 +51,7 @@ def shell_orders(
 def store_output(
     context: Context, share: ReportedShare, *, shell_id: str, message: ShellOutputMessage
 ) -> ShellOutputReply:
-    """Store new output as far as it fits, and the end of the command if it is reported.
+    """Store new output as far as it fits; store the end of the command if the report has it.
 
     Raises:
         NotFoundError: the share has no such command.

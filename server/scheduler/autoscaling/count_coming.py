@@ -26,10 +26,10 @@ def count_coming(
 ) -> Mapping[str, int]:
     """Return the number of nodes that are expected to join or come back, by open request.
 
-    Online nodes do not count. If a request waits in the engine, all its other nodes count. If a
-    request runs, a missing node counts for `JOINS_WITHIN`, unless its pilot is proved gone without
-    a successor. If a request is leaving, or completing in the engine, no node counts, because only
-    a requeue brings nodes back.
+    Online nodes do not count. If a request waits in the engine, each node that is not online
+    counts. If a request runs, such a node counts only for `JOINS_WITHIN`, and not if its pilot is
+    proved gone without a successor. If a request is leaving, or completing in the engine, no node
+    counts, because only a requeue would bring nodes back.
     """
     expected = [
         each

@@ -16,7 +16,7 @@ from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.run.failures import Failure, FailureReason
 
 NEXT_LISTING = timedelta(seconds=60)
-"""Pause after an error, until the next listing of the source tries again."""
+"""Pause of an attempt after an error; the next listing of the source tries again."""
 
 
 def end_shares(context: Context, shares: Sequence[HeldShare]) -> None:

@@ -57,7 +57,7 @@ RESEND = Backoff(first=5.0, longest=300.0)
 FREED_WITHIN = timedelta(minutes=2)
 """A job requests no nodes if it fits on slots that attempts should free within this time."""
 SHOW_STORAGE = 200
-"""Number of newest nodes that determine the storage roots in use."""
+"""Number of newest nodes whose storage roots count as in use."""
 
 Send = Callable[[SourceMessage], None]
 
@@ -298,10 +298,10 @@ def roots_in_use(connection: Connection) -> Mapping[str, str]:
 
 
 def _emptied(state: _Snapshot) -> Collection[str]:
-    """Return the ids of requests that are leaving and have no attempts; these can end immediately.
+    """Return the ids of leaving requests without attempts; these requests can end immediately.
 
-    This includes requests that the engine has requeued meanwhile. An offline node may still run an
-    attempt. The attempt holds slots, so the request of the node does not end yet.
+    A request that the engine has requeued meanwhile is included. The request of an offline node is
+    not included while the node's attempt holds slots, because the node may still run the attempt.
     """
     return {
         each.id
@@ -357,7 +357,7 @@ def _supplier(source: StoredSource, state: _Snapshot) -> Supplier:
 def _may_be_asked(source: StoredSource, now: datetime) -> bool:
     """Return whether nodes may be requested from a source.
 
-    A needed login forbids requests only if the last complete listing is too old.
+    A source that needs a login is still used while its last complete listing is recent.
     """
     listed = source.listed_at is not None and now - source.listed_at <= 2 * LIST_EVERY
     needs_login = source.needs_login is not None and not listed

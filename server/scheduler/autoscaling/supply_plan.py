@@ -53,7 +53,7 @@ class Supplier:
     """Known UUIDs of the storage roots on the source's nodes, by root name."""
 
     def takes(self, nodes: int) -> bool:
-        """Return whether the limits allow a number of nodes, and the requests for these nodes."""
+        """Return whether the limits allow this many nodes, and enough requests for the nodes."""
         if nodes > self.nodes_left or ceil(nodes / self.nodes_per_request) > self.requests_left:
             return False
         left = self.node_seconds_left
@@ -122,10 +122,10 @@ def plan(
 ) -> SupplyPlan:
     """Return the requests to make and to give up.
 
-    Each job takes slots in its turn: free slots, else slots of coming nodes, else slots that
-    attempts are expected to free soon. Only a job that fits on none of these slots requests nodes.
-    A request is needed if a job took a slot of its nodes. So a plan never gives up a request that a
-    repeated plan for the same state would make again.
+    Each job in turn takes free slots, else slots of coming nodes, else slots that attempts are
+    expected to free soon. Only a job that fits on none of these slots requests nodes. A request is
+    needed if a job took slots of the request's nodes. Therefore a plan gives up no request that the
+    next plan for the same state would make again.
 
     A waiting elastic job requests nodes for its current size, or for its smallest size if limits
     forbid the current size. A running elastic job causes no request, because it grows only onto
@@ -224,7 +224,7 @@ class _Pool:
     def fit(
         self, demand: Demand, tier: int = _FREED, further: Sequence[Offer] = ()
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return the shares for a demand on the pool and further nodes; None if nothing fits."""
+        """Return the slots by node for a demand; None if the pool and `further` are too small."""
         nodes = [*self._free.values(), *further]
         if tier >= _FREED:
             nodes = [
@@ -257,10 +257,10 @@ class _Pool:
 def _choose(
     pool: _Pool, demand: Demand, suppliers: Iterable[Supplier]
 ) -> tuple[Supplier, list[Offer], tuple[NodeAllocation, ...]] | None:
-    """Return the first source whose new nodes make a demand fit, its fewest nodes, and the shares.
+    """Return a source, the fewest new nodes that make a demand fit, and the slots on each node.
 
-    All new nodes come from one source. Otherwise the nodes of one source would idle until the nodes
-    of the other source start.
+    The source is the first one that can provide enough nodes. All new nodes come from one source,
+    because otherwise the nodes of one source would idle until the nodes of the other source start.
     """
     for supplier in suppliers:
         shape, roots = supplier.shape, supplier.roots
@@ -292,7 +292,7 @@ def _virtual(
 
 
 def _seen_by(demand: Demand, offer: Offer) -> Offer:
-    """Return an offer; a root with unknown storage gets the storage that the demand needs."""
+    """Return an offer; if its storage is unknown, assume the storage that the demand needs."""
     if demand.storage is None or offer.roots.get(demand.storage[0]) != ANY_STORAGE:
         return offer
     root, uuid = demand.storage

@@ -35,8 +35,8 @@ from trainyard.spec.layout import Layout
 logger = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 10.0
-"""Pause, in seconds, after which sizes are tried again although groups, offers and quotas have not
-changed, because the order of the queue may have changed."""
+"""Pause, in seconds, before sizes are tried again for the same groups, offers and quotas. The
+result may differ, because the order of the queue may have changed."""
 _LOST = {FailureReason.NODE_LOST, FailureReason.PREEMPTED}
 
 
@@ -51,16 +51,16 @@ class SizeFitter:
         self._usage = usage
         self._isolation = Isolation(context.clock.monotonic)
         self.is_complete = False
-        """Whether the last run tried all jobs, or changed the size of one."""
+        """Whether the last run was completed: it changed a job's size, or tried all jobs."""
         # The groups, offers, quotas and turn of the demands with which no size fitted.
         self._hopeless: tuple[dict[str, int], list[Offer], Mapping[str, Quota], int] | None = None
         self._hopeless_until = -math.inf  # monotonic
 
     def run(self) -> Generator[None, None, int]:
-        """Change the pending launch of a job that fits in a new size; return the number of changes.
+        """Change the size of one waiting job so that the job fits; return the number of changes.
 
-        Elastic jobs are tried in turn until one job fits. The other jobs wait until this job is
-        placed.
+        Elastic jobs are tried in the order of the queue until one job fits. The other jobs wait
+        until this job is placed.
         """
         self.is_complete = False
         changed = yield from self._try_jobs()
@@ -108,7 +108,7 @@ class SizeFitter:
         return 0
 
     def _fit(self, row: GroupedJob, queued: QueuedJob, turns: Turns) -> Generator[None, None, bool]:
-        """Give a job the best size that fits in its turn; return whether the size changed."""
+        """Give a job the best size that fits now; return whether the size changed."""
         with self._context.database.read() as connection:
             job = Job.one_or_none(connection, Job.select().where(jobs.c.id == row.id))
             if job is None or job.queued_at != row.queued_at or job.pending is None:

@@ -52,8 +52,8 @@ JOBS_A_RUN = 20
 LAST_ATTEMPTS = 5
 """Number of newest attempts whose start-up times estimate the cost of a restart."""
 SOON_QUEUED = timedelta(minutes=15)
-"""Time within which a queued job enters a group, unless the job is in a pause. A job that has been
-without a group for longer cannot start."""
+"""Time within which every queued job that is not in a pause gets a group. A job that has waited
+longer for a group cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     """Return the room for growth; None while the needs of other jobs are unknown.
 
     The needs are unknown while a newly queued job has no group, and while a job leaves its slots to
-    continue elsewhere. The need of a job in a pause is the demand of its launch.
+    continue elsewhere. For a job in a pause, the need is the demand of its pending launch.
     """
     waits = jobs.c.state == JobState.QUEUED
     young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
@@ -257,9 +257,9 @@ def room_among(
 ) -> Room:
     """Return the room for growth while other jobs wait.
 
-    Nodes that could hold a waiting job are kept for the job if its project's quota has room. The
-    remaining quota of the project is kept for the job, too. So in a project with `max_slots` and
-    such a waiting job, no job grows.
+    Nodes that could hold a waiting job are kept for the job if its project's quota has room. If
+    such nodes exist and the project has `max_slots`, the project's remaining quota is kept for the
+    job, too. Then no job of the project grows.
 
     Args:
         waiting: the project and the demand of each waiting job.
@@ -294,7 +294,7 @@ def room_among(
 
 
 def _with_own(connection: Connection, attempt_id: str, room: Room) -> Room:
-    """Return the room plus the slots of an attempt, because the attempt's end frees these slots."""
+    """Return the room plus an attempt's own slots, which a resize of the attempt frees."""
     shares = select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
         attempt_nodes.c.attempt_id == attempt_id
     )

@@ -50,11 +50,11 @@ def size_range_of(baseline: Baseline) -> tuple[int, int]:
 def can_continue(
     connection: Connection, job_id: str, attempt_id: str, quotas: Mapping[str, Quota]
 ) -> bool:
-    """Return whether a job fits in any of its sizes without the silent nodes of its attempt.
+    """Return whether one of a job's sizes fits if its attempt's silent nodes are left out.
 
-    The slots of its newest attempt on the other nodes, including spare nodes, count as free,
-    because the end of the attempt frees them. A job does not continue if it is ordered to end, or
-    if its project exceeds a quota.
+    The slots of the attempt on all other nodes, including spare nodes, count as free, because the
+    end of the attempt frees them. The result is False if the job is ordered to end, or if its
+    project exceeds a quota.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.
@@ -85,7 +85,7 @@ def can_continue(
 def record_change(
     context: Context, connection: Connection, job: Job, layout: Layout, *, reason: str
 ) -> None:
-    """Store a change of size by the scheduler, with its event; the caller holds the job's lock."""
+    """Store the scheduler's change of a job's size, with an event; the caller locks the job."""
     before, now = job.world_size, layout.world_size
     change = SizeChange(at=context.now(), before=before, world_size=now, reason=reason)
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(size_change=change))

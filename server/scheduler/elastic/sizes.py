@@ -17,9 +17,9 @@ from trainyard.spec.layout import Layout, data_parallel_layouts
 from trainyard.training.known_devices import Slot
 
 GAIN_OVER_COST = 3.0
-"""Minimum ratio of the time that a change of size saves to the cost of the change. The ratio is
-large because the estimate counts only idle ranks, and because a job may end, fail or shrink before
-the change pays off."""
+"""Minimum time that a change of size must save, as a multiple of the time that the change costs.
+The factor is large because the estimate counts only idle ranks, and because a job may end, fail or
+shrink before the change pays off."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ def fastest(baseline: Baseline, world_size: int, *, slots: Collection[Slot] = ()
     """Return the fastest legal layout for a number of slots; None if no layout is legal.
 
     Only `dp_replicate` and `dp_shard` change; the micro-batch size changes by the rules of a
-    resume. Of equally fast layouts, the result is the one nearest to the job's own axes.
+    resume. Of equally fast layouts, the one nearest to the axes in `baseline` is returned.
 
     Args:
         baseline: the settings that a person chose last.
         world_size: the number of slots.
-        slots: kinds of slots on the registered nodes, to check memory and legality on their
-            devices.
+        slots: kinds of slots on the registered nodes; the layout must be legal on them and fit into
+            their memory.
     """
     found = [
         Size(each, _speed_of(each.plan))
@@ -108,8 +108,8 @@ def search_best_size(
 def _speed_of(plan: Plan | ProgramPlan) -> float:
     """Return the expected throughput of a layout, relative to one rank that never idles.
 
-    Ranks idle without a sequence and in a pipeline's bubbles. Communication is ignored. Ranks of a
-    program are assumed never to idle, so more slots are always faster.
+    A rank idles while it has no sequence, and in the bubbles of a pipeline. Communication is
+    ignored. A program's ranks are assumed never to idle, so more slots are always faster.
     """
     if isinstance(plan, ProgramPlan):
         return plan.world_size

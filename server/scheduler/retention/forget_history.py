@@ -84,7 +84,7 @@ def forget_requests(context: Context) -> int:
 
 
 def forget_access(context: Context) -> int:
-    """Delete expired sessions, and tokens that ended `TOKENS_KEPT` ago; return the row count."""
+    """Delete expired sessions, and tokens `TOKENS_KEPT` after their end; return the row count."""
     now = context.now()
     limit = now - TOKENS_KEPT
     over = or_(tokens.c.revoked_at < limit, tokens.c.expires_at < limit)

@@ -66,8 +66,8 @@ _IS_KEPT = type_coerce(jobs.c.tags, Text).contains(f'"{KEEP}"')
 MAX_CONSIDERED = 500
 """Maximum number of jobs, or of attempts, that a round checks."""
 ROWS_AT_ONCE = 500
-"""Maximum number of rows that a transaction deletes, because other writers of SQLite wait for
-it."""
+"""Maximum number of rows that one transaction deletes. Other writers of SQLite wait for the
+transaction."""
 FAILED_PAUSE = timedelta(hours=1)
 
 
@@ -183,7 +183,7 @@ def _unneeded() -> Sequence[ColumnElement[bool]]:
 
 
 def _trimmed(connection: Connection, job_id: str) -> bool:
-    """Delete at most `ROWS_AT_ONCE` rows from a job's large tables; return whether all are gone."""
+    """Delete at most `ROWS_AT_ONCE` rows of a job in large tables; return whether all are gone."""
     mine = select(attempts.c.id).where(attempts.c.job_id == job_id)
     series = select(metric_series.c.id).where(metric_series.c.attempt_id.in_(mine))
     left = ROWS_AT_ONCE

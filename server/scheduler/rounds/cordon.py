@@ -28,8 +28,8 @@ from trainyard.spec.job import JobSpec
 logger = logging.getLogger(__name__)
 
 OVERLAP = timedelta(seconds=30)
-"""Time before the last read from which the next read starts. An end of an attempt is committed
-after its timestamp, so a read may find it late.
+"""Each read also covers this time before the previous read, because the end of an attempt is
+committed after its timestamp.
 """
 
 
@@ -61,7 +61,7 @@ class NodeWatch:
         return self._judge_nodes(self._count_failures())
 
     def judge_again(self) -> int:
-        """Judge all nodes with failures again; jobs may have trained on other nodes meanwhile."""
+        """Judge all nodes with failures again; failed jobs may have trained elsewhere meanwhile."""
         self._count_failures()
         return self._judge_nodes(self._failures.values())
 
@@ -118,7 +118,7 @@ class NodeWatch:
     def _judge(self, node: str) -> bool:
         """Cordon a node that fails repeatedly; return whether the node was cordoned.
 
-        The last node of its kind that takes work is not cordoned.
+        A node is not cordoned if no other node with the same device takes work.
         """
         context = self._context
         with context.database.write() as connection:

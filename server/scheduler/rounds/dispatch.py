@@ -30,7 +30,7 @@ launches. Without the limit, a node that was unreachable for hours would receive
 THREADS = 8
 """Number of messages sent in parallel, below the limit of Celery's connection pool (10)."""
 SLOW = timedelta(seconds=10)
-"""Time after which an unsent message counts as a sign that the broker accepts no messages."""
+"""A message that is unsent for longer than this time shows that the broker accepts no messages."""
 
 
 class Dispatcher(Protocol):
@@ -47,12 +47,12 @@ class Dispatcher(Protocol):
 class Outbox:
     """Sends messages in parallel, and records whether the broker accepts them.
 
-    A waiting message is not queued again, so during an outage of the broker, the queue holds one
-    message per waiting launch and operation.
+    A message that already waits is not queued again. So during an outage of the broker, the queue
+    holds at most one message per launch, operation and call.
     """
 
     def __init__(self, send: Callable[[Message], None], clock: Clock) -> None:
-        """Take a function that sends one message, may block, and raises if the broker refuses."""
+        """Take the function that sends one message; it may block, and raises if the send fails."""
         self._send_one = send
         self._clock = clock
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="send")

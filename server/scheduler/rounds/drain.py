@@ -1,4 +1,4 @@
-"""Orders attempts to save and leave: on drained nodes, above a quota, and at their bound."""
+"""Orders attempts to save and leave: their node drains, or their quota or time is used up."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _Order = tuple[str, str, Actor, str]
 
 
 def order_isolation(context: Context) -> Isolation:
-    """Return an isolation of orders: a failed order is repeated later and delays no other order."""
+    """Return an isolation in which a failed order is repeated later and delays no other order."""
     return Isolation(context.clock.monotonic, pause=FAILED_PAUSE)
 
 
 def run_drain(context: Context, isolation: Isolation) -> int:
     """Order each share on a drained node to save and leave; return the number of shares.
 
-    Each round compares all rows. So attempts that were placed during the drain leave as well, and a
-    scheduler that takes over continues the drain (docs/lifecycle-placing.md, 42-43).
+    Each round reads all rows. Therefore attempts that were placed during the drain leave as well,
+    and the drain continues after a takeover by another scheduler (docs/lifecycle-placing.md,
+    42-43).
     """
     share, attempt = attempt_nodes.c, attempts.c
     with context.database.read() as connection:
@@ -64,8 +65,8 @@ def run_drain(context: Context, isolation: Isolation) -> int:
 def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = read_usage) -> int:
     """Order attempts to save and leave if their project used up its slot-hours; return the count.
 
-    The jobs then wait for the next month or a higher quota (docs/projects.md, 14). Each round
-    compares all rows, as for a drain.
+    The jobs then wait for the next month or a higher quota (docs/projects.md, 14). Each round reads
+    all rows.
     """
     with context.database.read() as connection:
         quotas = read_quotas(connection, context.now(), usage=usage)
@@ -87,10 +88,10 @@ def run_slot_hours(context: Context, isolation: Isolation, usage: ReadUsage = re
 
 
 def run_bounds(context: Context, isolation: Isolation) -> int:
-    """Order attempts to save and leave once they reach their bound; return their number.
+    """Order attempts to save and leave when their maximum run time is over; return their number.
 
-    An unclaimed attempt ends at the time limit for claims instead (docs/lifecycle-placing.md, 7 and
-    58).
+    An unclaimed attempt is not ordered, because the time limit for claims ends it
+    (docs/lifecycle-placing.md, 7 and 58).
     """
     launched = (AttemptState.STARTING, AttemptState.RUNNING)
     with context.database.read() as connection:

@@ -91,9 +91,9 @@ def _await_searches(
 ) -> frozenset[str]:
     """Return the ids of jobs that still wait for a search for commits.
 
-    The wait starts when a node with access to the storage is online. The wait ends with the search,
-    or after `recovery_seconds` during which an API server was up. A job does not wait for a search
-    that no node can start.
+    The wait starts when a node with access to the search's storage is online. The wait ends when
+    the search ends, or when an API server has been up for `recovery_seconds` of the wait. A job
+    does not wait for a search that no node can start.
     """
     if not searches:
         return frozenset()

@@ -1,10 +1,10 @@
-"""Leader election by one row with holder, epoch and expiry, which also fences the leader's writes.
+"""Elects the leader by one row with holder, epoch and expiry; the row also fences writes.
 
-The scheduler that holds the unexpired row leads. Taking the lead raises the epoch. Each writing
-transaction of the leader starts with an update of the row with the leader's epoch. Before a
-takeover, this update locks the row, so the takeover waits for the commit. After a takeover, the
-update finds no row, and the transaction is rolled back. So a scheduler that was stopped and
-continued, or has a wrong clock, changes nothing.
+The scheduler that holds the unexpired row leads. Each takeover raises the epoch. Each writing
+transaction of the leader first updates the row, on condition that the row still has the leader's
+epoch. Before a takeover, this update locks the row, so a takeover waits for the commit. After a
+takeover, the update finds no row, so the transaction is rolled back. Therefore a scheduler that has
+lost the lead writes nothing, even if it was stopped and continued, or has a wrong clock.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ RENEW_SECONDS = 0.75
 """Pause between two renewals, in seconds. Each renewal is a write. The lead survives three failed
 renewals in a row."""
 RENEWALS = 40
-"""Maximum number of renewals without a round or a write (30 s), so that a scheduler that hangs
-loses the lead."""
+"""Maximum number of renewals between two rounds or writes. A scheduler that hangs loses the lead
+after these 30 s."""
 SEEN_SECONDS = 1.0
-"""Maximum pause between two reads by a standby, in seconds. During a longer pause, the database was
-probably unreachable, also for the leader. The duration of a read does not count as a pause,
-because otherwise a slow database would never allow a takeover."""
+"""Maximum pause between two reads by a standby, in seconds. After a longer pause, the database was
+probably unreachable for the leader, too. The duration of a read does not count, because otherwise a
+slow database would prevent every takeover."""
 SETTLE_SECONDS = 1.5
-"""Time that a standby waits after a pause longer than `SEEN_SECONDS`, in seconds, so that a living
-leader can renew its lead."""
+"""Additional wait of a standby, in seconds, after its reads paused for more than `SEEN_SECONDS`.
+During this wait, a living leader can renew its lead."""
 IDLE_SECONDS = 2.0
 """Time, in seconds, after which PostgreSQL ends a session that is idle inside a transaction of the
 leader. Otherwise a stopped process would keep its locks, including the lock on the lead's row.
@@ -221,8 +221,8 @@ def leading(context: Context, leader: Leader, epoch: int) -> Context:
 def _transaction(database: Database) -> Iterator[Connection]:
     """Open a transaction of the leader; PostgreSQL ends the transaction of a stopped process.
 
-    SQLite has no such limit, so a process that is stopped inside a transaction blocks the database
-    until the process continues or ends.
+    SQLite does not end such a transaction, which blocks the database until the stopped process
+    continues or ends.
     """
     with database.write() as connection:
         if not database.is_sqlite:
@@ -234,8 +234,8 @@ def _transaction(database: Database) -> Iterator[Connection]:
 def _expired(connection: Connection) -> ColumnElement[bool]:
     """Return the SQL condition that the lead has expired, by the database's clock.
 
-    An expiry that is further ahead than the length of a lease also counts as expired, because it
-    was written before the clock was set back.
+    An expiry that is more than one lease ahead counts as expired, too. Such an expiry was written
+    before the clock was set back.
     """
     return or_(
         leaders.c.expires_at <= database_time(connection),

@@ -22,13 +22,13 @@ LONGEST_PAUSE_SECONDS = 10.0
 """Longest pause after failed rounds, in seconds, for example during an outage of the database."""
 COLLECT_AFTER = 100_000
 """Number of new objects, minus freed objects, after which the garbage collector scans the newest
-generation. A round on a large cluster creates about this many objects that live until its end. With
-the default of 700, the collector used a third of the CPU time."""
+generation. On a large cluster, a round creates about this many objects that live until the round
+ends. With Python's default of 700, the collector used a third of the CPU time."""
 
 
 WorkOf = Callable[[Context, Dispatcher], PeriodicWork]
-"""Function that returns the tasks of one epoch; the tasks write only in this epoch, and keep no
-older state."""
+"""Function that creates the tasks of one epoch. These tasks write only in this epoch, and start
+without state from earlier epochs."""
 
 
 class Scheduler:
@@ -66,7 +66,8 @@ class Scheduler:
     def run(self, stop: threading.Event) -> None:
         """Run rounds until `stop` is set; the pause grows with each failed round.
 
-        Failed tasks do not lengthen this pause, because each of them has its own delay.
+        A round in which only tasks failed does not lengthen the pause, because each failed task has
+        its own delay.
         """
         pause = TICK_SECONDS
         with self._leader.renewed():

@@ -53,13 +53,12 @@ MAX_CONSIDERED = 1000
 ON_NETWORK = (("network", "true"),)
 """Label of nodes that can download packages."""
 MAX_FAILING_SCRUBS = 20
-"""Number of failed scrubs that wait for another try; from this number on, no new scrub is
-queued."""
+"""While this many failed scrubs wait for another try, no new scrub is queued."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedOperation(OperationHead):
-    """A queued operation, or a running one that occupies its node."""
+    """A queued operation, or a running operation, which occupies its node."""
 
     task: StoredRecord[OperationTask]
     storage: str | None
@@ -138,9 +137,10 @@ class OperationKeeper:
     def _explain(
         self, connection: Connection, rows: Sequence[UnclaimedOperation], reasons: Mapping[str, str]
     ) -> None:
-        """Store changed reasons on the operations, then send them as notices.
+        """Store changed reasons in the operations, and send the same reasons as notices.
 
-        Both writes are sorted by key, so that all transactions lock several rows in the same order.
+        Operations are sorted by id, and notices by job, because all transactions have to lock rows
+        in the same order.
         """
         ordered = sorted(rows, key=lambda row: row.id)
         stored = [row for row in ordered if _mark(connection, row, waiting=reasons[row.id])]
@@ -151,10 +151,10 @@ class OperationKeeper:
         notify_all(self._context, connection, changed)
 
     def _queue(self, connection: Connection, now: datetime) -> Sequence[UnclaimedOperation]:
-        """Return due operations, first the ones that block a job or a person, and scrubs last.
+        """Return due operations: first those that block a job or a person, and scrubs last.
 
-        A pause longer than `REPEATS.longest` was stored before a clock was set back, and counts as
-        over.
+        An operation with a pause longer than `REPEATS.longest` is due, too, because such a pause
+        was stored before a clock was set back.
         """
         latest = now + timedelta(seconds=REPEATS.longest)
         not_before = operations.c.not_before
@@ -212,10 +212,10 @@ class OperationKeeper:
             move(context, connection, event, queued)
 
     def queue_scrub(self) -> None:
-        """Queue a scrub of the checkpoint with the oldest check, one scrub at a time.
+        """Queue a scrub of the checkpoint with the oldest check, unless a scrub is queued or runs.
 
-        Failed scrubs that wait for a retry do not block scrubs of other checkpoints. But if
-        `MAX_FAILING_SCRUBS` of them wait, the storage must be the cause, and no scrub is queued.
+        Failed scrubs that wait for a retry do not count. But if `MAX_FAILING_SCRUBS` of them wait,
+        no scrub is queued, because the storage must be the cause.
         """
         days, now = self._context.settings.scrub_interval_days, self._context.now()
         if days == 0:
@@ -264,12 +264,13 @@ def _built_by(rows: Sequence[UnclaimedOperation]) -> set[tuple[str | None, str]]
 def _wanted(
     rows: Sequence[UnclaimedOperation], building: set[tuple[str | None, str]]
 ) -> tuple[list[QueuedOperation], dict[str, str]]:
-    """Return operations with demands, and reasons by id for operations that are not assignable.
+    """Return the operations to assign, and by id the reasons why others cannot be assigned.
 
     Args:
         rows: queued operations by precedence.
-        building: storage and digest of the environments that nodes build. This call adds the
-            environments of `rows`, so that only one of several equal builds is assigned at a time.
+        building: storage and digest of each environment that a node already builds. This call adds
+            the environments of `rows`, so that only one of several equal builds is assigned at a
+            time.
     """
     wanted: list[QueuedOperation] = []
     reasons: dict[str, str] = {}
@@ -299,9 +300,10 @@ def _wanted(
 
 
 def _mark(connection: Connection, row: UnclaimedOperation, **values: object) -> bool:
-    """Store values of a queued operation; return False if a claim or a new assignment came first.
+    """Store values of an operation that is still queued; return False if a claim came first.
 
-    A claim raises the fence, so the comparison also detects a claim that has expired since.
+    Each claim raises the fence. So the comparison also detects a claim that has expired since,
+    after which the operation was queued again.
     """
     unchanged = (operations.c.state == OperationState.QUEUED) & (operations.c.fence == row.fence)
     stored = update(operations).where(operations.c.id == row.id, unchanged).values(**values)

@@ -45,9 +45,9 @@ from trainyard.training.data_stream import Windows
 
 PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
-"""Ports for the rendezvous of an attempt's nodes. They are below the ports of outgoing connections
-on Linux (from 32,768), of Kubernetes services (from 30,000) and torchrun's default port
-(29,500)."""
+"""Ports for the rendezvous of an attempt's nodes. This range lies below torchrun's default port
+(29,500), the ports of Kubernetes services (from 30,000), and the ports of outgoing connections on
+Linux (from 32,768)."""
 
 _LOCK_JOBS = (
     LaunchedJob.select()
@@ -74,12 +74,12 @@ class Placement:
     allocation: Sequence[NodeAllocation]
     """Shares of the attempt; the shares after the first `resources.nodes` are on spare nodes."""
     backfilled_before: str | None = None
-    """Name of the waiting job that keeps the same nodes; None unless the placed job is
-    backfilled."""
+    """If the job is backfilled, the name of the waiting job that keeps the same nodes; otherwise
+    None."""
     expected_end_at: datetime | None = None
     """Expected end of the attempt; None if unknown."""
     gives_way: bool = False
-    """Whether the job is backfilled on the estimate `expected_end_at` alone."""
+    """Whether only the estimate `expected_end_at` allows the job to be backfilled."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def place(
     """Write the attempts of several jobs, and return the launch messages.
 
     A job is left out if it changed since the round read it, or if one of its slots has been taken
-    meanwhile. An unreadable job, or a job with an environment that cannot be decrypted, leaves the
-    queue for a while, so that it does not block slots.
+    meanwhile. If a job is unreadable, or its environment variables cannot be decrypted, the job
+    leaves the queue for a while, so that it does not block slots.
 
     Args:
         context: the server's context.
@@ -242,7 +242,7 @@ def _start(
     newest: ParentCheckpoint | None,
     windows: Windows,
 ) -> _Start:
-    """Return the rows of the attempt, its shares and the job's change, without writing them.
+    """Return the rows of the attempt and its shares, and the job's new values; write nothing.
 
     `newest` is the newest usable checkpoint of the job. `windows` are the windows of data that the
     job's previous attempt skipped.

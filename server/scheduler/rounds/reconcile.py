@@ -142,8 +142,8 @@ class Reconciler:
     ) -> list[UnclaimedShare]:
         """Return the shares that were not claimed in time.
 
-        The time counts only while an API server is up and, for nodes that do not poll, while the
-        broker accepts messages.
+        The time counts only while an API server is up. If the node does not poll, the broker must
+        accept messages, too.
         """
         accepts_since = self._dispatcher.up_since
         claim_by = uptime.now - timedelta(seconds=self._context.settings.claim_seconds)
@@ -201,7 +201,7 @@ class Reconciler:
                 append_event(context, connection, event)
 
     def _can_continue(self, share: SilentShare) -> bool:
-        """Return whether the job fits without its silent nodes; False while no check is due."""
+        """Check whether the job fits without its silent nodes; return False if no check is due."""
         if self._fits_nowhere.is_left_out(share.attempt_id):
             return False
         with self._context.database.read() as connection:
@@ -212,7 +212,7 @@ class Reconciler:
         return found
 
     def _lose(self, share: SilentShare, silence: timedelta, *, ends: bool) -> None:
-        """End a silent share if `ends`; otherwise mark it as lost, so that its job continues."""
+        """End a silent share if `ends`; else mark the share as lost, so that its job continues."""
         context, attempt_id = self._context, share.attempt_id
         reason, message = FailureReason.NODE_LOST, _silence_of(share, silence)
         failure = Failure(reason=reason, message=message, node=share.node)
@@ -279,7 +279,7 @@ class Reconciler:
             self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
 
     def _reached(self, names: Collection[str], now: datetime) -> dict[str, datetime]:
-        """Return for each node the latest send time among its recently claimed launches."""
+        """Return by node the latest send time of the launches that the node claimed recently."""
         share = attempt_nodes.c
         lately = now - timedelta(seconds=self._context.settings.resend_seconds)
         query = (
@@ -295,10 +295,10 @@ class Reconciler:
     ) -> bool:
         """Return whether a share's message is probably still in the queue of a busy node.
 
-        A node takes messages in order. If the node lately claimed an older message, it will
-        probably take this message, too. A repeat would only add a refused claim to a busy API. The
-        message is lost if the node claimed a later message, and may be lost if the broker came up
-        after the message was sent. `reached` is the send time of the newest message that the node
+        A node takes messages in order. If the node lately claimed only older messages, this message
+        is probably still queued, and a repeat would only cause a refused claim. If the node claimed
+        a later message, this message is lost. If the broker came up after this message was sent,
+        the message may be lost. `reached` is the send time of the newest message that the node
         claimed lately.
         """
         accepts_since, sent_at = self._dispatcher.up_since, share.sent_at
@@ -309,10 +309,10 @@ class Reconciler:
     def _pause(self, share: UnclaimedShare, uptime: ServerUptime) -> timedelta:
         """Return the pause after the last message for a share: 5, 10, 20, 40, then 60 s.
 
-        The node is far more often busy than unreachable, and each repeat costs a refused claim. The
-        pause is `resend_seconds` plus the time that the share had waited at its last message, so
-        the pause doubles. Messages from before the broker or the servers came up were probably
-        lost. So the pauses start over when the broker or the servers come up.
+        Pauses grow because a node is far more often busy than unreachable, and each repeat costs a
+        refused claim. A pause is `resend_seconds` plus the time from the start of the wait to the
+        last message, so each pause is twice the previous one. The wait starts again when the broker
+        or the servers come up, because earlier messages were probably lost.
         """
         shortest = timedelta(seconds=self._context.settings.resend_seconds)
         accepts_since = self._dispatcher.up_since
@@ -325,7 +325,8 @@ class Reconciler:
 def _unclaimed(share: UnclaimedShare, seconds: float) -> Failure:
     """Return the failure of a share that was not claimed in time.
 
-    If the server does not serve the node's worker, the launch is put back and uses up no retry.
+    If the server does not serve the worker's protocol, the launch is repeated without using up a
+    retry.
     """
     failure = Failure(
         reason=FailureReason.LAUNCH_ERROR,

@@ -30,16 +30,16 @@ from trainyard.protocol.worker_messages import LaunchMessage
 logger = logging.getLogger(__name__)
 
 DECIDE_AGAIN_SECONDS = 10.0
-"""Pause, in seconds, after which a round decides again although only the time has changed."""
+"""A round decides again after this time, in seconds, even if nothing else has changed."""
 LEARNED_AT_ONCE = 100
-"""Maximum number of jobs for which one search looks up durations in newly ended attempts."""
+"""Maximum number of jobs in one search for durations in newly ended attempts."""
 LEARN_SINCE = timedelta(seconds=30)
-"""Maximum age of an attempt's end that a search considers. An end is committed after its timestamp,
-so a search may find it late.
+"""A search covers attempts that ended within this time. Searches overlap, because an end is
+committed after its timestamp.
 """
 PLACED_TOGETHER = 50
-"""Maximum number of jobs placed in one transaction, which locks their rows; each job takes a few
-milliseconds."""
+"""Maximum number of jobs placed in one transaction. The transaction locks the rows of these jobs,
+and takes a few milliseconds per job."""
 
 
 class Placer:
@@ -139,7 +139,7 @@ class Placer:
     def learn(self) -> None:
         """Store expected durations of waiting jobs; the next round reads these jobs again.
 
-        Only jobs are considered for which an attempt with the same training part ended within
+        A job gets a duration only if an attempt with the same training part ended within
         `LEARN_SINCE`.
         """
         unpaced = (
@@ -179,10 +179,10 @@ class Placer:
     def _doubted(self, holdings: Sequence[Holding], now: datetime) -> Sequence[Holding]:
         """Return the holdings; expected ends that have been close for too long become unknown.
 
-        Expected ends depend on the pace that ranks report, and the last save may hang. An attempt
-        that is expected to end soon is not preempted, so it could keep its slots forever. An
-        attempt with an order to leave is not changed, because the time of the order already limits
-        how long the attempt counts as leaving.
+        An attempt that is expected to end soon is not preempted. If the expected end is wrong, such
+        an attempt could keep its slots forever. The expected end depends on the pace that ranks
+        report, and the last save may hang. An attempt with an order to leave is not changed,
+        because the time of the order already limits how long the attempt counts as leaving.
         """
         close = {
             each.attempt_id
@@ -212,8 +212,8 @@ class Placer:
     def preempt(self) -> int:
         """Order attempts to leave as the round decided; return the number of orders.
 
-        The caller first gives waiting elastic jobs a size that fits. A job with such a size needs
-        no victims.
+        The caller first changes waiting elastic jobs to sizes that fit, because a job that fits
+        needs no victims.
         """
         victims, self._victims = self._victims, {}
         ordered = 0

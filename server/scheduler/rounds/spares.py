@@ -34,15 +34,15 @@ from trainyard.run.failures import FailureReason
 REPLACE_SECONDS = 0.1
 """Time, in seconds, after which a round places no further job on spare nodes."""
 ROOM_SECONDS = 0.1
-"""Age, in seconds, after which free slots are read again before a reservation, because other jobs
-may need the slots."""
+"""If the known free slots are older than this time, in seconds, they are read again before a
+reservation, because other jobs may need them by now."""
 
 _ENDED = attempts.c.state == AttemptState.ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class Spare(TypedRow):
-    """A spare node of an ended attempt, or a spare node that may be unusable."""
+    """A spare node whose attempt has ended, or a spare node that may be unusable."""
 
     table: ClassVar[Table] = attempt_nodes
     node: str
@@ -104,7 +104,7 @@ class SpareKeeper:
         return placed
 
     def _keep(self, job_id: str, spares: Sequence[Spare], round_: _Round | None) -> bool:
-        """Place a job on its spare nodes, or release them; return whether the job was placed.
+        """Place a job on its spare nodes, else release them; return whether the job was placed.
 
         While the attempt runs, only unusable spare nodes are released. A job that waits for a
         search for commits keeps its spare nodes.
@@ -201,7 +201,7 @@ class SpareKeeper:
 
 
 def _concerned() -> Select[Any]:
-    """Return the query for spare nodes of ended attempts, then possibly unusable spare nodes.
+    """Return the query for spare nodes of ended attempts, then for possibly unusable spare nodes.
 
     In most rounds, the query finds no node.
     """
@@ -269,10 +269,10 @@ def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
 def _kept(
     connection: Connection, job_id: str, offers: Sequence[Offer]
 ) -> tuple[list[Offer], list[Offer]]:
-    """Return the nodes with slots that a queued job has kept since its attempt lost a node.
+    """Return the nodes on which a queued job has kept slots since its attempt lost a node.
 
     Returns:
-        The nodes without the lost ones, and the nodes including lost ones that are online again.
+        The nodes that were not lost, and all nodes, including lost ones that are online again.
     """
     launch = newest_launch(connection, job_id)
     ended = [share for share in launch.nodes if share.state == AttemptNodeState.ENDED]

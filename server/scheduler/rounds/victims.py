@@ -24,8 +24,9 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
 
     Either all victims leave or none, because the job needs the slots of all of them. None leaves if
     the waiting job has left the queue or its group, because the job may then need other slots. None
-    leaves if the job of a victim now has at least the priority of the waiting job, unless the
-    victim overtook the waiting job on an estimate alone.
+    leaves if the priority of a victim's job has become too high. The priority must be below the
+    priority of the waiting job. If the victim overtook the waiting job on an estimate alone, the
+    priorities may be equal.
 
     Raises:
         NotFoundError: the job of a victim was deleted.

@@ -1,6 +1,6 @@
 """All advice rules as one pure function from observations of a job to findings.
 
-Each rule names one remedy, and finds nothing below its minimum share of time.
+Each rule names one remedy, and ignores a cause that takes less than a minimum share of time.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from trainyard.protocol.goodput import AdviceFinding, Evidence, Hindrance, TimeC
 from trainyard.spec.job import JobSpec
 
 LEAST_COLLECTIVES = 0.25
-"""A finding needs at least this share of collectives in a step's time. The limit is high because
-every layout has collectives.
+"""Share of a step's time that collectives must take for a finding. The share is high because every
+layout has collectives.
 """
 LEAST_VALIDATION = 0.10
-"""A finding needs at least this share of the time in validation. The limit is high because a person
-chose the validation.
+"""Share of the time that validation must take for a finding. The share is high because a person
+configured the validation.
 """
 LEAST_STARTUP = 0.20
-"""A finding needs at least this share of the time in start-up. The limit is high because start-up
+"""Share of the time that start-up must take for a finding. The share is high because start-up
 dominates short jobs.
 """
 COLLECTED_SHARE = 0.01
-"""Share of a step's time that garbage collection takes after the remedy. It is too small for a
-finding.
+"""Share of a step's time that garbage collection still takes after the remedy; such a small share
+causes no finding.
 """
 FREE_MEMORY = 0.5
-"""Peak share of the device's memory below which a micro-batch of twice the size fits, because
-activations at most double."""
+"""If the peak is below this share of the device's memory, a micro-batch of twice the size fits,
+because activations at most double."""
 
 
 def findings_of(observed: Observed) -> tuple[AdviceFinding, ...]:

@@ -30,7 +30,7 @@ from trainyard.protocol.goodput import AdviceView
 RECENT = 1_000
 """Maximum number of recent steps that the means cover."""
 WARM_STEPS = 20
-"""Number of steps at the start of an attempt whose compilation counts as start-up."""
+"""Number of first steps of an attempt during which compilation counts as start-up."""
 OWN, OWN_MOST = "ranks/own_seconds_median", "ranks/own_seconds_max"
 WAIT, GC = "ranks/wait_seconds_median", "gc/seconds"
 PEAK, RETRIES = "memory/peak_reserved_gib", "memory/allocation_retries"
@@ -113,8 +113,8 @@ def _mean(values: Mapping[str, Values], name: str) -> float | None:
 def _peak_share(connection: Connection, attempt_id: str, peaks: Floats) -> float | None:
     """Return the last peak as a share of the memory of the attempt's smallest device.
 
-    The peaks are in GiB. Return None without a peak, with a peak above the memory, or if a device's
-    memory is unknown.
+    The peaks are in GiB. Return None if there is no peak, if the peak exceeds the memory, or if a
+    device's memory is unknown.
     """
     query = (
         select(nodes.c.hardware)

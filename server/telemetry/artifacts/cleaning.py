@@ -1,7 +1,7 @@
 """Deletes unreferenced contents of artifacts, a limited number of blocks per transaction.
 
-An artifact's content is first released. A released content belongs to no job and counts towards no
-quota. Deleting a job releases its contents through the foreign key.
+Before its deletion, a content is released: it then belongs to no job and counts towards no quota.
+The deletion of a job releases the job's contents through the foreign key.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trainyard.protocol.job_artifacts.messages import BLOCK_BYTES
 from trainyard.protocol.states import AttemptNodeState
 
 UPLOAD = timedelta(hours=1)
-"""Time without a new block after which an incomplete upload is released. Once this time has passed
-after the end of an attempt, no report of the attempt can name a stored content.
+"""An incomplete upload is released if it gets no new block for this time. After the end of an
+attempt, its reports may name stored contents for this time, but not later.
 """
 KEPT = timedelta(days=1)
 """Time after which stored content is released if no artifact uses it."""

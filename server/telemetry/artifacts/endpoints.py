@@ -114,7 +114,7 @@ async def upload_block(
     offset: Offset,
     size: Size,
 ) -> Response:
-    """Store a block of at most 1 MiB once; the response gives the offset to continue at."""
+    """Store a block of at most 1 MiB, once; the response gives the offset of the next block."""
     block = bytearray()
     async for part in request.stream():
         block += part

@@ -76,9 +76,9 @@ _LISTED = ListedArtifact.select().outerjoin(
 def store_artifacts(
     context: Context, connection: Connection, *, share: ReportedShare, lines: Sequence[ArtifactLine]
 ) -> StoredArtifacts:
-    """Store the artifacts that are histograms, and the artifacts whose content the server has.
+    """Store the histograms, and the artifacts with a content that the server has.
 
-    An image becomes a file if its content is no image.
+    Other artifacts are dropped. An image becomes a file if its content is no image.
     """
     stored = select(func.count()).where(artifacts.c.job_id == share.job_id)
     number = connection.scalar(stored) or 0
@@ -135,8 +135,8 @@ def list_artifacts(
     """Return a page of a job's artifacts, the newest first.
 
     The page begins after the id `after`, the last id of the previous page. `name` selects the
-    artifacts with this name and, as a folder, the artifacts below it. `without` has the kinds to
-    leave out.
+    artifacts with this name, and the artifacts in the folder with this name. `without` has the
+    kinds to leave out.
 
     Raises:
         NotFoundError: no job has this id.

@@ -39,12 +39,12 @@ class Content(TypedRow):
 def store_block(
     context: Context, share: ReportedShare, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Store a block of an artifact's content, once; return the offset at which to continue.
+    """Store a block of an artifact's content, once; return the offset of the next block.
 
     Each job has its own contents, so a job cannot get another job's content by a digest. The digest
-    is the SHA-256 of the whole content, which has `size` bytes; a block has `BLOCK_BYTES` bytes,
-    and the last block may be shorter. If all blocks are stored, a repeated block completes the
-    content, because the server may have stopped before it completed the content.
+    is the SHA-256 of the whole content, which has `size` bytes. Each block has `BLOCK_BYTES` bytes;
+    only the last block may be shorter. If all blocks are stored but the server stopped before it
+    completed the content, a repeated block completes the content.
 
     Raises:
         ConflictError: the share has ended or is lost, so no report can name its artifacts.

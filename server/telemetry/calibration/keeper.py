@@ -30,12 +30,11 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.layout import Layout
 
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
-"""By kind of device, the series with the peak memory of the rank that uses most memory."""
+"""Name of the series with the largest peak memory of a rank, by kind of device."""
 LEAST_POINTS = 10
-"""Minimum number of logged steps after the first; with fewer, an attempt's median does not count.
-"""
+"""Minimum number of valid logged steps after the first; an attempt with fewer is not measured."""
 LEAST_SECONDS = 1e-6
-"""Minimum valid step time; real steps are longer, and a fit uses logarithms."""
+"""Minimum valid step time. Real steps take longer, and a fit needs logarithms, so 0 is invalid."""
 MAX_STEPS = 20_000
 """Maximum number of steps read per attempt; only its last steps are read."""
 AFTER_END = timedelta(seconds=30)
@@ -86,7 +85,7 @@ class CalibrationKeeper:
             self._after = due[-1].ended_at, due[-1].id
 
     def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, dict[str, Any]] | None:
-        """Return the hardware of an attempt, and its row of `measured_runs` without the hardware.
+        """Return an attempt's hardware, and the attempt's row of `measured_runs` without hardware.
 
         Return None if the attempt has too few steps, if its nodes are of several kinds, or if the
         job's own code or a person may have written the records.
@@ -198,10 +197,10 @@ def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
 
 
 def _hardware(connection: Connection, attempt_id: str) -> tuple[NodeKind, int, float] | None:
-    """Return the nodes of an attempt and two sizes in bytes; None for nodes of several kinds.
+    """Return an attempt's kind of nodes and two sizes in bytes; None for nodes of several kinds.
 
-    The sizes are the memory of a slot, 0 if unknown, and the maximum memory of a rank, which is
-    the memory of its GPU or of the host.
+    The first size is the memory of a slot, 0 if unknown. The second size is the maximum memory of a
+    rank: the memory of its GPU, or of the host if the rank has no GPU.
     """
     query = (
         select(nodes.c.hardware, attempt_nodes.c.slots)

@@ -27,9 +27,10 @@ MAX_RUNS = 120
 0.2 s.
 """
 MAX_OF = {"job_id": MAX_RUNS // 10, "submitter": MAX_RUNS // 2, "node": MAX_RUNS // 2}
-"""Maximum number of runs from one job, person or node. The limit per job applies only if several
-jobs have runs; the same holds for persons and nodes. Without the limits, one job, person or node
-could decide the predictions for all others, because a fit follows the majority of its runs.
+"""Maximum number of runs from one job, person or node. The limit per job applies only if the runs
+are from several jobs. The limits per person and per node apply likewise. Without the limits, one
+job, person or node could decide the predictions for all others, because a fit follows the majority
+of its runs.
 """
 HardwareKind = tuple[DeviceKind, str]
 """A kind of slots: the kind of device and the device's name."""
@@ -53,8 +54,8 @@ def learn(context: Context, kind: HardwareKind, rows: Sequence[Mapping[str, Any]
     Args:
         context: the server's context.
         kind: the hardware of the runs.
-        rows: rows of `measured_runs` without the hardware; a run that is stored already changes
-          nothing.
+        rows: rows of `measured_runs` without the hardware; rows that are already stored are
+            ignored.
     """
     key = {"device": kind[0], "device_name": kind[1]}
     with context.database.write() as connection:

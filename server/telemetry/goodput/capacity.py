@@ -74,7 +74,7 @@ class CapacityKeeper:
 def read_capacity(
     connection: Connection, *, since: datetime, until: datetime
 ) -> list[CapacityChange]:
-    """Return the changes between two times, and each node's last change before the first time."""
+    """Return the changes from `since` to `until`, and each node's last change before `since`."""
     return [row.capacity for row in _changes(connection, since=since, until=until)]
 
 

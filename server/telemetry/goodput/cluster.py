@@ -39,17 +39,17 @@ from trainyard.run.failures import FailureReason
 logger = logging.getLogger(__name__)
 
 KEPT = timedelta(minutes=1)
-"""Maximum age at which a result serves requests for the same days without a new computation."""
+"""Requests for the same days get a result of at most this age without a new computation."""
 SCRAPED = timedelta(minutes=5)
-"""Minimum age of a result at which a scrape starts the next computation."""
+"""A scrape starts the next computation when the last result has reached this age."""
 SERVED = timedelta(minutes=10)
 """Maximum age of a result that is served while the next one is computed."""
 MAX_KEPT = 16
-"""Maximum number of results that one process keeps, and maximum number of failures."""
+"""Maximum number of results that one process keeps; the same maximum applies to failures."""
 USUAL_DAYS = 30
 """Number of days in a response to a request without a first day."""
 READ_AT_ONCE = 50
-"""Number of jobs per transaction that reads ledgers; a transaction takes about 0.1 s."""
+"""Number of jobs whose ledgers one transaction reads; a transaction takes about 0.1 s."""
 MAX_LOSING = 10
 """Maximum number of jobs with lost steps in a response."""
 
@@ -62,7 +62,7 @@ _Ended = tuple[datetime, _Answer]
 
 @dataclass(slots=True)
 class _Snapshot:
-    """The data that results for different days and projects share."""
+    """Data that is common to the results for different days and projects."""
 
     now: datetime
     """The time that all results use as the present; it is taken before the ledgers are read."""
@@ -76,9 +76,9 @@ class ClusterLedger:
     """The slot-time of the cluster, computed at most once a minute for the same days.
 
     A computation reads the ledger of every job that has not ended. Therefore only one thread
-    computes. Results of one minute share their ledgers, and requests for the same days share one
-    future. A waiting request occupies no thread, and waits only if the last result is older than
-    `SERVED`.
+    computes. Results that start within one minute share their ledgers, and requests for the same
+    days share one future. A request waits only if the last result is older than `SERVED`, and a
+    waiting request occupies no thread.
     """
 
     def __init__(self, context: Context) -> None:
@@ -93,8 +93,8 @@ class ClusterLedger:
     def view(self, first: date, last: date, project: str | None = None) -> _Answer:
         """Return the slot-time from the start of `first` to the end of `last`, or to now.
 
-        With a project, return the slot-time that the project's jobs held. The future raises the
-        database's errors. A failed computation is repeated once `KEPT` has passed since its end.
+        If `project` is given, only the slot-time that the project's jobs held is returned. The
+        future raises errors of the database. A failed computation is repeated after `KEPT`.
         """
         asked, now = (first, last, project), self._context.now()
         with self._lock:
@@ -107,8 +107,8 @@ class ClusterLedger:
         """Return the newest result for this number of days up to now, without waiting.
 
         Return None if every result is older than `SERVED`. The next computation starts when today's
-        result has reached the age `SCRAPED`. Until this computation ends, the newest result may be
-        from before midnight.
+        result has reached the age `SCRAPED`. Shortly after midnight, the newest result may still
+        end on the previous day.
         """
         now = self._context.now()
         today = now.date()
@@ -127,9 +127,9 @@ class ClusterLedger:
         self._thread.shutdown(cancel_futures=True)
 
     def _begin(self, asked: _Asked, now: datetime, *, pause: timedelta) -> _Answer | None:
-        """Return the running computation, if any.
+        """Return the computation that runs for `asked`.
 
-        If none is running, start and return one, unless the last one ended less than `pause` ago.
+        If none runs, start one, or return None if the last one ended less than `pause` ago.
         """
         ended = [each[asked][0] for each in (self._kept, self._failed) if asked in each]
         if asked not in self._running and not any(_is_within(pause, at, now) for at in ended):

@@ -1,8 +1,8 @@
 """Computes the ledger of a job from its events and from sums of its metrics, as a pure function.
 
 Each millisecond has one category, so the sum is exact. A walk over the events gives a category to
-the time between two events. A measured time, such as a stall, takes only milliseconds that have no
-category yet.
+the time between two events. Measured times, such as a stall, divide the training time of an
+attempt. Each of them takes only milliseconds that no earlier one has taken.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class Training:
 
     @property
     def length(self) -> int:
-        """Time from `began` to `recorded`, at least the sum of the measured times.
+        """Time from `began` to `recorded`, but at least the sum of the measured times.
 
-        A clock that was set back shortens the difference, which may even be negative.
+        If a clock was set back, the difference of the two times is too small, or even negative.
         """
         return max(self.recorded - self.began, sum(time for _, time in self.measured))
 
@@ -172,8 +172,8 @@ class _OpenAttempt:
     ) -> Iterator[_Stretch]:
         """Yield the time from `start` to `end`, during which no step was recorded.
 
-        The category is `before` up to `leaves_at` and `ending` after it; periods of silence are
-        `unreachable`.
+        Until `leaves_at`, the category is `before`; from then on, it is `ending`. Periods of
+        silence have the category `unreachable` instead.
         """
         for first, last, category in (
             (start, leaves_at, before),
@@ -195,13 +195,13 @@ def ledger_of(
     """Return the ledger of the time from `start` to `end`, Unix times in milliseconds.
 
     Args:
-        marks: the events of a job in storage order. If a clock was set back, an event with a time
-          before its predecessor's counts as simultaneous with the predecessor.
+        marks: the events of a job in storage order. An event may have an earlier time than the
+            previous event if a clock was set back; then the previous event's time is used for both.
         trainings: recorded steps by attempt number.
         start: the submission time of the job.
         end: the end time of the job, or now; a time before `start` counts as `start`.
-        untimed: numbers of the attempts that reported steps without times, so that the end of their
-          start-up is unknown.
+        untimed: numbers of the attempts with an unknown end of their start-up, because they
+            reported steps without times.
     """
     walk = _Walk(start, max(start, end), trainings=trainings, untimed=untimed)
     for mark in marks:

@@ -172,10 +172,10 @@ def _marks(connection: Connection, job_ids: Collection[str]) -> dict[str, list[M
 def _recorded_steps(
     connection: Connection, job_ids: Collection[str]
 ) -> dict[str, list[RecordedSteps]]:
-    """Return the attempts of each job by job id, each attempt with its last kept step.
+    """Return by job id the attempts of each job, each with its last kept step.
 
-    Steps along the lineage are kept. If the newest attempt ended early, only its steps up to its
-    newest checkpoint are kept, because no later attempt can start after that checkpoint.
+    A step is kept if it lies on the lineage. If the newest attempt ended early, only its steps up
+    to its newest checkpoint are kept, because no later attempt can start after that checkpoint.
     """
     by_job = attempts_of_jobs(connection, job_ids)
     saved = _ended_early(connection, [keys[max(keys)].id for keys in by_job.values() if keys])
@@ -217,7 +217,7 @@ def _reached(connection: Connection, job_ids: Collection[str]) -> Mapping[str, S
 
 
 def _ended_early(connection: Connection, attempt_ids: Collection[str]) -> dict[str, int | None]:
-    """Return the newest saved step of attempts that ended early, by id; None without a save."""
+    """Return by id the newest saved step of attempts that ended early; None if none was saved."""
     attempt = attempts.c
     saved = (
         select(func.max(checkpoints.c.step))

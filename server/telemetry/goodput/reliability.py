@@ -1,7 +1,7 @@
 """Published estimates of reliability, as pure functions. All times of a call share one unit.
 
-The mean time to failure (MTTF) is that of a whole job: the time of its attempts divided by
-the number of failures.
+The mean time to failure (MTTF) refers to whole jobs, not to nodes: it is the total time of the
+attempts divided by the number of failures.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LEAST_SHARE = 0.25
-"""Minimum share of an attempt's training time that remains without compilation and stalls. Below
-this share the attempt's own pace is too inexact, so the mean pace of all attempts is used.
+"""An attempt's own pace is used only if its steps, without compilation and stalls, take at least
+this share of its training time. Otherwise the own pace is too inexact, so the mean pace of all
+attempts is used.
 """
 CANDIDATES = 64
 """Number of candidate intervals, evenly spaced on a logarithmic scale."""
@@ -32,7 +33,7 @@ class TrainedAttempt:
     lived: int
     """Time from the start of the first step to the last sign of training."""
     compilation: int
-    """Compilation time within `training`; a replay counts it once."""
+    """Compilation time within `training`; a replay adds this time once to the attempt."""
     stalls: int
     """Time within `training` for which saves held up training."""
     loses_tail: bool = False
@@ -72,7 +73,7 @@ class RecordedRun:
     """Milliseconds from the start of a save to its commit."""
 
     def step_milliseconds(self, attempt: TrainedAttempt) -> float:
-        """Return an attempt's mean step time; it excludes compilation and saves and exceeds 0.
+        """Return an attempt's mean step time, more than 0, without compilation and saves.
 
         An attempt that spent most of its time on compilation and saves gets the mean of all
         attempts.
@@ -105,7 +106,7 @@ class Replayed:
     def goodput(self, productive: float) -> float | None:
         """Return the productive share of the wall time, from 0 to 1; None without wall time.
 
-        `productive` is the productive share of the time of kept steps, at most 1.
+        `productive` is the fraction of the time of kept steps that counts as productive, at most 1.
         """
         if self.wall <= 0:
             return None
@@ -158,7 +159,7 @@ def replay(run: RecordedRun, interval: int) -> Replayed:
 def best_interval(run: RecordedRun, *, productive: float) -> int:
     """Return the candidate save interval, in steps, that gives the highest goodput.
 
-    `productive` is the productive share of the time of kept steps, at most 1.
+    `productive` is the fraction of the time of kept steps that counts as productive, at most 1.
     """
     longest = max(run.steps - run.attempts[0].start_step, 1)
     steps: set[int] = {round(longest ** (n / (CANDIDATES - 1))) for n in range(CANDIDATES)}
@@ -188,7 +189,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """The timetable of one attempt that the replay starts at the step `start`."""
+    """The timetable of one attempt in a replay, from the step `start` on."""
 
     attempt: TrainedAttempt
     start: int

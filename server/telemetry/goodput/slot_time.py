@@ -43,7 +43,7 @@ class CapacityChange:
     use: TimeCategory
     """Category of the node's free slots."""
     withheld: int = 0
-    """Number of withheld slots, which count only if the node takes jobs."""
+    """Number of withheld slots; they count only while the node takes jobs."""
 
     def unheld(self, held: int) -> Iterator[tuple[TimeCategory, int]]:
         """Yield the free slots by category while shares hold `held` slots of the node."""

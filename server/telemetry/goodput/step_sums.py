@@ -56,7 +56,7 @@ class RecordedSteps:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk(TypedRow):
-    """The stored fields of a chunk, without its points; `bytes` fields are numbers of 8 bytes."""
+    """The stored fields of a chunk, without its points; a `bytes` field holds one 8-byte float."""
 
     table: ClassVar[Table] = metric_chunks
     series_id: int
@@ -127,8 +127,8 @@ def read_trainings(
 ) -> dict[str, Training]:
     """Return recorded training times by attempt id; attempts without steps are omitted.
 
-    The number of queries is fixed for every `ATTEMPTS_AT_ONCE` attempts. For each attempt, the
-    queries read the chunks of two series and the attempt's live points.
+    Each batch of `ATTEMPTS_AT_ONCE` attempts takes a fixed number of queries. For each attempt,
+    these queries read the chunks of two series and the attempt's live points.
     """
     trainings: dict[str, Training] = {}
     for some in batches(recorded, ATTEMPTS_AT_ONCE):

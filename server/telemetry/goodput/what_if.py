@@ -108,7 +108,7 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
 def _replays(
     run: RecordedRun, records: JobRecords, *, kept: Sequence[int], interval: int
 ) -> dict[str, Any]:
-    """Return the fields of the answer that need a replay; `kept` has the kept steps by attempt."""
+    """Return the answer's fields that need a replay; `kept` counts the kept steps by attempt."""
     ledger = records.ledger
     paces = [run.step_milliseconds(attempt) for attempt in run.attempts]
     time_kept = sum(steps * pace for steps, pace in zip(kept, paces, strict=True))
@@ -177,10 +177,10 @@ def _expected_ettr(records: JobRecords, interval: float, *, stall: float) -> flo
 
 
 def _save_times(connection: Connection, recorded: Sequence[RecordedSteps]) -> tuple[float, float]:
-    """Return the mean stall per save and the mean time to its commit, in milliseconds.
+    """Return the mean stall and the mean time to the commit of a save, in milliseconds.
 
-    The save before an attempt's first step is left out, because it belongs to the start-up; the
-    record of the first step contains the stall of this save. Both means are 0 if no other save is
+    The save before an attempt's first step belongs to the start-up. The record of the first step
+    contains the stall of this save, and is therefore left out. Both means are 0 if no other save is
     recorded.
     """
     starts = {one.attempt_id: one.start_step for one in recorded}

@@ -1,4 +1,4 @@
-"""Parses the lines of metrics files: records of a step, and restarts in event files."""
+"""Parses lines of metrics files: records of steps, and restarts, which only event files have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def metric_line(text: bytes) -> MetricRecord:
 
 
 def event_file_line(text: bytes) -> MetricRecord:
-    """Parse a line of `event_files.jsonl` like `metric_line`; the line may be a restart."""
+    """Parse a line of `event_files.jsonl`: a restart, or a line as in `metric_line`."""
     try:
         restart = parse_record(SeriesRestart, text) if NAMES in text else None
     except ValidationError:  # the name of a metric may contain `NAMES`

@@ -4,9 +4,9 @@ The cause of an unreadable line decides the outcome. A chunk that is damaged or 
 can be sent again, so the report is rejected (422). A complete but invalid line stays invalid and
 must not block the spool forever. If the invalid line is alone in its chunk, it is skipped,
 acknowledged and recorded by an event. If its chunk has other lines, the report is rejected with an
-error that names the line's first byte; a sender and a server of different versions then lose single
-lines instead of thousands. An invalid line in the file of one process of a program
-(`metrics:<process>`) or in the file of artifacts is always skipped.
+error that names the line's first byte. The sender can then send the line alone, so a sender and a
+server of different versions lose single lines instead of thousands. An invalid line in the file of
+one process of a program (`metrics:<process>`) or in the file of artifacts is always skipped.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class AnsweredRequest:
 
 
 RunEvent = Manifest | ProgramManifest | SaveSettled | SaveFailed | AnsweredRequest | TrainerEvent
-"""Content of a line of `events.jsonl`; a manifest stands for a commit."""
+"""Content of a line of `events.jsonl`; a line about a commit has a manifest."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ReportContent:
     """Chunks with the bytes to acknowledge."""
     metrics: list[MetricRecord] = field(default_factory=list)
     of_ranks: list[tuple[int, MetricRecord]] = field(default_factory=list)
-    """Ranks with their records, for a program with several processes."""
+    """Pairs of a rank and its record, for a program with several processes."""
     events: list[RunEvent] = field(default_factory=list)
     event_offsets: list[int] = field(default_factory=list)
     """For each event, the offset of the first byte of its line."""
@@ -149,7 +149,7 @@ def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> Repor
     """Parse the bytes after the acknowledged offsets of the share.
 
     Raises:
-        InvalidRequestError: another node must report one of the files, or a line cannot be read.
+        InvalidRequestError: one of the files belongs to another node, or a line cannot be read.
     """
     for chunk in chunks:
         _check_file(chunk, share)
@@ -320,10 +320,10 @@ def _parse_lines(
 ) -> dict[int, Record]:
     """Return records by the offset of their first byte; add unreadable lines to `skipped`.
 
-    `skipped` gets at most `MAX_SKIPPED` lines, because a report may have millions of such lines.
-    With `refuses`, one invalid line among others rejects the report. Lines of a program's processes
-    are parsed without `refuses`, because a million of them may be invalid and each rejection costs
-    two reports.
+    `skipped` gets at most `MAX_SKIPPED` lines, because a report may have millions of such lines. If
+    `refuses` is true, an invalid line rejects the report, unless the chunk has only this line. For
+    the lines of a program's processes, `refuses` is false, because a million of these lines may be
+    invalid and each rejection costs two reports.
 
     Raises:
         InvalidRequestError: the chunk ends within a line, or `refuses` applies to an invalid line.

@@ -37,8 +37,8 @@ def advance_progress(reports: Sequence[IncomingReport]) -> None:
     """Advance the progress of jobs from heartbeats and metrics, and notify live charts.
 
     The node of global rank 0 reports heartbeats and metrics. The step in the heartbeat may be
-    slightly ahead of the records or behind them. It is 0 before a trainer has loaded its
-    checkpoint.
+    slightly ahead of the records or behind them. The step in the heartbeat is 0 until a trainer has
+    loaded its checkpoint.
     """
     mine = [
         each
@@ -87,7 +87,7 @@ def _present(incoming: IncomingReport, step_seconds: Sequence[float]) -> Progres
 
 
 def _newest(records: Sequence[MetricRecord]) -> dict[str, float]:
-    """Return the values of the newest step with values, from all records of that step."""
+    """Return the values of the newest step that has values, merged from all records of the step."""
     valued = [record for record in records if record.values]
     last = max((record.step for record in valued), default=None)
     return {
@@ -105,7 +105,7 @@ def _advanced(
     world_size: int,
     step_seconds: Sequence[float],
 ) -> Progress:
-    """Return the progress with loss, throughput and time left from one or more `records`."""
+    """Return the progress with new loss, throughput and time left, from one or more `records`."""
     values = _newest(records)
     durations = [seconds for seconds in step_seconds if duration(seconds) is not None]
     left = None if step_seconds else progress.seconds_left

@@ -48,7 +48,8 @@ logger = logging.getLogger(__name__)
 
 SHARED_BYTES = 16 * 1024
 """Maximum content of a report that may share a transaction, in bytes. A larger report would delay
-the other reports and save little time, because most of its time goes into its lines.
+the other reports, and sharing would save little, because most of the time of such a report goes
+into its lines.
 """
 
 
@@ -61,7 +62,7 @@ class SentReport:
 
     @property
     def may_share(self) -> bool:
-        """Whether the report may be in a group: small, with only steps, output and a lease."""
+        """Whether the report may join a group: it is small, with only steps, output and a lease."""
         report = self.report
         rare = report.exit or report.answers or report.unusable or report.provenance or report.facts
         if rare or sum(each.end - each.start for each in report.chunks) > SHARED_BYTES:
@@ -97,7 +98,7 @@ def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Ans
 
     Returns:
         For each report, the reply or the error that `store_report` would raise. None for a skipped
-        report and for a report that may not share a transaction, which must be stored alone.
+        report, and for a report that must be stored in its own transaction.
     """
     if len(sent) == 1:
         return [_store_one(context, sent[0], waits=False)]
@@ -120,11 +121,11 @@ def _store_one(context: Context, sent: SentReport, *, waits: bool) -> Answer:
 
 
 def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list[Answer]:
-    """Store each report whole or not at all; without `waits`, skip reports of locked jobs.
+    """Store each report whole or not at all; unless `waits`, skip reports of locked jobs.
 
-    Bytes that are stored already are ignored, and bytes after a gap are not stored. The reply gives
-    the offset at which to continue. After the end of the share, its token is only valid for output
-    (`_take_output`).
+    Bytes that were stored before are ignored, and bytes after a gap are not stored. The reply gives
+    the offset of the next bytes to send. After a share has ended, its token is valid only for
+    output (`_take_output`).
     """
     # Parse lines before the write transaction starts, because the transaction holds the jobs'
     # locks, and on SQLite every writer waits for it.
@@ -251,7 +252,7 @@ def _leave_out_later_steps(incoming: IncomingReport) -> None:
 
 
 def _fold_ranks(incoming: IncomingReport) -> None:
-    """Stage the metrics of a program's ranks, and put the folded steps into `folded`."""
+    """Stage the metrics of a program's ranks, and put the steps that are due into `folded`."""
     connection, share, now = incoming.connection, incoming.share, incoming.context.now()
     attempt_id = share.attempt_id
     incoming.folded = rank_steps.fold(connection, attempt_id, incoming.content.of_ranks, now=now)
@@ -293,7 +294,7 @@ def _store_content(reports: Sequence[IncomingReport]) -> None:
 def _store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store metrics like `store_metrics`; a restart among the records deletes points."""
+    """Store metrics with `store_metrics`; delete points at each restart among the records."""
     last: dict[str, Sequence[MetricRecord]] = {}
     above: dict[str, Sequence[str]] = {}
     for attempt_id, records in metrics.items():
@@ -344,9 +345,9 @@ def _end_share(incoming: IncomingReport) -> None:
 def _take_output(incoming: IncomingReport) -> ReportReply:
     """Store only the output of an ended or lost share, and order the share to end.
 
-    All other bytes are dropped but acknowledged, so that the supervisor proceeds to its exit, which
-    ends a lost share. Until then, the supervisor's reports renew the lease, so that the node does
-    not count as silent.
+    All other bytes are dropped but acknowledged, so that the supervisor finishes and reports its
+    exit. This report ends a lost share. Until then, the supervisor's reports renew the lease, so
+    that the node does not count as silent.
     """
     connection, share = incoming.connection, incoming.share
     report, content = incoming.report, incoming.content

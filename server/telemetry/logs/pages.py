@@ -39,9 +39,9 @@ def page(
 ) -> LogPage:
     """Return up to `limit` lines of a rank's log, by default from the newest attempt.
 
-    The page starts at line `from_line`, and a negative number counts from the end. By default, the
-    page has the last lines. The page has fewer than `limit` lines if these lines exceed
-    `MAX_PAGE_BYTES`.
+    The page starts at line `from_line`; a negative `from_line` counts from the end of the log. By
+    default, the page has the last lines. The page has fewer than `limit` lines if `limit` lines
+    exceed `MAX_PAGE_BYTES`.
 
     Raises:
         NotFoundError: no such job or attempt exists.
@@ -126,7 +126,7 @@ def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[s
 def _lines(
     connection: Connection, mine: ColumnElement[bool], *, start: int, end: int, backwards: bool
 ) -> list[LogLine]:
-    """Return the first lines of `start..end - 1` that fit in a page, or the last if `backwards`."""
+    """Return the lines of `start..end - 1` that fit in a page, from the end if `backwards`."""
     columns = log_blocks.c
     order = columns.first_line.desc() if backwards else columns.first_line
     overlap = mine & (columns.first_line < end) & (columns.first_line + columns.lines > start)

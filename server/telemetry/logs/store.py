@@ -15,7 +15,8 @@ from server.telemetry.logs.blocks import BLOCK_BYTES, blocks_of, first_error, un
 from trainyard.outside.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512
-"""Maximum number of blocks that one report deletes; they hold more bytes than one report adds."""
+"""Maximum number of blocks that one report deletes; so many blocks hold more bytes than one report
+adds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ JOINED_AT_ONCE = 50
 """Number of decoded chunks that one call adds to buckets (4 MB of spans); a call for each chunk
 would take more time."""
 MAX_BRANCHES = 20
-"""Maximum number of abandoned branches in a chart, the newest ones; `attempt` selects others."""
+"""Maximum number of abandoned branches in a chart. The chart has the newest branches; `attempt`
+selects any other one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Curve:
 
 @dataclass
 class _StoredCurve:
-    """A curve with the stored series of its segments, to be drawn in up to `limit` buckets."""
+    """A curve with the stored series of its segments; `limit` is its maximum number of buckets."""
 
     curve: Curve
     parts: list[tuple[Segment, Series]]
@@ -109,7 +110,7 @@ class _StoredCurve:
             yield from ((series.id, first) for first in series.chunks.first[mask].tolist())
 
     def spans(self, decoded: Iterator[Points]) -> Spans:
-        """Return the curve in buckets; `decoded` has the points of the chunks of `to_decode`."""
+        """Return the curve's buckets; `decoded` yields the points of the chunks in `to_decode`."""
         first, last = self.extent
         buckets = Buckets(first=first, last=last, limit=self.limit)
         for (segment, series), mask in zip(self.parts, self.masks, strict=True):
@@ -139,10 +140,10 @@ def chart(
     """Return the curves of the series `names`, each in at most `max_points` buckets.
 
     The first curve of a name follows the job's current lineage. Each abandoned branch is a separate
-    curve. With the number of an `attempt`, each name has one curve, with that attempt's own steps.
-    Unknown names have no curve. Minimum, maximum, last value, count, and the number of NaN and
-    infinite points are exact for the steps of a bucket. If there are many curves, each has fewer
-    buckets.
+    curve. If the number of an `attempt` is given, each name has only one curve, with the steps of
+    that attempt. Unknown names have no curve. Minimum, maximum, last value, count, and the number
+    of NaN and infinite points are exact for the steps of a bucket. If there are many curves, each
+    has fewer buckets.
 
     Raises:
         NotFoundError: no such job or attempt exists.

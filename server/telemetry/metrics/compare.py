@@ -64,9 +64,9 @@ def compare(
     """Return the series `names` of several jobs along their current lineages.
 
     Each curve has at most `max_points` buckets, as in `chart`, and each bucket has the time and the
-    tokens of its last step. Without names, the result only lists the existing series. The curves
-    are limited to the range `low..high` on `axis`. On an axis other than steps, the range extends
-    to the next known steps. The number of queries per job is fixed.
+    tokens of its last step. If `names` is empty, the result only lists the existing series. The
+    curves are limited to the range `low..high` on `axis`. On the axes of tokens and seconds, the
+    range extends to the next known step at each end. The number of queries per job is fixed.
 
     Raises:
         NotFoundError: some jobs do not exist; the error lists all of them.
@@ -110,7 +110,7 @@ def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJ
 
 
 def _check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Reject series that no job has, unless no job has points yet."""
+    """Reject series that no job has; accept all names while the jobs have no series at all."""
     problems = []
     for name in names:
         if known and name not in known:

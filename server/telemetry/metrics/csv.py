@@ -78,7 +78,7 @@ def _series(connection: Connection, segment: Segment) -> list[tuple[int, str]]:
 
 
 def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Points]:
-    """Read a series a few chunks at a time, and read its tail together with the last chunks."""
+    """Yield the points of a series, a few chunks at a time; the tail comes with the last chunks."""
     columns = metric_chunks.c
     query = (
         select(*(columns[name] for name in PACKED))

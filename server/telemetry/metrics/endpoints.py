@@ -106,8 +106,8 @@ def compare_metrics(
 
     Each bucket also has the time and the tokens of its last step, so that curves can be overlaid by
     steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job separately,
-    and seconds count from the job's first point. Buckets extend beyond both ends of the range to
-    the next known steps.
+    and seconds count from the job's first point. At both ends, the buckets extend to the next known
+    step outside of the range.
     """
     view = compare(
         context,

@@ -61,7 +61,7 @@ def _reached(connection: Connection, attempt_ids: Collection[str]) -> dict[str, 
 def move_late_values(
     connection: Connection, share: ReportedShare, metrics: MutableMapping[str, list[MetricRecord]]
 ) -> None:
-    """Move new values of the start step to the attempt of the lineage that trained the step.
+    """Move new values of an attempt's start step to the earlier attempt that trained this step.
 
     When a trainer stops, it leaves out the validation of its last step. The resumed attempt runs
     this validation. If a series already has a value for the step, that value stays, because

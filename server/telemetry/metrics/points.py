@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 CHUNK_POINTS = 1000
 """Number of points per chunk."""
 MAX_SUMMED = 1e12
-"""Limit from which sums leave out values, to avoid overflow; it is 30,000 years in seconds."""
+"""To avoid overflow, sums leave out values from this limit on; it is 30,000 years in seconds."""
 PACKED = ("first_step", "last_step", "count", "steps", "times", "numbers")
 """Columns of `metric_chunks` from which the points of a chunk are unpacked."""
 
@@ -92,14 +92,14 @@ def summable(values: Floats) -> Floats:
 
 
 def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:
-    """Cut points into rows of `metric_chunks` without series id; return rows and remainder."""
+    """Return whole chunks as rows of `metric_chunks` without series id, and the other points."""
     whole = len(points) - len(points) % CHUNK_POINTS
     starts = range(0, whole, CHUNK_POINTS)
     return [pack(points[start : start + CHUNK_POINTS]) for start in starts], points[whole:]
 
 
 def pack(points: Points) -> dict[str, Any]:
-    """Return points, at least one, as a row of `metric_chunks` without series id."""
+    """Return points as a row of `metric_chunks` without series id; there must be at least one."""
     steps, finite = points.steps, points.values[np.isfinite(points.values)]
     return {
         "first_step": int(steps[0]),

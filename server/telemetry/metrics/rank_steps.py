@@ -31,13 +31,15 @@ from trainyard.run.records import MetricRecord
 WAITS = timedelta(seconds=120)
 """Time after which a step is folded even if some rank has not completed the step."""
 MAX_STAGED = 10_000
-"""Maximum number of staged steps per attempt; above it, the earliest steps are folded early."""
+"""Maximum number of staged steps per attempt. If there are more, the earliest ones are folded even
+if they are incomplete."""
 MAX_NAMES = 700
 """Maximum number of folded names per step. Each name makes three series, and an attempt may have
 2,000 series."""
 MAX_REWRITTEN = 200_000
-"""Number of staged values after which one report rewrites no more steps. Without this limit, a rank
-that logs one value for each of many steps with many values would block the database for minutes.
+"""A report stops staging steps after it has rewritten this number of staged values. Without this
+limit, a rank that logs one value for each of many steps with many values would block the database
+for minutes.
 """
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
 """Maximum number of steps, and of their values, that one report folds; the next report folds the
@@ -149,9 +151,9 @@ def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
 def end_ranks(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
 ) -> list[MetricRecord]:
-    """Mark ranks as ended; with `last`, fold and return the first remaining steps.
+    """Mark ranks as ended; if `last`, fold the first remaining steps and return them.
 
-    `last` is true if no rank of the attempt remains.
+    `last` is true if all ranks of the attempt have ended.
     """
     mine = rank_progress.c.attempt_id == attempt_id
     if not last:

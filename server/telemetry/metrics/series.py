@@ -35,7 +35,8 @@ from server.telemetry.metrics.points import PACKED, Floats, Integers, Points, un
 from server.telemetry.metrics.store import read_tails
 
 MERGED_AT = 60_000
-"""Number of spans beyond one per bucket at which `Buckets` merges spans; a span takes 64 bytes."""
+"""`Buckets` merges its spans if they outnumber the buckets by more than this number; a span takes
+64 bytes."""
 DECODED_AT_ONCE = 100
 """Number of chunks that are decoded together; their points take 2.4 MB."""
 SUMMARY = ("first_step", "last_step", "count", "non_finite", "min", "max", "last")

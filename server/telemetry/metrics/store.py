@@ -79,7 +79,7 @@ class _Growth:
 def store_metrics(
     connection: Connection, metrics: Mapping[str, Sequence[MetricRecord]]
 ) -> Mapping[str, Sequence[str]]:
-    """Store new records as points, with their digests; the records are in the order of steps.
+    """Store new records, which are in the order of steps, as points; also store their digests.
 
     Each series stores a step once and ignores records up to its last step. The transaction must
     exclude other transactions that store metrics of the same attempts, for example by the jobs'
@@ -132,7 +132,7 @@ def _store_columns(
 
 
 def grow_series(connection: Connection, sizes: Sequence[tuple[int, int, int]]) -> None:
-    """Store last step and tail size of series, given as (last step, tail size, series id)."""
+    """Store last steps and tail sizes; each entry has last step, tail size and series id."""
     _run(connection, sizes, sqlite=_GROW_SERIES, postgresql=_GROW_SERIES_BY_ARRAYS)
 
 
@@ -141,9 +141,9 @@ def read_tails(
 ) -> dict[int, Points]:
     """Return the live points in the steps `first..last` by series id.
 
-    Read live points before chunks, so that a point that is compacted between the two queries is
-    read twice instead of not at all. The reader drops the live points that the last chunk already
-    contains.
+    The caller must read live points before chunks. Then a point that is compacted between the two
+    queries is read twice instead of not at all. The caller drops live points that the last chunk
+    already contains.
     """
     query = (
         select(metric_tails.c.series_id, metric_tails.c.points)
@@ -233,7 +233,7 @@ def _rising_after(step: int, columns: Columns) -> Columns:
 def _series(
     connection: Connection, columns: Mapping[SeriesKey, Columns]
 ) -> tuple[dict[SeriesKey, tuple[int, int, int]], dict[str, list[str]]]:
-    """Create missing series; return id, last step and tail size of all, and surplus names."""
+    """Create missing series; return id, last step and tail size of each, and the surplus names."""
     attempt_ids = list(dict.fromkeys(attempt_id for attempt_id, _ in columns))
     found = _read_series(connection, attempt_ids)
     missing = [key for key in columns if key not in found]

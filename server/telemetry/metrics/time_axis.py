@@ -57,7 +57,7 @@ class StepTimes:
         return float(self.points.times[0]) if len(self.points) else None
 
     def refined(self, connection: Connection, steps: Sequence[int]) -> StepTimes:
-        """Decode the chunks that contain one of the given steps, which ascend.
+        """Decode the chunks that contain at least one of `steps`, which are in ascending order.
 
         The first and the last step of a chunk do not count, because their values are known.
         """

@@ -1,1 +1,1 @@
-"""Chunks of a checkpoint: division of tensors, the writer of each chunk, and its place."""
+"""Chunks of a checkpoint: division of tensors, and the writer and the place of each chunk."""

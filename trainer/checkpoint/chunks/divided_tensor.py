@@ -148,7 +148,8 @@ def _parts_of(
 ) -> list[tuple[int, int, tuple[tuple[Digit, int], ...]]]:
     """Return start, length and digits of all parts of one dimension, in ascending order of index.
 
-    The parts cover the dimension exactly once, because each division cuts every part completely.
+    The parts cover the dimension exactly once, because each division cuts a part into pieces that
+    cover the part exactly once.
     """
     found: list[tuple[int, int, tuple[tuple[Digit, int], ...]]] = [(0, size, ())]
     for division in divisions:

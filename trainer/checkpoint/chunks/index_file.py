@@ -27,7 +27,8 @@ from trainyard.base.model_base import RecordModel
 from trainyard.spec.layout import Layout
 
 INDEX_VERSION: Literal[1] = 1
-"""Version of the record, and of the rules in `DividedKind` and `Ownership` that set the places."""
+"""Version of the record, and of the rules in `DividedKind` and `Ownership` for the places of
+chunks."""
 SUFFIX = ".distcp"
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
@@ -187,7 +188,7 @@ def _tensors(stage: Sequence[tuple[str, int]], kinds: Sequence[DividedKind]) -> 
 
 
 def _checked(record: _Kind, stage_size: int) -> DividedKind:
-    """Return a kind if its chunks cover its shape and belong to ranks of the stage.
+    """Return a record's kind, with chunks that cover its shape and belong to ranks of the stage.
 
     Raises:
         ValueError: a dtype, a dimension or a division is invalid.

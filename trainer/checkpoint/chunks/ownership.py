@@ -1,4 +1,4 @@
-"""Assigns each chunk to a writing rank and a place in its file, from the divisions alone.
+"""Assigns each chunk to a writer and to a place in the writer's file, from the divisions alone.
 
 Every rank computes its own part of the assignment, without a list of all ranks. Files do not store
 the assignment, so a reader must compute the same assignment as the writer. A changed rule needs a
@@ -37,8 +37,8 @@ WEIGHT = 1536
 """Bytes added to each chunk's size when chunks are balanced over the writers."""
 
 SMALLEST_BLOCK = 32
-"""Minimum number of ranks in a block. The writers of a block divide the block's chunks that no
-writer holds; a smaller block divides them less evenly.
+"""Minimum number of ranks in a block. If no writer holds a chunk, a writer of the holders' block
+writes the chunk. Fewer writers in a smaller block would divide such chunks less evenly.
 """
 
 Overhead = Callable[[str, Sizes], int]
@@ -110,7 +110,7 @@ class _Form(NamedTuple):
 
 
 class Ownership:
-    """The chunks of all ranks; each method computes only the ranks that it needs.
+    """The chunks of all ranks; each method computes only the chunks of the ranks that it needs.
 
     Ranks in different replicas hold the same chunks and divide the work of writing them. Each
     chunk, the largest first, goes to the least loaded writer among these ranks. All scalars go to
@@ -130,8 +130,8 @@ class Ownership:
 
         Args:
             stages: tensors of each pipeline stage, sorted by name; all ranks of a stage hold them.
-                A name that occurs in two stages belongs to the first.
-            world_size: number of ranks; the stages divide them evenly, in order.
+                A tensor that occurs in two stages counts only in the first one.
+            world_size: number of ranks; each stage has an equal number of consecutive ranks.
             writers: ranks that write, in ascending order.
         """
         self._given = [tuple(stage) for stage in stages]
@@ -322,7 +322,7 @@ def _laid_out(
 def _shared_out(
     tensors: Sequence[DividedTensor], sizes: Mapping[DividedKind, Sizes], count: int
 ) -> dict[str, int]:
-    """Return the candidate number, below `count`, for the chunk of each tensor."""
+    """Return by tensor the candidate, from 0 to `count - 1`, that writes or sends its chunk."""
     chosen: dict[str, int] = {}
     sized = []
     bytes_of = {kind: _bytes(kind, of_chunk) for kind, of_chunk in sizes.items()}

@@ -1,4 +1,4 @@
-"""Loads a checkpoint of any layout and world size on all ranks together, and verifies it first."""
+"""Verifies and loads a checkpoint of any layout and world size, on all ranks together."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def load(
         root: storage root to which the path in `resume` is relative.
         group: CPU group of all ranks.
         layout: layout of these ranks.
-        admit: called on each rank with the manifest before the metadata is compared; raises a
+        admit: called on each rank with the manifest, before the metadata is compared; it raises a
             `RunError` for a checkpoint that this attempt must not load.
 
     Raises:
-        MismatchError: the checkpoint's tensors are not exactly the tensors of all ranks together;
-            the message counts all differences, and names the first ones of each kind.
+        MismatchError: the checkpoint's tensors differ from the tensors of all ranks together; the
+            message counts all differences, and names the first ones of each kind.
         CheckpointError: the checkpoint is missing, not committed, damaged, or not the one in
             `resume`.
     """

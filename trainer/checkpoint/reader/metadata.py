@@ -121,8 +121,8 @@ def check_cover(metadata: Metadata, path: StoragePath) -> None:
 def _flaw(size: tuple[int, ...], chunks: Sequence[ChunkStorageMetadata]) -> str | None:
     """Return why the chunks do not cover a tensor exactly once; None if they do.
 
-    They cover it if all chunks lie inside, no two chunks overlap, and together they hold all
-    elements.
+    Chunks cover a tensor exactly once if they lie inside of it, do not overlap, and together hold
+    all of its elements.
     """
     if any(len(c.offsets) != len(size) or len(c.sizes) != len(size) for c in chunks):
         return f"a chunk has other dimensions than {size}"

@@ -44,7 +44,8 @@ class CheckedReader:
 
         Args:
             folder: folder of the checkpoint.
-            root: storage root, which no file may leave by a link; `folder` when absent.
+            root: storage root, by default `folder`; no file may be a link to a target outside of
+                this root.
             tied: additional names of tied weights, each with its first name.
             part: files for which this process checks links and sizes; the parts of all processes
                 together must cover all files.
@@ -159,7 +160,7 @@ class CheckedReader:
 
 
 def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
-    """Return the resume point of a checkpoint, from its manifest just read."""
+    """Return the resume point of a checkpoint; its manifest must have been read just before."""
     return ResumePoint(
         checkpoint_id=manifest.checkpoint_id,
         path=str(folder),
@@ -171,9 +172,9 @@ def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
 def files_to_verify(manifest: Manifest, *, rank: int, layout: Layout) -> frozenset[str]:
     """Return the data files that a rank verifies; one rank of the first replica verifies each file.
 
-    Files are ordered by content, ranks by the content that they need, and each rank gets an equal
-    part of the files. On the layout that wrote the checkpoint, a rank thus verifies the files that
-    it needs, and reads no byte twice.
+    Files are ordered by their content, and ranks by the content that they need. Each rank gets an
+    equal part of the files. If the same layout wrote the checkpoint, a rank thus verifies the files
+    that it needs, and reads no byte twice.
 
     Args:
         manifest: manifest of the checkpoint.

@@ -132,7 +132,7 @@ def _takes_bytes(piece: TensorPiece) -> bool:
 
 
 def _fill_from(numbers: Tensor, first: int, piece: TensorPiece) -> None:
-    """Copy the requested slice from a piece's elements `[n]`, which start at index `first`."""
+    """Copy the requested slice to the target from `numbers`, which begins at element `first`."""
     target = piece.target
     target.copy_(numbers.as_strided(target.shape, piece.strides, piece.first - first))
 

@@ -194,7 +194,7 @@ class CheckpointWriter:
         )
 
     def _index_files(self, index: ChunkIndex) -> dict[str, bytes]:
-        """Return the index and, if it is small, `.metadata`: content by file name.
+        """Return the index files by name: the index and, if the chunks are few, `.metadata`.
 
         The contents are the same for all saves with the same plan.
         """
@@ -206,7 +206,7 @@ class CheckpointWriter:
         return self._indexed[1]
 
     def _writers(self) -> tuple[int, ...]:
-        """Return the ranks that write; the storage counts as shared if one rank finds it shared."""
+        """Return the ranks that write; treat the storage as shared if at least one rank does."""
         writers, shared = self._run.spec.checkpoint.writers, False
         if writers == "auto":
             shared = any(on_every_rank(self._group, lambda: is_shared(self._run.checkpoint_root)))
@@ -293,7 +293,7 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
 
 
 def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
-    """Return an interval in steps that leaves at most `fitting` saves, including the last one."""
+    """Return an interval, in steps, with at most `fitting` more saves, including the last one."""
     left = spec.training.steps - state.step
     interval = math.ceil(left / fitting)
     if saves_to_come(interval, spec, step=state.step) <= fitting:

@@ -18,8 +18,8 @@ from trainer.storage.upload import Upload
 from trainyard.protocol.manifest import ManifestFile
 
 PIECE = 8 * 2**20
-"""Bytes per write and per hash update: enough for few system calls, and so few that the bytes are
-still cached when they are hashed.
+"""Bytes per write and per hash update. This is large enough for few system calls, and small enough
+that the bytes are still cached when they are hashed.
 """
 PIECES_WAITING = 4
 """Maximum number of pieces that wait for the hash; further writes wait, which limits memory."""

@@ -102,7 +102,7 @@ class SavePlanner:
 def _check_same(
     mine: Sequence[DividedTensor], stage: Sequence[DividedTensor], *, rank: int, size: int
 ) -> None:
-    """Reject a rank's tensors if they differ from those of the first rank of its stage."""
+    """Reject a rank whose tensors differ, in name or kind, from those of its stage's first rank."""
     if mine == stage:
         return
     first = rank // size * size
@@ -146,11 +146,11 @@ SHARED = frozenset(
 )
 """Types of file systems that machines share, over a network or on a common device."""
 LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs-3g"})
-"""FUSE types on a local disk; every other FUSE type counts as a bucket or a server."""
+"""FUSE types on a local disk; storage of any other FUSE type is treated as shared."""
 
 
 def is_shared(folder: StoragePath, *, mounts: Path = MOUNTS) -> bool:
-    """Return whether machines share the storage of a folder, which need not exist yet.
+    """Return whether several machines share the storage of a folder; the folder need not exist.
 
     Args:
         folder: path of the folder; symbolic links are followed.

@@ -23,7 +23,7 @@ from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 
 BUFFERS = 4
-"""Number of a writer's buffers: one receives a piece, one is written, and two are hashed."""
+"""Number of buffers per writer: one for receiving, one for writing, and two for hashing."""
 TAG = 3  # any number that no other code uses in this group
 
 Stage = Callable[[Mapping[TensorChunk, Tensor]], Mapping[TensorChunk, Tensor]]
@@ -140,7 +140,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def piece_bytes(ceiling: int) -> int:
-    """Return the piece size in bytes for which a writer's buffers stay below a ceiling in bytes."""
+    """Return the size of a piece in bytes; a writer's buffers together need at most `ceiling`."""
     return max(1, min(LARGEST_PIECE, ceiling // BUFFERS))
 
 

@@ -44,8 +44,8 @@ def build(
         key: name of the cache.
         producer: source of the tokens.
         processes: number of processes that build parts; None for one process per available core.
-        lock_fd: descriptor of the build's lock file. The processes inherit it, so that no other
-            build starts while one of them still writes, even if this process dies.
+        lock_fd: descriptor of the build's lock file. The building processes inherit the descriptor.
+            So no other build starts while they write, even if this process dies.
         on_progress: called only after progress.
 
     Raises:

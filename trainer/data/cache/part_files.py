@@ -94,7 +94,7 @@ class PartFiles:
         replace_file(self._record, record.model_dump_json(), durable=False)
 
     def remove_content(self) -> None:
-        """Remove starts, then tokens, because `is_joined` tests for tokens; the record stays."""
+        """Remove the starts and then the tokens, because `is_joined` tests only for the tokens."""
         self.starts.unlink(missing_ok=True)
         self.tokens.unlink(missing_ok=True)
 
@@ -117,7 +117,7 @@ def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]
 
 
 def blocks(path: Path, dtype: np.dtype[Any], *, start: int, count: int) -> Iterator[NDArray[Any]]:
-    """Yield `count` values of a file in blocks, from index `start`, or all up to the file's end."""
+    """Yield at most `count` values of a file, in blocks, from index `start` on."""
     with path.open("rb") as file:
         file.seek(start * dtype.itemsize)
         left = count * dtype.itemsize

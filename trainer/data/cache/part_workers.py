@@ -17,7 +17,7 @@ from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
 
 AHEAD = 4
-"""Maximum number of parts per process that wait for an earlier part; this limits the disk space."""
+"""Maximum number of started but unjoined parts per process; this limits the disk space of parts."""
 POLL_SECONDS = 0.1
 
 
@@ -79,7 +79,7 @@ class Pool:
             ) from None
 
     def _beat_if_grown(self) -> None:
-        """Report progress only if a file has grown, so that a hang shows no progress."""
+        """Report progress only if a file has grown, so that a hang is detected."""
         sizes = [_size(files) for files in self._running]
         if sizes != self._sizes:
             self._sizes = sizes

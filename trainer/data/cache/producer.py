@@ -45,7 +45,8 @@ class Producer(Protocol):
         """Yield the parts of the input; every call yields the same parts in the same order.
 
         Raises:
-            DataError: while iterating or at the end, if the input is not the input of this cache.
+            DataError: the input does not match this cache; raised during or at the end of the
+                iteration.
         """
         ...
 
@@ -60,13 +61,13 @@ class Producer(Protocol):
 
 @dataclass(frozen=True)
 class InputTokens:
-    """The tokens of an input: each document between its tokenizer's BOS and EOS."""
+    """The tokens of an input: each document between the tokenizer's BOS and EOS."""
 
     source: Source
     tokenizer: Tokenizer
     limit: int | None
     identity: str
-    """Identity of the files from which the cache's key was computed."""
+    """Identity of the input's files; the key of the cache was computed from this identity."""
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -27,8 +27,8 @@ from trainyard.run.atomic import replacing
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
-"""Number and size of the blocks that each opening of a cache reads from a file. The blocks of a
-file have at most 1 GiB in total, which a disk reads in some seconds.
+"""Maximum number and size of the blocks that are read from each file when a cache is opened.
+Together they have 1 GiB, which a disk reads in some seconds.
 """
 
 
@@ -42,14 +42,15 @@ class TokenIndex(RecordModel):
     tokens: Annotated[int, Field(ge=0)]
     """Number of tokens in `<key>.tokens`."""
     documents: Annotated[int, Field(ge=0)]
-    """Number of documents; `<key>.documents` has one entry for each, the index of its first token.
-    """
+    """Number of documents. `<key>.documents` holds the index of each document's first token."""
     content_xxh3_128: str
     """Digest of all tokens; it is part of the dataset's digest."""
     documents_xxh3_128: str
     """Digest of the starts of documents."""
     check_xxh3_128: str
-    """Digest of the other fields and of blocks of the files; every opening verifies it."""
+    """Digest of the other fields and of blocks of both files; verified whenever the cache is
+    opened.
+    """
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
 
 
 def _publish(folder: Path, key: str, *, dtype: np.dtype[Any], joined: Joined) -> None:
-    """Rename the built files to their final names; the index is last and marks them complete."""
+    """Rename the built files to their final names: the index last, because it marks completion."""
     tokens = np.memmap(joined.tokens_path, dtype=dtype, mode="r")
     starts = np.memmap(joined.starts_path, dtype=START, mode="r")
     index = TokenIndex(
@@ -162,8 +163,9 @@ def _publish(folder: Path, key: str, *, dtype: np.dtype[Any], joined: Joined) ->
 def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
     """Return a digest of the index's fields and of at most 1 GiB of each file.
 
-    A file of up to 1 GiB is read whole, a larger file in evenly spaced blocks. The blocks reveal
-    truncation, zeroed ranges or another file, without reads of terabytes at each start.
+    A file of up to 1 GiB is read whole. Of a larger file, only evenly spaced blocks are read,
+    because a start must not read terabytes. The blocks reveal a truncated, partly zeroed or
+    replaced file.
     """
     check = xxhash.xxh3_128(index.model_dump_json(exclude={"check_xxh3_128"}).encode())
     for values in files:

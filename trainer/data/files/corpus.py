@@ -40,7 +40,7 @@ class InputFile:
 
 
 def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
-    """Return whether a name has one of the lower-case endings; ignore case."""
+    """Return whether a name ends with one of the lower-case `endings`, ignoring the name's case."""
     return name.lower().endswith(endings)
 
 
@@ -61,7 +61,7 @@ class Corpus:
     wanted: Callable[[Path], bool]
     """Returns whether to include the file or folder at a path."""
     name: str = ""
-    """Name of a single-file input, because the real path may have another name."""
+    """Name of a single-file input in the spec; a link may lead to a file with another name."""
     names: frozenset[str] | None = None
     """Names of the files to include; None includes all files that `wanted` accepts."""
 
@@ -69,8 +69,8 @@ class Corpus:
         """Yield the files in order; read names and stamps, but no contents.
 
         Raises:
-            DataError: an entry cannot be read, is a link out of the root or part of a cycle of
-                links, or is a device.
+            DataError: an entry cannot be read, is neither a file nor a folder, links to a place
+                outside of the root, or belongs to a cycle of links.
         """
         name = Path(self.name) if self.top.is_file() else Path()
         for file in self._found(self.top, name, ()):
@@ -100,7 +100,7 @@ class Corpus:
             self.refuse(file.path, f"cannot be read: {error.strerror or error}")
 
     def refuse_pointer(self, file: InputFile) -> None:
-        """Reject a Git LFS pointer; read only files as small as a pointer.
+        """Reject a Git LFS pointer; a file larger than any pointer is not read.
 
         Raises:
             DataError: the file is a pointer, or cannot be read.

@@ -25,8 +25,8 @@ zstd = importlib.import_module(
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 256 << 20
-"""Maximum size of a JSON line in bytes. Its bytes, text, object and tokens are in memory at the
-same time.
+"""Maximum size of a JSON line in bytes. The bytes, text, object and tokens of a line are in memory
+at the same time.
 """
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
@@ -217,7 +217,7 @@ class _Line:
 
 
 def mark_problem(head: bytes) -> str | None:
-    """Return the fault of a file that starts with the mark of an encoding other than UTF-8."""
+    """Return an error text if a file starts with the byte order mark of UTF-16 or UTF-32."""
     name = next((name for mark, name in OTHER_MARKS if head.startswith(mark)), None)
     if name is None:
         return None
@@ -235,7 +235,7 @@ def _byte_ranges(file: InputFile) -> Iterator[Slice]:
 
 
 def _line_start(file: io.FileIO, place: int) -> int:
-    """Return the start of the first line at or after `place`; without one, the file's size."""
+    """Return the start of the first line at or after `place`, or else the file's size."""
     if place == 0:
         return 0
     place = file.seek(place - 1)
@@ -248,7 +248,7 @@ def _line_start(file: io.FileIO, place: int) -> int:
 
 
 def _cut(data: bytes) -> int:
-    """Return the place to cut: after the last line break, or else between two characters."""
+    """Return where to cut: after the last line break or, without one, between two characters."""
     cut = data.rfind(b"\n") + 1
     if cut:
         return cut

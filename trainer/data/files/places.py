@@ -1,4 +1,4 @@
-"""Paths on this node for `<root>:<path>` places, confined to their roots."""
+"""Resolves places of the form `<root>:<path>` to paths on this node, inside their roots."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from typing import Protocol
 from trainer.data.files.corpus import InputFile
 
 PART_BYTES = 32 << 20
-"""Bytes of text per part. Tokenizing a part takes some seconds, so the overhead of a part is small,
-and the repetition of a part costs little.
+"""Bytes of text per part. Tokenizing one part takes some seconds: long enough to outweigh the
+overhead of a part, and short enough to repeat.
 """
 PART_SLICES = 4096
-"""Maximum number of slices per part, because a part is pickled for the process that reads it."""
+"""Maximum number of slices per part; it limits the size of the pickle that a process gets."""
 PIECE_BYTES = 1 << 20
 """Bytes of text per call of the tokenizer."""
 

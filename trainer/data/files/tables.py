@@ -79,7 +79,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(rows: pa.Array) -> pa.Array:
-    """Return texts in any Arrow encoding as a plain array; dictionary entries may be null."""
+    """Return texts in any Arrow encoding as a plain array, even if a dictionary contains nulls."""
     kind = rows.type
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(rows.storage)

@@ -27,7 +27,7 @@ class Documents:
     def __init__(self, segments_BS: Tensor) -> None:
         self.segments_BS = segments_BS
         self.masked = False
-        """Whether a mask of the forward pass has covered the documents."""
+        """Whether the forward pass has built a mask that separates the documents."""
 
 
 _DOCUMENTS: ContextVar[Documents | None] = ContextVar("documents", default=None)
@@ -72,7 +72,7 @@ def register() -> None:
 
 
 def needs_eager(model: Any) -> bool:
-    """Return whether attention of a model of transformers cannot use SDPA, as with sinks."""
+    """Return whether a model's attention cannot use SDPA, for example because it has sinks."""
     capped = getattr(model.config, "attn_logit_softcapping", None) is not None
     return capped or not model._supports_sdpa
 
@@ -102,7 +102,7 @@ def _sdpa(module: nn.Module, *tensors: Any, **options: Any) -> Any:
 
 
 def _eager(module: nn.Module, *tensors: Any, **options: Any) -> Any:
-    """Call the function in the module's file, which knows sinks and caps of its architecture."""
+    """Call the attention in the module's file, which handles the architecture's sinks and caps."""
     _refuse_dropout(module, options)
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if eager is None:
@@ -122,7 +122,7 @@ def _refuse_dropout(module: nn.Module, options: dict[str, Any]) -> None:
 
 
 def _experts(module: nn.Module, hidden: Tensor, *routing: Tensor) -> Tensor:
-    """Multiply each token with its experts; all experts get a gradient, without a read of values.
+    """Multiply each token with its experts; read no values, and give every expert a gradient.
 
     On the meta device the grouped product refuses float32, so a batched product gives the shapes.
     """

@@ -137,7 +137,7 @@ class SkippedModule(nn.Module):
 
 
 def _skip_absent(base: nn.Module) -> None:
-    """Replace absent modules by the identity, in place; the embedding is never called."""
+    """Replace the absent modules of a pipeline stage by the identity, in place."""
     for parent in [base, *(child for child in base.children() if isinstance(child, nn.ModuleList))]:
         for name, module in parent._modules.items():
             if module is None:
@@ -235,8 +235,8 @@ def _config(folder: HubFolder) -> Any:
 def _check_float32(model: CausalModel, folder: HubFolder, spec: JobSpec) -> None:
     """Reject a lower precision for parameters that the architecture keeps in float32.
 
-    Buffers keep their dtype on every layout. transformers applies `_keep_in_fp32_modules`, without
-    `strict`, only to float16, which no job uses.
+    Buffers keep their dtype on every layout. Only `_keep_in_fp32_modules_strict` matters:
+    transformers applies `_keep_in_fp32_modules` only to float16, which no job uses.
     """
     kept = model.causal._keep_in_fp32_modules_strict or ()
     names = [n for n, _ in model.causal.named_parameters() if any(part in n for part in kept)]
@@ -250,9 +250,10 @@ def _check_float32(model: CausalModel, folder: HubFolder, spec: JobSpec) -> None
 
 
 def _check_rates(causal: Any, folder: HubFolder) -> None:
-    """Reject dropout that `KeyedDropout` does not replace: of attention, or without a module.
+    """Reject dropout of attention, and dropout that does not come from a dropout module.
 
-    A field that sets dropout modules is found by a second model, built with the field at 0.
+    `KeyedDropout` can replace neither. A second model is built with a field of the config at 0. If
+    it has as many dropout modules as the first model, the field drops features outside of modules.
     """
     for name, rate in rates(causal.config).items():
         config = type(causal.config).from_dict({**causal.config.to_dict(), name: 0.0})

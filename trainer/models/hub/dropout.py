@@ -25,8 +25,8 @@ class NoiseSource:
 class KeyedDropout(nn.Module):
     """`nn.Dropout` with a mask that depends on the sequence, and on the module's name.
 
-    A second call in the same block gets another mask. The backward pass may run a block again: the
-    block then counts calls from the start.
+    A second call in the same block gets another mask. If the backward pass runs a block again, the
+    block counts its calls from the start, so the masks are the same.
     """
 
     def __init__(self, p: float, name: str, *, source: NoiseSource) -> None:
@@ -54,7 +54,7 @@ class KeyedDropout(nn.Module):
 
 
 def use_keyed_dropout(model: nn.Module, blocks: Iterable[nn.Module]) -> NoiseSource:
-    """Replace each `nn.Dropout` with a positive probability, in place; return their source."""
+    """Put a `KeyedDropout` in place of each active `nn.Dropout`; return their source of noise."""
     source = NoiseSource()
     for name, module in [*model.named_modules()]:
         if isinstance(module, nn.Dropout) and module.p > 0:
@@ -94,7 +94,7 @@ def _is_rate(name: str) -> bool:
 
 
 def check_dropout(model: nn.Module, spec: JobSpec) -> None:
-    """Reject dropout on a layout, or with settings, that would change its masks.
+    """Reject dropout if the layout or a setting would change the masks.
 
     Raises:
         LaunchError: a dropout module has a positive probability, and the job has tensor

@@ -49,7 +49,7 @@ class HubFolder:
         return cls(resolve(place, field, roots)[1], field, section.remote_code)
 
     def content(self) -> dict[str, Any]:
-        """Return `config.json`, after a check for properties that no job can train.
+        """Return `config.json`; reject a model with properties that no job supports.
 
         Raises:
             DataError: the file cannot be read.
@@ -92,7 +92,7 @@ class HubFolder:
 
 
 def _value(config: Any, attribute: str) -> Any:
-    """Return an attribute of a config; absent heads have the defaults of transformers."""
+    """Return an attribute of a config; absent attributes of heads get transformers' defaults."""
     found = getattr(config, attribute, None)
     if found is not None:
         return found

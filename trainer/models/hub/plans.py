@@ -1,4 +1,4 @@
-"""Plans that architectures of `transformers` publish, as styles of torch and as pieces."""
+"""Styles of torch and pieces of a pipeline, from the plans that `transformers` publishes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
 def tensor_styles(causal: Any, *, tp: int, loss_parallel: bool) -> dict[str, ParallelStyle]:
-    """Return the style of each module in the plan of a model, by pattern of names.
+    """Return the style for each pattern of names in the plan of a model.
 
     Raises:
         ValueError: the architecture publishes no plan, a style is unknown, or `tp` does not divide

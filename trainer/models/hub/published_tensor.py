@@ -19,14 +19,16 @@ class PublishedTensor:
 
     name: str
     place: Place
-    """Index or slice for each dimension of the parameter; the tensor lacks indexed dimensions."""
+    """Index or slice for each dimension of the parameter; the tensor has only the sliced
+    dimensions.
+    """
 
     def copy_into(self, local: Tensor, region: tuple[slice, ...], stored: Any) -> None:
         """Copy the elements that a rank's part of the parameter shares with this tensor.
 
         Args:
             local: this rank's part.
-            region: slices of the parameter that the part covers.
+            region: range of this rank's part in each dimension of the parameter.
             stored: slice of a safetensors file.
         """
         mine: list[int | slice] = []

@@ -60,7 +60,7 @@ class PublishedNames:
         return {name: tuple(tensor.shape) for name, tensor in published.items()}
 
     def find(self, published: Mapping[str, Shape]) -> dict[str, tuple[PublishedTensor, ...]]:
-        """Return the published tensors of each name in the model; names without one are absent.
+        """Map each name in the model to its published tensors; omit names without any.
 
         Raises:
             LaunchError: the library would convert a tensor in a way that slices cannot express.
@@ -111,7 +111,7 @@ class PublishedNames:
 def _stacked(
     ordered: list[list[str]], shape: Shape, published: Mapping[str, Shape]
 ) -> tuple[PublishedTensor, ...]:
-    """Return tensors that are stacked in dimension 0, after a concatenation of each in its own."""
+    """Place tensors: a parameter's dimension 0 stacks one list, and dimension 1 joins the lists."""
     found = []
     start = 0
     for names in ordered:
@@ -140,7 +140,7 @@ def _concatenated(
 def covers(
     parts: Iterable[PublishedTensor], shape: Shape, shape_of: Callable[[str], Shape]
 ) -> bool:
-    """Return whether published tensors fill a parameter, each with the shape of its place."""
+    """Return whether published tensors fill a parameter, and each tensor has its place's shape."""
     filled = 0
     for part in parts:
         sizes = tuple(p.stop - p.start for p in part.place if isinstance(p, slice))

@@ -18,9 +18,10 @@ LONGEST_SECONDS = 120.0
 
 
 def in_child(run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the result of `run` in a fork of this process, as JSON; None if it does not end.
+    """Run `run` in a fork of this process; return its result, or None if the fork gives none.
 
-    The child has only one thread, so code that waits for another thread waits until it is killed.
+    The child has only one thread. Code that waits for another thread blocks until the child is
+    killed.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():  # Python 3.12 warns about forks with threads

@@ -59,8 +59,8 @@ def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
     """Return the dependence that the user's class states; None if it states none.
 
     Raises:
-        LaunchError: the stated value is no `DataDependence`, or pipeline stages do not allow it
-            because their micro-batches overlap.
+        LaunchError: the stated value is no `DataDependence`, or is not permitted with pipeline
+            stages, because their micro-batches overlap.
     """
     given = getattr(model.net, ATTRIBUTE, None)
     if given is None:
@@ -83,8 +83,8 @@ def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
     """Set a model's `data_dependence`; return the trial with the order of its blocks, if known.
 
     This is a collective. If the module states nothing, rank 0 runs a forward pass on the meta
-    device: code that reads a value fails there, and its control flow may depend on the value. If
-    the forward pass fails for another reason, the order of the first real forward pass counts.
+    device. Code that reads a value fails there, and is assumed to depend on the value. If the
+    forward pass fails for another reason, the first real forward pass determines the order.
 
     Raises:
         LaunchError: as for `stated_dependence`; or the ranks have built different parameters.
@@ -115,9 +115,9 @@ def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
 
 
 def _trial(model: OwnModel, spec: JobSpec) -> Trial:
-    """Run new instances' forward pass in a child process, as it may cache tensors without values.
+    """Run the forward pass of new instances in a child process, because it may cache meta tensors.
 
-    The child has none of this process' threads, so it may never end; then the result is unknown.
+    The child lacks the other threads of this process, so it may hang; then the result is unknown.
     """
 
     def run() -> dict[str, Any]:
@@ -191,8 +191,8 @@ def _names(net: nn.Module, blocks: Iterable[nn.Module]) -> dict[str, nn.Module]:
 class BlockOrder:
     """Checks, before a rank gathers a block's weights, that this block is the next one.
 
-    Without a known order, the order of the first forward pass counts if it is the same on all
-    ranks.
+    Without a known order, the first forward pass determines the order, which must then be the same
+    on all ranks.
     """
 
     def __init__(self, model: OwnModel, spec: JobSpec, orders: Mapping[bool, Order]) -> None:

@@ -91,7 +91,7 @@ class OwnModel(Model):
         keys_B: Tensor | None = None,
         segments_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return logits [B, S, V]; with labels, return the sum of their losses, as `Transformer`.
+        """Return logits [B, S, V]; with labels, return the sum of the tokens' losses instead.
 
         `x` is token ids [B, S]; after the first pipeline stage, it is the residual stream [B, S,
         D]. A stage before the last one returns the stream.
@@ -202,9 +202,9 @@ class OwnModel(Model):
         self._buffers_of_blocks = WatchedBuffers(self.net, within=inside)
 
     def _versions_of_buffers(self) -> Versions:
-        """Return the blocks' buffers, each with the number of changes to it.
+        """Return the blocks' buffers and their change counts, if backward runs blocks again.
 
-        Empty unless the backward pass runs blocks again, which would change the buffers again.
+        Otherwise return nothing, because only a block that runs again would change a buffer twice.
         """
         mode = self._spec.activation_checkpoint.mode
         if mode not in RUNS_AGAIN or not torch.is_grad_enabled():
@@ -225,11 +225,11 @@ class OwnModel(Model):
 
     @property
     def tied(self) -> bool:
-        """False, because FSDP's root unit holds all parameters outside of blocks, tied or not."""
+        """False, because FSDP's root unit always holds all parameters outside of blocks."""
         return False
 
     def keep_ties(self) -> None:
-        """Restore the identity of tensors with several names in `net`."""
+        """Let all names of each tied tensor in `net` refer to one tensor again."""
         self._ties.restore(self.net)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
@@ -252,7 +252,7 @@ class OwnModel(Model):
         return super().initial_constant(name, parameter)
 
     def initial_weights(self, seed: int) -> dict[str, Tensor] | None:
-        """Return all weights of a whole module on the CPU after its `init_weights(seed)`."""
+        """Return all weights that the module's own `init_weights(seed)` sets, if it has one."""
         if not hasattr(self.net, "init_weights"):
             return None
         whole = self.build()

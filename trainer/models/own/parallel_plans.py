@@ -57,7 +57,7 @@ def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
 
 
 def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
-    """Return the modules of each piece of `pipeline_parallel_plan`, by the piece's name here.
+    """Return the modules of each piece in `pipeline_parallel_plan`, by the trainer's piece names.
 
     The first piece is `tok_embeddings`, the middle pieces are `layers.0` and so on, and the last
     piece is `output`; `norm` belongs to the last piece and has no modules.

@@ -13,7 +13,7 @@ from trainer.errors import LaunchError
 
 
 def check_parameters(net: nn.Module) -> None:
-    """Refuse parameters that FSDP cannot divide, even on one rank, so that any world size works.
+    """Refuse parameters that FSDP cannot divide, even if this job runs on a single rank.
 
     Raises:
         LaunchError: a parameter has no shape yet, has no dimension or no element, has no
@@ -39,9 +39,9 @@ def _refusal(name: str, found: str) -> str:
 def refuse_changed_requirements(model: nn.Module) -> None:
     """Make each forward pass refuse parameters that are thawed or frozen from now on.
 
-    Call this after FSDP has been applied. A unit is compared while it has its gathered parameters;
-    the rest is compared at the end of the forward pass, before the backward pass, in which ranks
-    would reduce different gradients.
+    Call this after FSDP has been applied. Each unit is compared while it has its gathered
+    parameters. The whole model is compared at the end of the forward pass, before ranks could
+    reduce different gradients in the backward pass.
 
     The hooks raise LaunchError with the name of the parameter.
     """

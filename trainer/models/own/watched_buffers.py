@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping
 from torch import Tensor, nn
 
 Versions = Mapping[str, tuple[Tensor | None, int]]
-"""Each buffer, which forward may replace, with the number of changes to it, by name."""
+"""Buffer and number of its in-place changes, by name. Forward may also replace the buffer by
+another one.
+"""
 
 
 class WatchedBuffers:

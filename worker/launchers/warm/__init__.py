@@ -1,1 +1,1 @@
-"""Launches that fork ranks from a process with torch imported, to save each rank the import."""
+"""Launches that fork ranks from a process that has imported torch, so that no rank imports it."""

@@ -1,6 +1,7 @@
 """The supervisor's side of a forkserver: starts it, lets it fork once, adopts its children.
 
-The children start only once their gate opens, so an error before that does not fail the launch.
+The children wait at a gate. After an error before the gate opens, torchrun can still launch the
+ranks.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ FORK_SECONDS = 20.0
 0.1 s in total.
 """
 UNMARKED = "0" * 26
-"""Mark of a process that has no attempt yet; as long as an id."""
+"""Placeholder for the attempt's id in the marks of a process; it is as long as an id."""
 
 
 def environment_of_imports(*, node: str, threads: int) -> dict[str, str]:
     """Return the environment variables of a process that forks forkservers.
 
-    A rank has the same variables. The attempt's mark is a placeholder that a rank overwrites.
+    A rank has the same variables, but overwrites the placeholder for the attempt's id.
 
     Args:
         node: name of the node.
@@ -87,8 +88,7 @@ class Forkserver:
             Pids of the children, in the order of the request; the forkserver has ended.
 
         Raises:
-            ForkserverError: the launch was not forked; children that were forked nevertheless exit
-                without a start.
+            ForkserverError: the fork failed; any children that it created exit at the gate.
         """
         gate, opener = os.pipe()
         try:

@@ -1,4 +1,4 @@
-"""The process that has imported torch, forks the ranks of one launch, then ends.
+"""This process has imported torch; it forks the ranks of one launch, then ends.
 
 A supervisor forks this process before it takes a launch. This process then waits for one request.
 Each process that it forks closes all inherited descriptors and becomes the ranks' user. The forked
@@ -66,9 +66,9 @@ class ForkedLaunch:
     """Pid of the processes' new parent; they end when it ends."""
     processes: list[ForkedProcess]
     environment: dict[str, str]
-    """All variables common to the processes, which inherit none from the forkserver."""
+    """All variables that the processes share; they inherit no variable of the forkserver."""
     marks: dict[str, str]
-    """Variables to show in `/proc/<pid>/environ`; each value is as long as the replaced one."""
+    """Variables to overwrite in `/proc/<pid>/environ`; each new value is as long as the old one."""
     user: str | None = None
     """User of the processes as `uid:gid:gid...`; the forkserver's own user when absent."""
     cgroup: str | None = None
@@ -108,7 +108,7 @@ def run_forkserver(control: socket.socket, module: Any, *, supervisor: int) -> N
 
 
 def _be_as_new() -> None:
-    """Undo settings of this process that it inherited or that its interpreter made."""
+    """Undo the settings that this process inherited or that its interpreter made."""
     # Signals ignored by a new interpreter stay ignored.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *IGNORED}:
         signal.signal(number, signal.SIG_DFL)

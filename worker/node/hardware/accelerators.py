@@ -36,9 +36,9 @@ class Accelerators(Protocol):
         ...
 
     def sample(self) -> tuple[AcceleratorSample, ...]:
-        """Return the state of each device; for a silent device, a problem instead of values.
+        """Return the state of each device, or a problem if the device does not respond.
 
-        `foreign` also lists the node's own processes that hold much memory of the device.
+        `foreign` lists all processes that hold much memory of the device, also the node's own.
         """
         ...
 
@@ -139,8 +139,7 @@ def _within(seconds: float, call: Callable[[], Found]) -> Found:
 
 
 def _unlisted(there: Sequence[str], why: object) -> str:
-    """Return the error for GPUs that the driver hides; without it, the node would silently train on
-    CPUs."""
+    """Return the error for GPUs that the driver hides, to prevent silent training on CPUs."""
     return (
         f"this machine has GPUs (/dev/{there[0]}), but NVML fails: {why}; mend the driver, or set "
         "TRAINYARD_DEVICE=cpu to offer CPU slots"

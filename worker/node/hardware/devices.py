@@ -25,7 +25,7 @@ class Devices:
 
     @property
     def threads_per_slot(self) -> int:
-        """Number of CPU threads for each rank, if the slots divide the cores evenly."""
+        """Number of CPU threads for each rank: the cores are divided evenly among the slots."""
         return max(1, self.hardware.cores // self.hardware.slots)
 
 

@@ -1,4 +1,4 @@
-"""Finds processes on the devices that no supervisor of this node started."""
+"""Finds processes that use the node's devices but belong to no supervisor of the node."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ ABSENT = frozenset(
 )
 """Errors for a value that a device lacks; all other errors are problems of the device."""
 MEMORY_HELD_BYTES = 100 << 20
-"""Memory, in bytes, at which a process is listed. A CUDA context takes several times as much; the
-MPS server, and a display without windows, take less.
+"""Minimum memory, in bytes, of the processes in a sample. A CUDA context takes several times this
+memory; the MPS server, and a display without windows, take less.
 """
 WAIT_MILLISECONDS = 1000
-"""Maximum wait for an event per call, in milliseconds; after each call, the thread may stop."""
+"""Maximum duration of a call that waits for an event, in milliseconds."""
 XID_SECONDS = 86_400.0
 """Maximum age of an Xid error in samples, in seconds."""
 XID = nvml.nvmlEventTypeXidCriticalError
@@ -259,8 +259,8 @@ def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
 def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
     """Return processes with much memory, and CUDA processes with unknown memory, by pid.
 
-    NVML's versioned functions are called, because the unversioned ones fail in other ways on older
-    drivers.
+    NVML's versioned functions are called, because the errors of the unversioned ones depend on the
+    driver's version.
     """
     memory: dict[int, int | None] = {}
     for process in _value(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle) or ():

@@ -1,6 +1,6 @@
 """Exact data, checkpoints and metrics for torchtitan's trainer: `return exact(config)`.
 
-torchtitan is imported by the first call of `exact`, so the modules without it can be used alone.
+The first call of `exact` imports torchtitan. Modules that do not need torchtitan work without it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["exact"]
 def exact(config: Trainer.Config) -> Any:
     """Return a recipe whose steps do not depend on the world size or on interruptions.
 
-    The result has the fields and the command line of `config`, and builds a trainer of the
-    recipe's class with exact steps. It needs `training.global_batch_size`, here or on the command
-    line. docs/adapters.md has the contract.
+    The result has the fields and the command line of `config`, and builds a trainer of the recipe's
+    class with exact steps. Set `training.global_batch_size` in `config` or on the command line. The
+    contract is in docs/adapters.md.
 
     Raises:
         TypeError: `config` does not belong to torchtitan's trainer.

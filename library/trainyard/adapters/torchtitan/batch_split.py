@@ -1,8 +1,8 @@
 """Micro-batches of one step: their size, their number, and the rows of each data-parallel rank.
 
-Planned without torch, so that layouts can be listed anywhere. A row is one sequence of the global
-batch. All micro-batches have the same size, which compiled models and CUDA graphs need; missing
-rows are padded.
+This module does not import torch, so layouts can be listed anywhere. A row is one sequence of the
+global batch. All micro-batches have the same size, as compiled models and CUDA graphs require;
+padded rows fill incomplete micro-batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class BatchSplit:
     local_batch_size: int
     """Rows of a rank in one accumulation step, including padded rows."""
     unit: int = 1
-    """Divisor of `local_batch_size`: rows of a pipeline's micro-batch."""
+    """Divisor of `local_batch_size`: number of rows in a micro-batch of the pipeline."""
 
     @property
     def accumulation_steps(self) -> int:
@@ -48,7 +48,7 @@ class BatchSplit:
 def split_batch(
     global_batch_size: int, most: int, *, dp: int, unit: int = 1, may_pad: bool = True
 ) -> BatchSplit:
-    """Return the split with the fewest padded rows, and of such splits the largest micro-batch.
+    """Return the split with the fewest padded rows; at a tie, the one with the largest micro-batch.
 
     Args:
         global_batch_size: rows in one step, over all ranks.

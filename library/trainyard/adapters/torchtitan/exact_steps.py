@@ -33,7 +33,7 @@ from trainyard.data import fold_seed
 from trainyard.run.session import Run, init
 
 DEFAULT_SEED = 0
-"""Seed of the draws in a step if the recipe has no `debug.seed`."""
+"""Seed of the random numbers in a step, if the recipe has no `debug.seed`."""
 LOSSES = ("train/loss", "train/loss_max")
 
 
@@ -54,7 +54,7 @@ def exact_config(config: Any) -> Any:
 
 @cache
 def _exact_class(config: Any) -> Any:
-    """Return the trainer of a class of configs, with exact steps and a class of configs."""
+    """Return a subclass of a config class's trainer, with exact steps and its own `Config`."""
     body: dict[str, Any] = {"__module__": __name__, "__qualname__": "ExactTrainer.Config"}
     own: Any = type("Config", (config,), body | {"__doc__": config.__doc__})
     body = {
@@ -92,8 +92,8 @@ def has_router(config: Any) -> bool:
 class ExactSteps:
     """Steps of a torchtitan trainer that do not depend on the world size or on interruptions.
 
-    A base class in front of the trainer's class. Everything that depends on the command line
-    follows from the config when the trainer is created.
+    This class precedes the recipe's trainer in the list of base classes. It reads the config only
+    when the trainer is created, because command-line options change the config before.
     """
 
     run: Run
@@ -156,7 +156,7 @@ class ExactSteps:
         )
 
     def _fitted(self, config: Any) -> Any:
-        """Return the config with this world size's batch, and with our loader and checkpoints."""
+        """Return the config with this world size's batch sizes, our loader and our checkpoints."""
         split = self._split
         training = dataclasses.replace(
             config.training,
@@ -212,7 +212,7 @@ class ExactSteps:
         )
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:
-        """Train one step with draws of its own, then report it and read the orders."""
+        """Train one step with a seed for this step; report it; read requests to stop or save."""
         torch.manual_seed(fold_seed(self._seed, self.step))
         tokens = self._tokens + self._step_tokens
         # torchtitan logs the sum of this counter over the ranks that divide the batch.
@@ -242,7 +242,7 @@ class ExactSteps:
         return found
 
     def should_continue_training(self) -> bool:
-        """Return whether another step follows; not after an order to stop."""
+        """Return whether another step follows; False after a request to stop."""
         return not self.stops and bool(super().should_continue_training())  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class ExactSteps:
         self.step, self._tokens = state_dict["step"], state_dict["ntokens_seen"]
 
     def _with_loss(self, values: dict[str, float]) -> dict[str, float]:
-        """Return values with the loss of the last pipeline stage; all ranks call this."""
+        """Return `values` with the losses of the last pipeline stage; all ranks must call this."""
         losses = [values[name] if self._has_loss else 0.0 for name in LOSSES]
         shared = torch.tensor(losses, dtype=torch.float64)
         dist.all_reduce(shared, group=self._loss_group)
@@ -276,7 +276,7 @@ class _ValidationPhase:
 
 
 def _for_row(config: Any, row: int) -> Any:
-    """Return the loader's config for a stream; each stream of a mixture draws its own sources.
+    """Return the loader's config for a stream; in a mixture, each stream has its own seed.
 
     With one seed for all streams, all rows of a step would come from the same source.
     """

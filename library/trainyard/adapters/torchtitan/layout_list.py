@@ -86,7 +86,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _arranged(config: Any, layout: Layout) -> Any:
-    """Return a shallow copy of a recipe with another layout, without torchtitan's checks."""
+    """Return a shallow copy of a recipe with another layout; torchtitan's checks do not run."""
     degrees = {AXES[axis]: degree for axis, degree in layout.items()}
     candidate = copy.copy(config)
     candidate.parallelism = dataclasses.replace(config.parallelism, **degrees)
@@ -94,9 +94,9 @@ def _arranged(config: Any, layout: Layout) -> Any:
 
 
 def _problem(config: Any, dims: Any) -> str | None:
-    """Return why torchtitan would refuse the model on these axes; None if it is legal.
+    """Return why torchtitan would refuse the model on these axes; None if the layout is legal.
 
-    torchtitan checks most of this only when the trainer is created, on all ranks.
+    torchtitan makes most of these checks only when the trainer is created on all ranks.
     """
     try:
         dataclasses.replace(config)  # the checks of the config itself

@@ -1,4 +1,4 @@
-"""torchtitan's legal layouts as `program.layouts` of a job spec; without torchtitan."""
+"""Converts torchtitan's legal layouts to `program.layouts` of a job spec; needs no torchtitan."""
 
 from __future__ import annotations
 

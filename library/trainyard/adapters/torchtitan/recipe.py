@@ -1,4 +1,4 @@
-"""Facts of a recipe: the order of its data, and the wrapper for a component built differently."""
+"""Facts that determine the order of a recipe's data; a wrapper that replaces `build`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 LOADING_FIELDS = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """Fields of a loader's config that do not affect the order of its samples."""
 PROBE = "The quick brown fox jumps over 13 lazy dogs; naïve café, 日本語, x = f(y) + 2.5e-3\n"
-"""Text that tokenizers with other vocabularies or merges encode differently."""
+"""Text whose tokens differ between tokenizers with different vocabularies or merges."""
 
 
 class BuiltBy:
-    """A component's config with another `build`; all else is that of the config."""
+    """Wraps a component's config and replaces its `build`; other attributes are the config's."""
 
     def __init__(self, config: Any, build: Callable[..., Any]) -> None:
         self._config, self._build = config, build
@@ -27,7 +27,7 @@ class BuiltBy:
     def traverse(self, kind: type, **options: Any) -> Iterator[tuple[str, Any, Any, Any]]:
         """Yield the nested configs of a class, as torchtitan does to apply overrides.
 
-        An override of the config itself replaces that config, and `build` stays.
+        An override of the wrapped config replaces the config; `build` stays the same.
         """
         for name, found, parent, key in self._config.traverse(kind, **options):
             yield (name, found, self, "_config") if parent is None else (name, found, parent, key)
@@ -62,17 +62,17 @@ def order_facts(
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:
-    """Return a digest of a tokenizer's size and its tokens for a text, on any node the same."""
+    """Return a digest of a tokenizer's vocabulary size and its tokens for `PROBE`."""
     tokens = tokenizer.encode(PROBE)
     facts = [tokenizer.get_vocab_size(), list(map(int, tokens))]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
 
 
 def may_end(config: Any) -> bool:
-    """Return whether a stream may end, so that ranks must agree on the last step.
+    """Return whether a stream may end; if so, the ranks must agree on the last step.
 
     Raises:
-        ValueError: a resume could not continue to the same end.
+        ValueError: streams end in a way that a resume could not reproduce.
     """
     sources = getattr(config, "sources", None) or [config]
     if all(getattr(source, "infinite", False) for source in sources):
@@ -87,7 +87,7 @@ def may_end(config: Any) -> bool:
 
 
 def check_order(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse a saved order that differs.
+    """Refuse a checkpoint whose order of the data differs from the recipe's order.
 
     Raises:
         ValueError: a fact differs; the message has its name and both values.

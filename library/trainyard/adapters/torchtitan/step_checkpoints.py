@@ -25,15 +25,15 @@ from trainyard.adapters.torchtitan.stream_loader import FACTS
 from trainyard.run.session import init
 
 LOCAL_FOLDER = Path("checkpoints")
-"""Folder of the saves outside of a job, in the working directory."""
+"""Folder in the working directory for checkpoints that are saved outside of a job."""
 NAME = re.compile(r"step-([0-9]+)")
 
 
 class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
     """Checkpoint manager whose saves are checkpoints of the run.
 
-    The recipe's interval applies. A save also follows an order to stop or to save. The trainer
-    among the states holds these orders.
+    It saves at the recipe's interval, and after a request to stop or save. The trainer, one of the
+    states, holds these requests.
 
     Args:
         config: the recipe's config.
@@ -49,7 +49,7 @@ class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
         super().__init__(self._settled(config), **arguments)
 
     def _settled(self, config: Any) -> Any:
-        """Return a config with the saves that the run allows, and warn about other settings."""
+        """Return the config with synchronous, complete saves; warn about ignored settings."""
         if not isinstance(config, CheckpointManager.Config):
             raise ValueError(
                 f"checkpoint is {type(config).__qualname__}: legal is CheckpointManager.Config"
@@ -113,7 +113,7 @@ class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
     def dcp_load(
         self, state_dict: dict[str, Any], checkpoint_id: str, *arguments: Any, **keywords: Any
     ) -> None:
-        """Load states, unless the checkpoint has another order of the data or more steps."""
+        """Load states; refuse a checkpoint after the last step or with another data order."""
         if DATALOADER in state_dict:
             self.states[DATALOADER].check_order(_saved(checkpoint_id, DATALOADER, FACTS))
         if TRAIN_STATE in state_dict:
@@ -151,10 +151,10 @@ def _saved(folder: str, component: str, name: str) -> Any:
 
 
 def _check_steps(steps: int, saved: int | None) -> None:
-    """Refuse fewer steps than a checkpoint has, for which there is no learning rate.
+    """Refuse a checkpoint after the last step, because the schedule has no learning rate for it.
 
     Raises:
-        ValueError: the checkpoint has more steps.
+        ValueError: the checkpoint's step is larger than `steps`.
     """
     if saved is not None and steps < saved:
         raise ValueError(

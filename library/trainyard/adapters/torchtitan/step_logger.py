@@ -1,4 +1,4 @@
-"""Sends the values that torchtitan logs to the run, with the names of the built-in trainer."""
+"""Logs torchtitan's metrics to the run, under the names that the built-in trainer uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = {
 }
 """Names of the run by names of torchtitan."""
 PERCENT = "(%)"
-"""End of torchtitan's names of percentages; the run has shares of 1."""
+"""Suffix of torchtitan's names of percentages; the run stores fractions instead."""
 REPLACED = frozenset(
     {"throughput(tps)", "time_metrics/end_to_end(s)", "time_metrics/data_loading(s)"}
 )
@@ -37,10 +37,10 @@ WITH_PADDING = frozenset({"perf/model_tflops_per_device", "perf/mfu"})
 
 
 def renamed(values: Mapping[str, float]) -> dict[str, float]:
-    """Return values by the names of the run.
+    """Return values under the run's names.
 
-    The first learning rate is `train/lr`. Values of a memory that the device does not count are
-    left out. A name without a counterpart stays.
+    The first learning rate becomes `train/lr`. Negative memory values are dropped; they mark memory
+    that the device does not count. A name without a counterpart is kept.
     """
     found: dict[str, float] = {}
     for name, value in values.items():
@@ -71,14 +71,15 @@ class StepSize:
 class StepLogger:
     """Logger of torchtitan's metrics that also logs to the run.
 
-    All ranks call it at the same steps. Rank 0 logs, with the loss of the rank that computes it.
+    All ranks call it at the same steps. Rank 0 logs to the run, including the loss, which another
+    rank may have computed.
 
     Args:
         inner: the recipe's own logger.
         run: the run of this process.
         size: size of a step.
-        shared: returns the values of the rank that computes the loss, on all ranks; None if rank 0
-            is this rank.
+        shared: function that, on all ranks, replaces the losses by those of the rank that computes
+            them; None if rank 0 computes the losses.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class StepLogger:
         self._seconds = 0.0
 
     def begin_step(self) -> None:
-        """Start the time of a step; saves and validations lie between steps."""
+        """Start the clock of a step; saves and validations between steps are not counted."""
         self._begun_at = time.perf_counter()
         self._steps += 1
 
@@ -117,7 +118,7 @@ class StepLogger:
             self._run.log(values, step=step)
 
     def _of_steps(self, values: Mapping[str, float], step: int) -> dict[str, float]:
-        """Return the values that follow from the steps since the previous call."""
+        """Return the values that are computed over the steps since the previous call."""
         now = time.perf_counter()
         seconds = self._seconds + now - self._begun_at
         rate = self._steps * self._size.tokens / (now - self._logged_at) / self._run.world_size

@@ -29,25 +29,26 @@ Batch = tuple[dict[str, Any], torch.Tensor]
 
 
 class StreamLoader:
-    """Yields this rank's micro-batches; a step has `split.accumulation_steps` of them, or more.
+    """Yields this rank's micro-batches.
 
-    With pipeline parallelism, an accumulation step has several micro-batches of `split.unit` rows.
-    A step's rows are read together, before its first micro-batch. So the state is always that
-    after the last complete step, also if workers have read ahead.
+    A step has `split.accumulation_steps` accumulation steps. Each has one micro-batch or, with
+    pipeline parallelism, several micro-batches of `split.unit` rows. All rows of a step are read
+    before its first micro-batch, so the state always lies between two steps, even if workers have
+    read ahead.
 
     Args:
         create: returns torchtitan's loader of one stream, with batches of one sample.
         split: rows of each rank.
         dp_rank: data-parallel rank of this process.
         facts: what the order depends on, as values of JSON.
-        workers: maximum number of worker processes; each reads a share of the streams.
+        workers: maximum number of worker processes; each reads a part of the streams.
         steps_ahead: steps that a worker reads in advance.
         pin_memory: whether to copy batches to pinned memory.
         any_ended: returns on all ranks whether a stream of any rank has ended; None if streams are
             endless.
 
     Raises:
-        ValueError: a stream has no sample, or its loader has another form.
+        ValueError: a stream has no sample, or its loader is not supported.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ def sample_id(sample: Sample) -> bytes:
 
 
 def packed(stream: Any) -> bytes:
-    """Return the state of a stream as bytes, because the next sample changes its lists."""
+    """Return a copy of a stream's state as bytes, because the next sample changes the state."""
     buffer = io.BytesIO()
     torch.save({"lengths": _lengths(stream), "state": stream.state_dict()}, buffer)
     return buffer.getvalue()
@@ -217,7 +218,8 @@ def _unpacked(state: bytes, row: int) -> dict[str, Any]:
     """Return the lengths and the state of a stream.
 
     Raises:
-        ValueError: the state has objects that torch does not load without their code.
+        ValueError: the state has objects of types that `torch.load` rejects with
+            `weights_only=True`.
     """
     try:
         found: dict[str, Any] = torch.load(io.BytesIO(state), weights_only=True)

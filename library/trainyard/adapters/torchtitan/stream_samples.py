@@ -1,4 +1,4 @@
-"""Samples of one stream, which refuses samples of another form and empty epochs."""
+"""Yields the samples of one stream; rejects unsupported samples and empty epochs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class StreamSamples:
         """Yield each sample.
 
         Raises:
-            ValueError: a sample has another form, or an epoch had no token.
+            ValueError: a sample has an unsupported form, or an epoch added neither a sample nor a
+                token.
         """
         for sample in self._stream:
             if not _is_legal(sample):

@@ -1,4 +1,4 @@
-"""`checkpoints`: a job's catalog, and actions on checkpoints; `fork`: a new job from one."""
+"""`checkpoints`: lists, checks and changes checkpoints; `fork`: starts a job from a checkpoint."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _deletion(checkpoint: CheckpointView) -> str:
 
 
 def not_deleted(checkpoint: CheckpointView) -> str | None:
-    """Return why the deletion of a checkpoint fails, and since when; None if no deletion failed."""
+    """Return why and how often the deletion of a checkpoint failed; None if no deletion failed."""
     failing = checkpoint.not_deleted
     return None if failing is None else f"not deleted: {formats.failed_tries(failing)}"
 
@@ -198,8 +198,7 @@ def _draw_of_program(one: CheckpointDetails, manifest: ProgramManifest) -> Rende
 
 
 def written(checkpoint: CheckpointView) -> str:
-    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`, or only the save's duration for unknown
-    writers."""
+    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`; without a count, `in 1.50 s, stall 0.02 s`."""
     count, stall = checkpoint.writers, checkpoint.stall_seconds
     if count is None:
         parts = [f"in {checkpoint.save_seconds:.2f} s"]
@@ -259,7 +258,7 @@ def fork(
     wait: Follow = False,
     json: Json = False,
 ) -> None:
-    """Start a new job from a checkpoint, with changed settings; list what continues exactly."""
+    """Start a new job from a checkpoint, with changed settings; list the parts that stay exact."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
 
     def origin(problem: Problem) -> str | None:

@@ -1,4 +1,4 @@
-"""`goodput` and `advise`: time of a job or of all slots by category, and what slows a job."""
+"""`goodput`: time by category, of a job or of all slots; `advise`: what slows a job."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def draw_cluster(view: ClusterGoodputView) -> RenderableType:
 
 
 def draw_what_if(answer: SaveIntervalWhatIf) -> RenderableType:
-    """Return the outcomes of the recorded, the requested and the best save interval."""
+    """Return a table that compares the recorded, the requested and the best save interval."""
     if answer.replayed is None or answer.best is None:
         return Text("No step times are recorded: there is nothing to replay.")
     numbers = ("GOODPUT", "WALL TIME", "STEPS LOST", "TIME LOST", "STALLS")

@@ -28,9 +28,8 @@ from trainyard.protocol.rest.jobs import CancelReply, JobView
 from trainyard.spec.sections.resources import priority_words
 
 OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
-"""By spec field, the name of the override. Only fields that a resume may change without their whole
-section are listed.
-"""
+"""Name of the override for each spec field that a resume can override alone. All other overrides
+replace a whole section."""
 
 
 def stop(
@@ -174,7 +173,8 @@ def _warn_of_a_repeat(job: JobView, assignments: Iterable[Assignment]) -> None:
 def _overrides(job: JobView, assignments: Iterable[Assignment]) -> dict[str, Any]:
     """Return the overrides for the assignments.
 
-    An override replaces a whole section, so each override starts from the newest attempt's section.
+    Most overrides replace a whole section; values without an assignment are those of the newest
+    attempt.
 
     Raises:
         UsageError: a resume may not change one of the fields.

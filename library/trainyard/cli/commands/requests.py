@@ -33,7 +33,7 @@ def profile(
     wait: Answered = False,
     json: Json = False,
 ) -> None:
-    """Record the next steps with torch.profiler, for ui.perfetto.dev.
+    """Record the next steps with torch.profiler; open the files in ui.perfetto.dev.
 
     The files stay in the run directory on the node. With --wait, the command prints their paths.
     """
@@ -47,7 +47,7 @@ def snapshot(
     wait: Answered = False,
     json: Json = False,
 ) -> None:
-    """Record CUDA memory allocations over the next steps, for pytorch.org/memory_viz.
+    """Record CUDA memory allocations in the next steps; open the files in pytorch.org/memory_viz.
 
     The files stay in the run directory on the node. With --wait, the command prints their paths.
     """

@@ -26,9 +26,9 @@ from trainyard.protocol.shell_sessions.messages import INPUT_BYTES, Terminal
 from trainyard.protocol.shell_sessions.views import ShellView
 
 FULL_SECONDS = 0.2
-"""Pause before a retry while the server's input buffer is full, in seconds."""
+"""Pause, in seconds, before input is sent again because the server's buffer was full."""
 SLOW_SECONDS = 5.0
-"""Time after which a note explains that the command has not started, in seconds."""
+"""If the command has not started after this number of seconds, a note explains the delay."""
 
 
 def shell(
@@ -52,12 +52,12 @@ def shell(
     ] = 3600.0,
     pipes: Annotated[bool, typer.Option("--pipes", help="Use pipes even on a terminal.")] = False,
 ) -> None:
-    """Run a command in a running attempt: on its slots, in its environment, as its user.
+    """Run a command in a running attempt, with the attempt's slots, environment and user.
 
     The command ends with the attempt, at the latest. The exit code is the command's exit code, or
     128 plus the number of the signal that ended the command. Server and node must allow code
-    (TRAINYARD_ALLOW_CODE). The job's events name the command and its user. No shell parses the
-    command; to use a shell, write `trainyard shell JOB -- sh -c 'ls | wc -l'`.
+    (TRAINYARD_ALLOW_CODE). The job's events name the command and the person who ran it. No shell
+    parses the command; to use a shell, write `trainyard shell JOB -- sh -c 'ls | wc -l'`.
     """
     argv = command or []
     terminal = None if pipes else _terminal()

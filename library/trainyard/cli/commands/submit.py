@@ -105,7 +105,7 @@ def _without_a_file() -> str:
 
 
 def _confirm_misfit(plan: AnyPlan) -> None:
-    """Prompt before a job that does not fit is submitted; without a terminal, do not prompt."""
+    """On a terminal, let the user confirm the submission of a job that does not fit in memory."""
     question = f"The job does not fit into the memory of {plan.name}. Submit it?"
     if has_terminal() and not typer.confirm(question, err=True):
         raise typer.Exit(FAILED)
@@ -166,7 +166,7 @@ def _write_import(result: ImportResult) -> None:
 def _document(
     yard: Client, file: Path | None, settings: list[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Pack the code and yield the spec; explain errors in this spec that the server reports."""
+    """Pack the code and yield the spec; explain the server's errors about this spec."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
     document = spec_file.apply(spec_file.read_spec_file(file) if file else {}, assignments)
 

@@ -29,7 +29,7 @@ from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 INTERRUPTED = 130
 BAR_COLUMNS = 60
 PROGRESS_SECONDS = 2.0
-"""Minimum time between two lines of progress without a terminal, in seconds."""
+"""Without a terminal, minimum time in seconds between two lines of progress."""
 
 
 def watch(reference: JobReference = "@last", json: Json = False) -> None:

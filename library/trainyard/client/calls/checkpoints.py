@@ -49,7 +49,7 @@ class CatalogCalls:
         Wait with `wait_for_operation`; `outcome.export` then gives the folder.
 
         Args:
-            checkpoint_id: the checkpoint, from a model of a known family.
+            checkpoint_id: the checkpoint; its model must be of a known family.
             dtype: `float32`, `bfloat16` or `float16`; by default the stored dtype.
             name: name of the folder in `exports` below the storage root.
             root: storage root; by default the checkpoint's own root.
@@ -73,7 +73,7 @@ class CatalogCalls:
         """Generate text; wait with `wait_for_operation`, and read the text in `outcome.sample`.
 
         Args:
-            checkpoint_id: the checkpoint, from any model.
+            checkpoint_id: the checkpoint; its model may be any model.
             prompt: text to continue.
             max_tokens: maximum number of tokens to generate; by default 200.
             temperature: divisor of the logits; 0 always selects the likeliest token.

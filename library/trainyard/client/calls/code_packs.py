@@ -18,7 +18,7 @@ class PackCalls:
     def upload_pack(self, archive: bytes) -> PackView:
         """Upload a gzipped tar archive unless the server has it; a repeat changes nothing.
 
-        The server keeps the pack for a day, and then for as long as a job refers to the pack.
+        The server keeps the pack for at least a day, and as long as a job refers to the pack.
 
         Raises:
             InvalidRequestError: the server accepts no code from jobs.

@@ -49,7 +49,7 @@ class GoodputCalls:
         """Return the slot-time of the cluster by category.
 
         Args:
-            first: first day, in UTC; by default 29 days before the last.
+            first: first day, in UTC; by default 29 days before `last`.
             last: last day, in UTC, included; by default today.
             project: only slots that this project's jobs held.
         """

@@ -30,7 +30,7 @@ class ArtifactCalls:
         Args:
             job_id: id of the job.
             kind: only this kind: `image`, `histogram`, `output`, or a kind that the script named.
-            name: only this name, and names below it as a folder.
+            name: only artifacts with this name, or below this name as a folder.
         """
         path, query = f"/jobs/{job_id}/artifacts", given(kind=kind, name=name)
         yield from self.transport.pages(Page[ArtifactView], path, query)
@@ -52,9 +52,10 @@ class ArtifactCalls:
     def download_artifacts(
         self, job_id: str, name: str, folder: str | os.PathLike[str]
     ) -> list[Path]:
-        """Download the newest artifact with a name, or with each name below it, into a folder.
+        """Download the newest artifact of each name at or below `name` into a folder.
 
-        The name is the path in the folder. An existing file is replaced atomically.
+        The path of a file in the folder is the artifact's name. An existing file is replaced
+        atomically.
 
         Returns:
             Paths of the files.

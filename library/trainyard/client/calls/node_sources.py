@@ -63,7 +63,7 @@ class SourceCalls:
         return self.transport.post(NodeRequestView, path, NodesRequest(nodes=nodes))
 
     def cancel_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Cancel a request for nodes at the engine. Needs the admin token."""
+        """Make the engine cancel a request for nodes. Needs the admin token."""
         path = f"/sources/{source}/requests/{request_id}/cancel"
         return self.transport.post(NodeRequestView, path)
 

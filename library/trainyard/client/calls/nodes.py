@@ -26,7 +26,7 @@ class NodeCalls:
         return self.transport.pages(Page[NodeView], "/nodes")
 
     def drain(self, node: str, *, running: Running = "move") -> NodeView:
-        """Place no new attempts on a node; running attempts save and move, or finish."""
+        """Place no new attempts on a node; running ones move or finish, as `running` specifies."""
         return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
 
     def undrain(self, node: str) -> NodeView:

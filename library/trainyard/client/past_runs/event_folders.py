@@ -14,9 +14,9 @@ SLICE_BYTES = 16 * 2**20
 def read_folder(folder: Path, files: list[Path], *, root: Path) -> PastRun:
     """Return the run of a folder: the scalars of its event files, in the order of file names.
 
-    As in TensorBoard, points that a restart repeats are dropped. A `SessionLog.START` drops all
-    points read so far that have its step or a higher step. A point drops the points of its own
-    series that were read before it and have higher steps.
+    As in TensorBoard, points that a restart repeats are dropped. A `SessionLog.START` at step s
+    drops the points from step s on that were read before. A point at step s drops the points of its
+    own series that were read before and have a step above s.
 
     Args:
         folder: the folder with the event files.

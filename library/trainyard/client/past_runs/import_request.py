@@ -37,13 +37,14 @@ PART_BYTES = 250_000
 """Maximum size in bytes of each of these: arguments, summary, original names, batch of points. The
 server accepts a body of 1 MiB."""
 MAX_ENTRIES, MAX_ARGUMENT_VALUES = 2000, 4000
-"""Maximum number of entries in the summary, and in the original names; and maximum number of
-argument values, including list items. The server accepts `MAX_VALUES` values in a body."""
+"""Maximum numbers: of entries in the summary or in the original names; of argument values,
+including list items. The server accepts `MAX_VALUES` values in a body."""
 COMMAND_BYTES = 100_000
 POINT_BYTES, SERIES_BYTES = 72, 32
 """Maximum size in bytes of a point, and of a series without its name."""
 POINT_VALUES, SERIES_VALUES, BODY_VALUES = 4, 3, 2
-"""Number of keys and list items in a point, a series without points, and the rest of a body."""
+"""Number of keys and list items in a point, in a series without its points, and in the rest of a
+body."""
 
 Value = TypeVar("Value")
 

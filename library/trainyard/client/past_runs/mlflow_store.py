@@ -37,8 +37,8 @@ MAX_RUNS = 10_000
 LONGEST_VALUE = 16 * 2**20
 """Maximum size of a value in a store, in bytes; a run with a longer value is not read."""
 LEAST_OPERATIONS, OPERATIONS_A_BYTE = 10_000_000, 20
-"""A query may execute the first number of SQLite operations, plus the second number for each byte
-of the file. No query on a plain table needs as many."""
+"""A query may execute at most this number of SQLite operations: the first number, plus the second
+number per byte of the file. Queries on plain tables need fewer."""
 OPERATIONS_AT_ONCE = 100_000
 READ: Mapping[str, frozenset[str]] = {
     "experiments": frozenset({"experiment_id", "name"}),
@@ -117,10 +117,10 @@ def _opened(path: Path) -> sqlite3.Connection:
 def _is_plain(connection: sqlite3.Connection, table: str) -> bool:
     """Return whether a name is a table without computed columns.
 
-    A query of a computed column may never end.
+    A query that computes values may never end.
 
-    Views and virtual tables have no root page. Generated columns must be excluded here because the
-    authorizer does not see them.
+    Views and virtual tables are detected by the missing root page. Generated columns are detected
+    here because the authorizer does not see them.
     """
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
     page = connection.execute(query, (table,)).fetchone()
@@ -138,7 +138,7 @@ class _Store:
         connection.set_progress_handler(self._is_over, OPERATIONS_AT_ONCE)
 
     def select(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
-        """Start a query; the previous query must have been read.
+        """Start a query; the caller must have read all rows of the previous query.
 
         Raises:
             sqlite3.Error: the database is damaged or rejects the query, possibly while rows are
@@ -207,16 +207,16 @@ def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Return whether a folder in an experiment has points or parameters, as only a run has."""
+    """Return whether a folder in an experiment is a run: only runs have points or parameters."""
     of_experiment = (folder.parent / "meta.yaml").is_file()
     return of_experiment and any((folder / name).is_dir() for name in ("metrics", "params"))
 
 
 def _resembles_run(folder: Path) -> bool:
-    """Return whether a folder with an unreadable file is a run.
+    """Return whether a folder is a run, although one of its files is unreadable.
 
-    Otherwise the folder is an experiment, a model, or a folder of another tool that uses files of
-    this name, such as conda.
+    Otherwise the folder is an experiment, a model, or a folder of another tool that also uses the
+    file name `meta.yaml`, such as conda.
     """
     if any((folder / name).is_dir() for name in ("metrics", "params", "tags")):
         return True

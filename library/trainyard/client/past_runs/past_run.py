@@ -185,8 +185,8 @@ def _taken(columns: SeriesColumns, places: list[int], *, number: bool = False) -
 def legal_names(names: Iterable[str]) -> dict[str, str]:
     """Return a unique legal metric name for each name.
 
-    Legal names stay. Other names change by the same rules as a script's names, and duplicates get a
-    number.
+    Legal names are kept. Other names are converted like the names that a script logs. A number
+    makes duplicates unique.
     """
     taken: set[str] = set()
     found = {}

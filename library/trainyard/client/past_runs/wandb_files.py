@@ -1,4 +1,4 @@
-"""Reads offline runs of wandb, which are logs of protocol buffers in blocks as in LevelDB."""
+"""Reads offline runs of wandb: logs of protocol buffers, framed in blocks like LevelDB's logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HISTORY, SUMMARY, CONFIG, RUN, EXIT, ENVIRONMENT = 2, 3, 4, 17, 18, 26
 
 
 def files_of_runs(paths: Iterable[Path]) -> Iterator[list[Path]]:
-    """Yield the files of each run in the order of their starts; a resumed run has several files.
+    """Yield the files of each run, sorted by start time; a resumed run has several files.
 
     Files belong to one run if they have the same id and project; an unreadable file is its own run.
     """

@@ -1,4 +1,4 @@
-"""Fit the coefficients for a kind of hardware to runs on it, and measure their accuracy."""
+"""Fits coefficients for a kind of hardware to its runs; measures the accuracy of predictions."""
 
 from __future__ import annotations
 
@@ -184,5 +184,5 @@ def _did_not_fit(run: MeasuredRun) -> bool:
 
 
 def _at(values: Sequence[float], share: float) -> float | None:
-    """Return the quantile, the smallest value that this share of the values does not exceed."""
+    """Return a quantile: the smallest value such that `share` of the values are not above it."""
     return values[math.ceil(share * len(values)) - 1] if values else None

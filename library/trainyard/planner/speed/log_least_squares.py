@@ -40,7 +40,7 @@ def fit_coefficients(
     Args:
         runs: one pair per run. The first item is a function that returns the parts of the predicted
             value for given coefficients. The second item is the measured value, which is above 0.
-            Each part has the name of a coefficient and is proportional to it.
+            Each part is named after the coefficient to which the part is proportional.
         prior: coefficients before any run, each above 0.
         common_spread: standard deviation of s; 0 omits s.
         spread: standard deviation of d.

@@ -18,9 +18,9 @@ Quantity = Literal[
     "rounds",
     "steps",
 ]
-"""Quantities of work: matrix products by dtype, attention, bytes of activations, bytes of updates,
-traffic within and between nodes, collectives, passes of blocks that the host launches,
-micro-batches, and the step itself."""
+"""Quantities of work: FLOPs of matrix products by dtype and of attention; bytes of activations, of
+updates, and of traffic within and between nodes; numbers of collectives, of block passes launched
+by the host, of micro-batches, and of steps."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class StepWork:
     """Work of the busiest rank in one step."""
 
     quantities: dict[Quantity, float]
-    """Amount of each quantity, including waits in a pipeline and the effect of shared cores."""
+    """Amount of each quantity; waits in a pipeline and shared cores increase the amounts."""
     hidden: dict[Quantity, float]
     """Amount of traffic that a device with separate streams sends while it computes."""
     device: Literal["cpu", "cuda"]

@@ -28,7 +28,7 @@ ON_CPU: Mapping[Quantity, float] = {
     "rounds": 1e-3,
     "steps": 3e-3,
 }
-"""Seconds per unit on one core of a server. The values are only right in order of magnitude."""
+"""Approximate seconds per unit on one core of a server; only the order of magnitude is right."""
 ON_GPU: Mapping[Quantity, float] = {
     "moved_bytes": 1 / 1.5e12,
     "updated_bytes": 1 / 1.5e12,
@@ -42,7 +42,7 @@ ON_GPU: Mapping[Quantity, float] = {
 PRODUCTS_REACH, ATTENTION_REACHES = 0.65, 0.4
 """Shares of the peak FLOP/s that large matrix products and fused attention achieve."""
 NVLINK, PCIE = 200e9, 12e9
-"""Bytes/s of a collective from one GPU to the other GPUs of its node."""
+"""Bytes/s that one GPU sends in a collective to the other GPUs of its node."""
 PROCESS_BYTES = {"cpu": 350 * MIB, "cuda": 64 * MIB}
 """Memory of a rank in addition to its tensors: torch itself on a CPU, the allocator's pools on a
 GPU."""
@@ -52,7 +52,7 @@ class MemoryRates(RecordModel):
     """Actual bytes of a rank per estimated byte, by part of the estimate."""
 
     fixed: Amount
-    """Bytes in addition to all parts, independent of the estimate."""
+    """Constant number of bytes in addition to the parts of the estimate."""
     lasting: Amount
     """Factor for weights, gradients and optimizer states."""
     gathered: Amount
@@ -64,20 +64,22 @@ class MemoryRates(RecordModel):
 
 
 class Accuracy(RecordModel):
-    """Errors of predictions for a kind of hardware; each run is predicted from other runs."""
+    """Errors of the predictions for runs on a kind of hardware. Each prediction uses a fit to other
+    runs."""
 
     step_median: RelativeError | None
     """Median relative error of the step time; absent without a measured step time."""
     step_p95: RelativeError | None
-    """Relative error of the step time that 95 % of the runs do not exceed."""
+    """95 % quantile of the relative error of the step time."""
     memory_median: RelativeError | None
     """Median relative error of the memory peak."""
     memory_p95: RelativeError | None
-    """Relative error of the memory peak that 95 % of the runs do not exceed."""
+    """95 % quantile of the relative error of the memory peak."""
     fits_judged: Annotated[int, Field(ge=0)]
     """Number of runs that were predicted to fit into memory."""
     fits_wrong: Annotated[int, Field(ge=0)]
-    """Number of these runs that ran out of memory or needed more than a slot has."""
+    """Number of runs that were predicted to fit, but ran out of memory or needed more memory than a
+    slot has."""
 
 
 class Calibration(RecordModel):
@@ -92,8 +94,8 @@ class Calibration(RecordModel):
     memory: MemoryRates
     """Actual bytes per estimated byte, by part of the estimate."""
     memory_margin: Annotated[float, Field(ge=1)] = 1.0
-    """Factor for the predicted memory peak; with it, no known run exceeds its prediction. `fits`
-    includes this factor."""
+    """Factor by which `fits` multiplies the predicted memory peak. The factor is so large that no
+    known run exceeds the product."""
     accuracy: Accuracy | None = None
     """Errors of the predictions for the runs; absent without runs."""
 

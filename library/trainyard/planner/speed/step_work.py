@@ -148,14 +148,16 @@ class _Rank:
         return moved
 
     def _updated(self) -> float:
-        """Return the bytes of shards that the gradient norm and the update read and write."""
+        """Return the bytes that the gradient norm and the update read and write in the rank's
+        shards."""
         counted = self.part.parameters(count_parameters(self.shape))
         shards = math.prod(self.layout.size(axis.name) for axis in AXES if axis.shards_weights)
         weight, state = self.spec.training.weight_dtype, self.spec.optimizer.state_dtype
         return counted / shards * (4 * BYTES[weight] + 4 * BYTES[state])
 
     def traffic(self, stages: int) -> list[tuple[str, Traffic]]:
-        """Return the traffic by axis of a rank with this many pipeline stages."""
+        """Return the rank's traffic by axis; `stages` is the number of pipeline stages on the
+        rank."""
         spec, layout, a = self.spec, self.layout, self.shape
         counted = count_parameters(a)
         heads = self.tokens * self.compute / self.matrices
@@ -200,7 +202,8 @@ def _repeated_attention(spec: JobSpec) -> float:
 
 
 def _quantized(spec: JobSpec) -> float:
-    """Return the time of a block's products, relative to products without quantization."""
+    """Return the time of a block's matrix products, as a multiple of the time without
+    quantization."""
     if number_format(spec) is None:
         return 1.0
     part = quantized_elements(spec) / matmul_parameters_of_a_block(spec.architecture)

@@ -35,9 +35,8 @@ SOURCE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
 SourceName = Annotated[str, Field(pattern=SOURCE_NAME, examples=["slurm-a100"])]
 """Name of a source, and prefix of the names of its nodes."""
 RequestId = Annotated[str, Field(pattern=ID_PATTERN)]
-"""Id of a request for nodes. The id is stored before the engine is called, and the engine's job is
-named `trainyard-<id>`, so that the provisioner can find the job if it repeats the call or receives
-no response."""
+"""Id of a request for nodes, stored before the engine is called. The engine's job is named
+`trainyard-<id>`, so that the provisioner can find the job after a repeated or unanswered call."""
 SecretHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Reason = Annotated[Text, Field(max_length=2000)]
 UnixTime = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -80,8 +79,8 @@ class NodeShape(RecordModel):
     roots: Annotated[
         tuple[Annotated[str, Field(pattern=ROOT_PATTERN.pattern)], ...], Field(max_length=64)
     ] = ("checkpoints",)
-    """Storage roots that each node sees. The registration of a node detects a root that leads to
-    other storage on this node than on most nodes."""
+    """Storage roots that each node sees. When a node registers, the server detects roots that lead
+    to other storage there than on most nodes."""
 
 
 class SourceLimits(RecordModel):
@@ -94,8 +93,8 @@ class SourceLimits(RecordModel):
     nodes_per_request: Annotated[int, Field(ge=1, le=MAX_NODES)] = 8
     """Maximum number of nodes in one request."""
     node_hours_per_month: Annotated[float, Field(ge=0, le=MAX_NODE_HOURS)] | None = None
-    """Maximum number of node-hours per calendar month (UTC), including all hours of running
-    requests up to their end; unlimited when absent."""
+    """Maximum number of node-hours per calendar month (UTC); unlimited when absent. A running
+    request counts with all its hours up to its end."""
 
 
 class SourceRegistration(RecordModel):
@@ -116,10 +115,10 @@ class SourceRegistration(RecordModel):
     idle_seconds: Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
     """Time without an attempt after which a node is released."""
     leave_seconds: Annotated[float, Field(ge=30, le=LONGEST_SECONDS)]
-    """Time before the end of an allocation at which attempts on the node save and leave."""
+    """Attempts save and leave a node this long before the end of its allocation."""
     check_addresses: bool
-    """Whether a pilot must join from an address that the engine reports for it; disable behind
-    NAT."""
+    """Whether a pilot must join from an address that the engine reports for the pilot; disable this
+    check behind NAT."""
     version: Word
     """Version of Trainyard on the provisioner's machine."""
 
@@ -132,8 +131,8 @@ class SourceRegistrationReply(RecordModel):
 
 
 class SourceMessage(RecordModel):
-    """Celery message to a provisioner. It contains only ids. The right to act on them comes only
-    from a claim."""
+    """Celery message to a provisioner, with ids only. The message gives no right to act; only a
+    claim does."""
 
     source: SourceName
     """Name of the source."""
@@ -145,18 +144,18 @@ class SourceMessage(RecordModel):
 
 
 class RequestClaim(RecordModel):
-    """Claim of a request by the provisioner before its call to the engine; the server grants a
-    repeated claim again."""
+    """Claim of a request, which the provisioner sends before its call to the engine. The server
+    grants a repeated claim again."""
 
     protocol: int
     """Version of the protocol (`PROTOCOL`) of the sender."""
     source: SourceName
     """Source of the request."""
     secret_hashes: Annotated[tuple[SecretHash, ...], Field(max_length=MAX_NODES)]
-    """SHA-256 of the join secret of each pilot, by index. The server ignores hashes beyond the
-    request's number of nodes, which the provisioner only learns from the reply. The provisioner
-    draws the secrets, keeps them in a file of mode 0600 and passes them to the pilots. The server
-    receives a secret only when its pilot joins."""
+    """SHA-256 of the join secret of each pilot, by index. The server ignores surplus hashes,
+    because the provisioner learns the request's number of nodes only from the reply. The
+    provisioner draws the secrets, keeps them in a file of mode 0600 and passes them to the pilots.
+    The server receives a secret only when its pilot joins."""
 
 
 class RequestOrder(RecordModel):
@@ -215,8 +214,8 @@ class EngineJob(RecordModel):
     ends_at: UnixTime | None = None
     """Expected or actual end of the job; it may change when the engine's limits change."""
     nodes: Annotated[tuple[EngineNode, ...], Field(max_length=MAX_NODES)] = ()
-    """Nodes of the job that have started. An index may have several instances: a running instance
-    and earlier instances, which have `gone` if the engine proves their end."""
+    """Nodes of the job that have started. An index may occur several times: for the running
+    instance, and for earlier instances, which have `gone` if the engine proves their end."""
 
 
 class NeedsLogin(RecordModel):
@@ -225,7 +224,7 @@ class NeedsLogin(RecordModel):
     reason: Reason
     """Reason for the login."""
     command: Annotated[Text, Field(max_length=500)]
-    """Command for the provisioner's machine that renews the login."""
+    """Command that renews the login; a person runs it on the provisioner's machine."""
 
 
 class SourceReport(RecordModel):
@@ -244,14 +243,14 @@ class SourceReport(RecordModel):
     """Whether `jobs` and `earlier` contain all jobs of the source. If they do, a submitted job that
     is missing from the report becomes `unknown`, never gone."""
     asked: RequestId | None = None
-    """Id of the request that the call concerned; absent for a call about no single request."""
+    """Id of the request that the call concerned; absent for a call about the whole source."""
     explanation: Reason | None = None
     """Result of the call `explain`."""
     error: Reason | None = None
     """Reason why the call failed; the state of the source's jobs is then `unknown`."""
     refused: bool = False
-    """Whether the error is a final refusal of the request by the engine (an invalid option, a limit
-    of an account), so that a repeat is useless."""
+    """Whether the engine finally refused the request (an invalid option, a limit of an account), so
+    that a repeat is useless."""
     needs_login: NeedsLogin | None = None
     """Required login; set while the connection to the engine needs a login by a person."""
 
@@ -298,14 +297,14 @@ class CheckReport(RecordModel):
 
 
 class MessagesRequest(RecordModel):
-    """Long poll for messages by a worker that does not use the broker."""
+    """Long poll of a worker that does not receive its messages from the broker."""
 
     protocol: int
     """Version of the protocol (`PROTOCOL`) of the sender."""
     node: Annotated[str, Field(pattern=NAME, max_length=100)]
     """Name of the worker's node."""
     wait_seconds: Annotated[float, Field(ge=0, le=30)] = 25.0
-    """Maximum time for which the server holds the poll while it has no message."""
+    """Maximum time for which the server waits for a message before it replies."""
     known: Annotated[tuple[str, ...], Field(max_length=1024)] = ()
     """Ids of launches and operations that the worker is starting; the server does not resend
     them."""

@@ -77,7 +77,7 @@ class ImportView(RecordModel):
 
 
 class ImportRequest(SpecModel):
-    """Body of a request to import a run that has ended, without its points."""
+    """Body of a request to import a run that has ended; the points follow in later requests."""
 
     run: ImportedRun
     """Run to import."""

@@ -46,11 +46,10 @@ class Continuity(RecordModel):
     digest that another attempt recorded."""
     differs: tuple[str, ...] = ()
     """For a fork of another job: changed fields that affect the result, such as `optimizer.lr:
-    0.0006 -> 0.0003`, and omitted parts of the checkpoint. The checks cover the other
-    quantities."""
+    0.0006 -> 0.0003`, and omitted parts of the checkpoint."""
     summary: str = ""
-    """Summary: the comparisons with their tolerances or, if checks failed, only the names of these
-    checks."""
+    """Summary: the comparisons with their tolerances; if checks failed, only the names of the
+    failed checks."""
 
 
 class AttemptNodeView(RecordModel):
@@ -68,8 +67,8 @@ class AttemptNodeView(RecordModel):
     """Time at which the lease expired without a report of the supervisor; absent while reports
     arrive."""
     lost_at: datetime | None = None
-    """Time at which the attempt ended without this share; the share holds its slots until its own
-    end."""
+    """Time at which the silent share was marked as lost, so that the attempt could end without the
+    share. The share holds its slots until its own end."""
     outcome: AttemptOutcome | None
     """Outcome of the share."""
 
@@ -110,7 +109,7 @@ class AttemptView(RecordModel):
     start_step: int
     """Step of the parent checkpoint; 0 for a fresh start."""
     skip: Windows
-    """Windows of the stream (start, end) that the lineage skips up to this attempt."""
+    """Windows of the stream (start, end) that the lineage up to this attempt skips."""
     last_step: int
     """Last step that the attempt reported."""
     on_lineage: bool

@@ -201,7 +201,7 @@ class OperationView(RecordModel):
     """Number of claims so far."""
     failing: FailedTries | None
     """Failures of a deletion, scrub or recovery, which is repeated until it succeeds or is
-    cancelled; absent before the first failure and after the end."""
+    cancelled; absent before the first failure, and after the operation's end."""
     progress: OperationProgress | None
     """Progress of the operation."""
     outcome: OperationOutcome | None

@@ -23,7 +23,8 @@ class ProblemDetails(RecordModel):
     detail: str
     """Description of the error, with the legal values."""
     errors: tuple[Problem, ...] = ()
-    """Single errors; each has a JSON pointer into the request body, or `query/<name>`."""
+    """Individual errors, each with its place: a JSON pointer into the request body, or
+    `query/<name>`."""
     request_id: str
     """Id of the request in the server's log."""
 
@@ -44,7 +45,7 @@ class TaskView(RecordModel):
     every_seconds: float
     """Time between the starts of two runs; 0 if the task runs in each round."""
     budget_seconds: float
-    """Time in a round after which a task pauses, if the task works in steps."""
+    """Maximum time per round of a task that works in steps; the task then pauses."""
     stored_at: datetime | None
     """Time at which the values below were stored; null before the first run."""
     runs: int
@@ -54,7 +55,7 @@ class TaskView(RecordModel):
     seconds: float
     """Duration of the last run."""
     lag_seconds: float
-    """Time from the moment at which the last run was due to the start of this run."""
+    """Delay of the last run: time from its due time to its start."""
 
 
 class Readiness(RecordModel):

@@ -77,7 +77,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 class Response(Protocol):
-    """Part of a response that this module reads; `httpx.Response` satisfies it."""
+    """Fields of a response that this module reads; `httpx.Response` has these fields."""
 
     @property
     def status_code(self) -> int:
@@ -101,7 +101,7 @@ class Response(Protocol):
 
 
 def error_of(response: Response) -> ApiError:
-    """Return the error for an unsuccessful response; the body must have been read.
+    """Return the error for an unsuccessful response, whose body the caller has already read.
 
     If a proxy or another service responds instead of the server, only the status is known.
     """

@@ -36,7 +36,7 @@ class Submitted(EventData):
     parts: tuple[CheckpointPart, ...] = ()
     """Parts of the checkpoint that the job loads."""
     not_exact: tuple[str, ...] = ()
-    """Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`."""
+    """Effects of the omitted parts of the checkpoint; one for each part that is not in `parts`."""
 
 
 class Imported(EventData):
@@ -117,8 +117,8 @@ class Placed(EventData):
     start_step: int
     """Step of the checkpoint; 0 without a checkpoint."""
     backfilled_before: str | None = None
-    """Name of the waiting job that keeps these nodes; the attempt ends before that job can
-    start."""
+    """Name of the waiting job that keeps these nodes; the attempt is expected to end before that
+    job can start."""
 
 
 class TrainerData(EventData):
@@ -179,14 +179,14 @@ class Resumed(TrainerData):
     parts: tuple[CheckpointPart, ...] = ()
     """Loaded parts of the checkpoint."""
     not_exact: tuple[str, ...] = ()
-    """Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`."""
+    """Effects of the omitted parts of the checkpoint; one for each part that is not in `parts`."""
     changed: tuple[str, ...] = ()
     """Fields that differ between the checkpoint's spec and the attempt's spec, with both values."""
     compared: tuple[str, ...] = ()
     """Compared fields: the whole `spec`; for a manifest of an older version, the fields that it
     contains."""
     code: CodeDigests | None = None
-    """Digests of the code of a user's own model, if both are known."""
+    """Digests of the code of a user's own model; absent unless both digests are known."""
 
 
 class StopRequested(EventData):
@@ -242,8 +242,8 @@ class AttemptEnded(EndData):
 
 
 class Unreachable(EventData):
-    """The lease of a node expired; the attempt ends only once the end of its processes is
-    proved."""
+    """The lease of a node expired; the attempt ends only once its processes on the node are proved
+    to have ended."""
 
 
 class Reachable(EventData):
@@ -251,7 +251,7 @@ class Reachable(EventData):
 
 
 class ContinuityChecked(Continuity, EventData):
-    """The first step after a resume was compared with the lineage."""
+    """The first step after a resume was compared with the records of the lineage."""
 
 
 class RequestAnswered(EventData):

@@ -1,4 +1,4 @@
-"""Views of events and notices: one model for each kind, in unions that `kind` discriminates."""
+"""Views of events and notices: one model for each kind, in unions with `kind` as discriminator."""
 
 from __future__ import annotations
 

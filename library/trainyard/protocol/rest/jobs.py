@@ -44,7 +44,7 @@ class Progress(RecordModel):
     steps_reported: bool = False
     """Whether `steps` is only an estimate by a running program, and therefore no limit."""
     answers: tuple[ProgramAnswer, ...] = ()
-    """Orders and requests that a program supports: stop, and kinds of requests."""
+    """Orders and requests to which a program responds: `stop`, and kinds of requests."""
     loss: float | None = None
     """Last loss; NaN and infinity are strings."""
     tokens_per_second: float | None = None
@@ -149,12 +149,13 @@ class PendingLaunch(RecordModel):
     allow_code_change: bool = False
     """Whether `model.code` may differ from the code at the time of the checkpoint."""
     parent_named: bool = False
-    """Whether the launch again loads a checkpoint that a person chose, because the previous attempt
-    saved nothing."""
+    """Whether the launch loads the same checkpoint as the previous attempt, because a person chose
+    the checkpoint and that attempt saved nothing."""
 
 
 class NextAction(RecordModel):
-    """Suggested action on a failed job; it changes something, so that the failure may not recur."""
+    """Suggested action on a failed job; the action includes a change that may prevent the same
+    failure."""
 
     verb: Literal["resume", "fork", "submit"]
     """Kind of action; `submit` creates a new job from this job's spec."""
@@ -246,8 +247,8 @@ class QueueEntry(RecordModel):
     """Name of the job ahead that keeps the nodes on which this job is expected to start. This job
     is expected to end before the job ahead can start."""
     lasts_seconds: float | None = None
-    """Expected time from placement to end, estimated from earlier attempts of the same training
-    part or of the job itself; null without such attempts."""
+    """Expected time from placement to end, estimated from earlier attempts of the job; for a new
+    job, from attempts with the same training part. Null without such attempts."""
 
 
 class QueuePlace(RecordModel):
@@ -277,7 +278,7 @@ class StopRequest(SpecModel):
     """Body of a request to stop or cancel a job."""
 
     reason: Annotated[Text, Field(max_length=500)] = ""
-    """Reason for the stop or cancellation, which is shown in the events."""
+    """Reason for the stop or cancellation, for display in the events."""
 
 
 class CancelReply(RecordModel):

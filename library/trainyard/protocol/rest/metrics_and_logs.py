@@ -13,7 +13,7 @@ from trainyard.protocol.states import JobState
 from trainyard.run.fact_types.fact_records import FactValue
 
 MAX_COMPARED = 8
-"""Maximum number of jobs in a comparison; a reader can distinguish no more by colour and dashes."""
+"""Maximum number of jobs in a comparison; colours and dashes cannot distinguish more jobs."""
 
 
 class CurveView(RecordModel):
@@ -73,7 +73,7 @@ class ComparedJobView(RecordModel):
     state: JobState
     """State of the job."""
     layout: str
-    """Layout of the newest attempt; without an attempt, of the spec."""
+    """Layout of the newest attempt; without an attempt, layout of the spec."""
     world_size: int
     """Number of ranks."""
     start_time: float | None
@@ -188,15 +188,16 @@ StragglerKind = Literal["compute", "data"]
 
 
 class RankSpan(RecordModel):
-    """Adjacent ranks, represented by the rank that computes and waits for data longest."""
+    """Adjacent ranks, represented by the rank with the longest total time of computation and
+    waiting for data."""
 
     first_rank: Rank
     """First rank in the span."""
     last_rank: Rank
     """Last rank in the span."""
     rank: Rank
-    """Rank that computes and waits for data longest; the times of this span are the times of this
-    rank."""
+    """Rank with the longest total time of computation and waiting for data; the times of this span
+    are the times of this rank."""
     compute_seconds: Seconds
     """Time of a step, without waiting for data and without waiting for other ranks."""
     data_seconds: Seconds
@@ -231,13 +232,13 @@ class StragglerFound(ComparedRanks):
     rank: Rank
     """Global rank."""
     kind: StragglerKind
-    """Part of a step in which the rank is slower than its peers: computation, or waiting for
+    """Activity in a step that takes the rank longer than its peers: computation, or waiting for
     data."""
     factor: Annotated[float, Field(ge=1, lt=1e9, allow_inf_nan=False)]
     """Ratio of the rank's own time in a step to the median own time of its peers. Own time excludes
     waiting for other ranks."""
     share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-    """Share of each step that the job loses because of the rank, from 0 to 1."""
+    """Time that each step loses because of the rank, as a share of the step, from 0 to 1."""
     node: str | None = None
     """Node of the rank; absent in the trainer's own record."""
     slot: int | None = None
@@ -268,19 +269,19 @@ class StragglerView(RecordModel):
     slot: int
     """Slot of the rank on its node."""
     kind: StragglerKind
-    """Part of a step in which the rank is slower than its peers: computation, or waiting for
+    """Activity in a step that takes the rank longer than its peers: computation, or waiting for
     data."""
     factor: float
     """Ratio of the rank's own time in a step to the median own time of its peers. Own time excludes
     waiting for other ranks."""
     share: float
-    """Share of each step that the job loses because of the rank, from 0 to 1."""
+    """Time that each step loses because of the rank, as a share of the step, from 0 to 1."""
     step: int
     """Step at which the straggler was found."""
     found_at: datetime
     """Time at which the straggler was found."""
     gone_at: datetime | None
-    """Time at which the rank was as fast as its peers again, or at which the attempt ended."""
+    """Time at which the rank became as fast as its peers again, or at which the attempt ended."""
     words: str
     """Description of the straggler without times, as a sentence."""
 
@@ -306,5 +307,5 @@ class RanksView(RecordModel):
     times: RankTimes | None
     """Times of the ranks; null before the end of the first window, and for a single rank."""
     stragglers: tuple[StragglerView, ...]
-    """At most 100 stragglers: first the present ones, then the past ones, both sorted newest
-    first."""
+    """At most 100 stragglers: first the present stragglers, then the past stragglers; each group is
+    sorted newest first."""

@@ -133,10 +133,11 @@ class NodeView(RecordModel):
     problems: tuple[str, ...]
     """Problems of the worker, the clock, devices and file systems."""
     notice: str | None
-    """Announced reason for a shutdown of the node; its attempts save and move to other nodes."""
+    """Announced reason for a shutdown of the node. Attempts on the node save and move to other
+    nodes."""
     request_id: str | None = None
-    """Request that allocated the node, if it comes from a source; the label `source` has the
-    source's name."""
+    """Request that allocated the node; absent if the node comes from no source. The name of the
+    source is in the label `source`."""
     ends_at: datetime | None = None
     """End of the node's allocation, if known; attempts leave the node before then."""
     slow_slots: tuple[SlowSlot, ...] = ()
@@ -144,7 +145,7 @@ class NodeView(RecordModel):
     free_slots: int
     """Number of free slots; withheld slots are not free."""
     withheld: tuple[WithheldSlot, ...]
-    """Slots that no job receives until the cause is gone, by index."""
+    """Slots, by index, that no job receives until the cause is gone."""
     allocations: tuple[NodeHolding, ...]
     """Jobs that hold slots of the node."""
     roots: tuple[str, ...]
@@ -170,7 +171,7 @@ class NodeRegistered(EventData):
     device: Literal["cpu", "cuda"]
     """Kind of the node's slots."""
     other_storage: tuple[str, ...] = ()
-    """Storage roots whose storage on this node differs from the storage on most nodes."""
+    """Storage roots that lead to other storage on this node than on most nodes."""
 
 
 class NodeOnline(EventData):

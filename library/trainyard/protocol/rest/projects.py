@@ -22,8 +22,8 @@ class ProjectSettings(SpecModel):
     description: Annotated[Text, Field(max_length=1000)] = ""
     """Purpose of the project."""
     weight: Weight = 1.0
-    """Weight of the project. Projects that use the cluster share its slots in the ratio of their
-    weights."""
+    """Weight of the project. The projects that use the cluster share the cluster's slots in the
+    ratio of their weights."""
     max_slots: MaxSlots | None = None
     """Maximum number of slots that the project's jobs hold at the same time; unlimited when
     null."""
@@ -66,8 +66,8 @@ class ProjectView(RecordModel):
     """Held slots of the project divided by the held slots of all projects; 0 if no slots are
     held."""
     fair_share: float
-    """Weight of the project divided by the sum of the weights of all projects with a job that waits
-    or holds slots; 0 if the project has no such job."""
+    """Weight of the project divided by the total weight of all active projects, which have a job
+    that waits or holds slots; 0 if the project is not active."""
     slot_hours_used: float
     """Slot-hours that the project's jobs have used in this calendar month (UTC)."""
 

@@ -31,7 +31,7 @@ class ResumeRequest(SpecModel):
 
 
 class Change(RecordModel):
-    """One line of a comparison between the last attempt and the next."""
+    """One line of a comparison of the last attempt with the next attempt."""
 
     name: str
     """Name of the compared value, such as `layout` or `data position`."""
@@ -51,7 +51,8 @@ class ResumePreview(RecordModel):
     checkpoint_id: str | None
     """Checkpoint that the next attempt loads; absent for a start at step 0."""
     step: int
-    """Step of the checkpoint; if the attempt saves first, the last reported step."""
+    """Step at which the next attempt starts: the step of the checkpoint or, if the running attempt
+    saves first, the last reported step."""
     branch: bool
     """Whether the job abandons newer checkpoints of the lineage."""
     saves_first: bool
@@ -75,7 +76,7 @@ class ResumeOptionView(RecordModel):
     world_size: int
     """Number of slots."""
     free_now: bool
-    """Whether one of the layouts could start now, because nodes have enough free slots."""
+    """Whether nodes have enough free slots to start one of the layouts now."""
     layouts: tuple[LayoutOption, ...]
     """Legal layouts; the first is the layout that a resume selects."""
     more: Annotated[int, Field(ge=0)]

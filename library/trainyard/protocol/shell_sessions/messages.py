@@ -13,9 +13,9 @@ MAX_WORDS, MAX_WORD = 256, 8192
 """Maximum number of words in a command, and of characters in a word."""
 WINDOW_BYTES = 256 * 1024
 """Maximum size of unread output that the server holds, in bytes. At this size the command blocks,
-as at a write to a full pipe."""
+as a write to a full pipe does."""
 INPUT_BYTES = 64 * 1024
-"""Maximum size of input that the server holds before the command reads it, in bytes."""
+"""Maximum size of input that the server holds until the command reads the input, in bytes."""
 MAX_WAIT_SECONDS = 20.0
 """Maximum wait of one request for output or input."""
 
@@ -92,9 +92,10 @@ class ShellInputRequest(RecordModel):
     start: Offset
     """Offset of the first byte that the supervisor still needs."""
     wait_seconds: Wait = 0.0
-    """Maximum time for which the server holds the poll while nothing is new."""
+    """Maximum time for which the server waits for a change before it replies."""
     terminal: Terminal | None = None
-    """Terminal that the supervisor received last; the server replies if it has changed."""
+    """Terminal that the supervisor received last; if the terminal has changed, the server replies
+    immediately."""
 
 
 class ShellInputReply(RecordModel):

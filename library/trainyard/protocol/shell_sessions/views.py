@@ -30,8 +30,8 @@ class ShellRequest(SpecModel):
     """Command, word by word; no shell parses it. If empty, the node's shell, which needs a
     terminal."""
     node: Annotated[str, Field(pattern=NAME, max_length=100)] | None = None
-    """Node of the attempt on which the command runs. When absent, the node of `rank`; if that is
-    absent too, the first node."""
+    """Node of the attempt on which the command runs. When absent, the node of `rank`; without
+    `rank`, the first node."""
     rank: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Global rank. The command runs on the node of this rank, with the rank's `RANK` and
     `LOCAL_RANK`."""
@@ -73,7 +73,8 @@ class ShellView(RecordModel):
     ended_at: datetime | None
     """Time at which the command ended."""
     exit_code: int | None
-    """Exit code, negative for a signal. Absent while the command runs, or if it did not start."""
+    """Exit code, negative for a signal. Absent while the command runs, and if the command did not
+    start."""
     failure: str | None
     """Reason why the command did not start, or why its end is unknown."""
 
@@ -102,7 +103,7 @@ class ShellInput(SpecModel):
     content: Annotated[bytes, Field(max_length=INPUT_BYTES)] = b""
     """Bytes of input, in base64."""
     end: bool = False
-    """Whether the input ends after `content`, so that the command reads the end of its input."""
+    """Whether `content` is the end of the input, so that the command then reads end-of-file."""
     terminal: Terminal | None = None
     """Terminal of the person, if its size has changed."""
 

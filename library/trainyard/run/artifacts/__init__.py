@@ -1,5 +1,5 @@
 """Images, histograms and files that a script logs; a thread writes them to the run directory.
 
-Imports only the standard library; arrays and images are detected by protocol. docs/artifacts.md
-has the contract.
+Imports only the standard library; arrays and images of other libraries are recognized by their
+attributes. docs/artifacts.md has the contract.
 """

@@ -69,7 +69,8 @@ def copy_array(values: Any, *, what: str, most: int) -> ArrayCopy:
 
 
 def _on_cpu(values: Any) -> Any:
-    """Return an object with a buffer if possible, otherwise lists, otherwise the value itself."""
+    """Return a value as an object with a buffer or, if that is impossible, as lists; return any
+    other value unchanged."""
     for step in ("detach", "cpu"):  # of torch
         if callable(change := getattr(values, step, None)):
             values = change()

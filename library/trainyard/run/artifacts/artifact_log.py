@@ -58,7 +58,8 @@ class ArtifactLog:
             name: name of the image, such as `samples/first`; images of one name form a sequence
                 over steps.
             image: path or bytes of a PNG, JPEG or WebP file of at most 16 MiB; an image of PIL; or
-                an array or tensor of uint8, of height x width, or height x width x 1, 3 or 4.
+                an array or tensor of uint8 with the shape height x width, or height x width x
+                channels (1, 3 or 4 channels).
             step: completed optimizer steps.
             caption: a text; it is cut after 1,000 characters.
 
@@ -87,7 +88,7 @@ class ArtifactLog:
         Args:
             name: name of the histogram, such as `weights/layer1`; histograms of one name form a
                 sequence over steps.
-            values: an array, a tensor, or lists of numbers, of any shape, with at most 10,000,000.
+            values: an array, a tensor or lists, of any shape, with at most 10,000,000 numbers.
             step: completed optimizer steps.
             bins: number of bins, from 1 to 512.
 

@@ -86,7 +86,7 @@ class ArtifactLine(JsonRecord):
     """Number of the process that logged the artifact; -1 for files that the supervisor
     collected."""
     end: Annotated[int, Bounds(ge=0, lt=2**62)]
-    """Offset after the artifact's line in the file of the process."""
+    """Offset of the end of the artifact's line in the record file of the process."""
     record: ArtifactRecord | None
     """Record that the process wrote."""
     digest: str | None = None

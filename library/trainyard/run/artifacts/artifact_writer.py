@@ -34,7 +34,7 @@ disk, the size of the disk divided by the second value."""
 QUEUE_BYTES, QUEUE_ITEMS = 64 * 1024 * 1024, 1000
 """Limits of the queue, in bytes and in artifacts; artifacts beyond a limit are dropped."""
 SPOOL_BYTES, SPOOL_FILES = 1024 * 1024 * 1024, 5000
-"""Limits of one process's content that the server does not have yet, in bytes and in files;
+"""Limits of the content of one process that the server has not stored yet, in bytes and in files;
 artifacts beyond a limit are dropped."""
 RECORD_BYTES = 16 * 1024
 CLOSE_SECONDS = 10.0
@@ -233,7 +233,7 @@ class ArtifactWriter:
         return f"rank-{self._process}-{secrets.token_hex(8)}"
 
     def _lack(self, size: int) -> DropReason | None:
-        """Return the reason for which this many bytes do not fit; None if they fit."""
+        """Return the reason why this many bytes do not fit; None if they fit."""
         try:
             free, reserved = reserve(self._folder)
         except OSError:

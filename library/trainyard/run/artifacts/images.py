@@ -1,4 +1,5 @@
-"""Images, which are detected by content or protocol; pixels are encoded as PNG."""
+"""Images: files are recognized by their content, other images by their attributes. Pixels are
+encoded as PNG."""
 
 from __future__ import annotations
 
@@ -45,9 +46,9 @@ def read_image(image: Any) -> bytes | Pixels:
     """Return an image as the bytes of its file, or as a copy of its pixels.
 
     Args:
-        image: path or bytes of a PNG, JPEG or WebP file; an image of PIL, which is scaled to
-            8 bits if it has more; or numbers of type uint8 with shape height x width, or
-            height x width x 1, 3 or 4.
+        image: path or bytes of a PNG, JPEG or WebP file; an image of PIL, which is scaled to at
+            most 8 bits per value; or numbers of type uint8 with the shape height x width, or height
+            x width x channels (1, 3 or 4 channels).
 
     Raises:
         TypeError: the image has an illegal type.
@@ -82,8 +83,8 @@ def read_image(image: Any) -> bytes | Pixels:
 def _grey(image: Any) -> Any:
     """Convert a PIL image of 16 or 32 bits per pixel to 8 bits; PIL's own conversion would clip.
 
-    White is 65,535 for 16 bits. For 32 bits, white is the value of the brightest pixel, rounded up
-    to 1 (only for floats), 255 or 65,535. A value above 65,535 is not rounded.
+    For 16 bits, white is 65,535. For 32 bits, white is the smallest of 1 (only for floats), 255 and
+    65,535 that no pixel exceeds. If a pixel exceeds 65,535, white is the brightest pixel.
     """
     deep = image if image.mode == "F" else image.convert("I").convert("F")
     brightest = deep.getextrema()[1]

@@ -75,7 +75,7 @@ def raised_fence_file(job_folder: Path, attempt: int) -> Iterator[None]:
 
 
 def read_fence_file(job_folder: Path) -> int:
-    """Return the highest attempt that raised the fence; 0 without one.
+    """Return the number of the highest attempt that raised the fence; 0 if no attempt did.
 
     Raises:
         FenceError: the file has no attempt number.

@@ -20,7 +20,8 @@ MAX_FILES = 10_000
 LONGEST_NAME = 1000
 """Maximum length of a file's path below the checkpoint's folder, in characters."""
 MAX_MANIFEST_BYTES = 2 * 1024 * 1024
-"""Maximum size of a manifest, in bytes; a report to the server contains it in one line."""
+"""Maximum size of a manifest, in bytes; the manifest must fit into one line of a report to the
+server."""
 CHECKSUM = re.compile(r"[0-9a-f]{64}")
 KIND = re.compile(r"[a-z_]{1,16}")
 """Legal reasons for a save, such as `interval` or `final`."""
@@ -40,7 +41,8 @@ class SavedFile(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramManifest(JsonRecord):
-    """`manifest.json` of a program's checkpoint, of which only the files are known."""
+    """`manifest.json` of a program's checkpoint. The manifest describes only the files of the
+    checkpoint."""
 
     saved_by: Literal["program"] = "program"
     """Mark of a program's manifest; a manifest of the built-in trainer lacks this field."""

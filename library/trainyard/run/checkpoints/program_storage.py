@@ -31,7 +31,7 @@ from trainyard.run.record_base import to_json
 CONTROL = ".save-"
 """Prefix of the names of folders with messages between ranks."""
 LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone)")
-"""Names of folders that a save outside a job leaves if it is killed: `old` is the step's earlier
+"""Names of folders that remain if a save outside a job is killed: `old` is the step's earlier
 checkpoint, and `gone` is a partly removed checkpoint."""
 
 
@@ -69,11 +69,13 @@ class JobStorage:
         return self.job_folder / f"a{self.attempt}"
 
     def raise_fence(self, *, keep_messages: bool = False) -> None:
-        """Fence off all earlier attempts; remove the partial folders of attempts and failed saves.
+        """Fence off all earlier attempts, and remove the folders of unfinished saves and of
+        messages.
 
         Args:
-            keep_messages: whether to keep messages of this attempt, which its ranks may read.
-                Before the first save, messages come from an earlier launch of the same attempt.
+            keep_messages: whether to keep the messages of this attempt, because its ranks may still
+                read them. Before the first save, all messages are from an earlier launch of the
+                attempt.
 
         Raises:
             FencedOffError: a newer attempt has started.
@@ -152,8 +154,8 @@ class JobStorage:
             sync_folder(folder)
 
     def _leftovers(self, *, keep_messages: bool) -> Iterator[Path]:
-        """Yield the message folders, and the folders without a marker, of attempts up to this
-        one."""
+        """Yield the folders of messages and the folders without a marker, of all attempts up to
+        this attempt."""
         for attempt in _plain_folders(self.job_folder):
             number = attempt.name.removeprefix("a")
             if not (attempt.name.startswith("a") and number.isdecimal()):
@@ -182,7 +184,7 @@ class LocalStorage:
     folder: Path
     """Folder that contains everything that a save writes."""
     run: str
-    """Part of message names that differs between runs of the script."""
+    """Unique text of a run of the script, as part of the names of the run's messages."""
 
     def create(self, step: int) -> Path:
         """Create an empty folder for a checkpoint; after the save, `name` renames the folder.
@@ -227,7 +229,8 @@ class LocalStorage:
                         found.rename(named)
 
     def _sweep(self) -> None:
-        """Remove remains of saves by earlier runs; keep drafts, because their runs may be alive.
+        """Remove the remains of saves by earlier runs; keep drafts, because their runs may be
+        alive.
 
         Raises:
             OSError: the storage reports an error.

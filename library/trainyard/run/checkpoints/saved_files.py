@@ -26,7 +26,8 @@ def sync_files(folder: Path) -> tuple[str, ...]:
     """Make every visible file below a folder durable, and return the paths.
 
     A rank always sees its own files, and perhaps files of other ranks. Syncing files of other ranks
-    costs little. A file that disappears meanwhile was renamed by the rank that wrote it.
+    costs little. A file that disappears meanwhile is omitted, because the rank that wrote the file
+    has renamed it.
 
     Raises:
         ValueError: the folder contains something other than regular files, an illegal name, or too

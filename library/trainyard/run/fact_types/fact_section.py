@@ -27,7 +27,7 @@ from trainyard.run.record_base import NOT_FINITE
 DEEPEST = 10
 """Maximum number of nested levels with names of their own."""
 MAX_ITEMS = 256
-"""Maximum number of list items in the text that stands for a list."""
+"""Maximum number of items in the text form of a list."""
 MAX_BITS = 1024
 """Maximum number of bits of an integer."""
 
@@ -137,7 +137,8 @@ def fact_value(value: Any) -> FactValue:
 
 
 def _number(value: Any) -> FactValue | None:
-    """Return a number of any library, or the only number of an array; None for other values."""
+    """Return the value of a number of any library, or of an array with one number; None for other
+    values."""
     kind = str(getattr(value, "dtype", ""))
     if "bool" in kind and getattr(value, "size", None) == 1:
         return bool(value)

@@ -36,9 +36,8 @@ MAX_VALUES = 10_000
 HEADER = struct.Struct("<QI")
 CHECKSUM = struct.Struct("<I")
 SESSION_LOG, SESSION_START = 7, 1
-"""In an event, the number of the field with the session log. In a session log, the status that
-marks the start of a session.
-"""
+"""Number of an event's field for the session log, and the status in a session log that marks the
+start of a session."""
 FLOAT, DOUBLE = 1, 2
 INTEGERS = {3: "i", 4: "B", 5: "h", 6: "b", 9: "q"}
 """`struct` format of integers in a tensor, by type code."""
@@ -58,7 +57,8 @@ class Restart(NamedTuple):
     """Start of a session (`SessionLog.START`)."""
 
     step: int
-    """Step of the start; points in the same folder from this step on are discarded."""
+    """Step at which the session starts. From this step on, points of earlier sessions in the same
+    folder are discarded."""
 
 
 @dataclass

@@ -61,8 +61,8 @@ class Fields(MutableMapping[str, Any]):
             self.setdefault(key, value)
 
     def note_logged(self, numbers: Mapping[str, float]) -> None:
-        """Keep the last logged values; update a fact only if the script has set this name
-        itself."""
+        """Keep the last logged values; update a fact only if the script itself has set this name
+        before."""
         self._values.update(numbers)
         for name in numbers:
             if name in self._facts:

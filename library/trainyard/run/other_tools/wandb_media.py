@@ -161,7 +161,7 @@ class Artifact:
 
 
 class SavedFiles:
-    """Files of `wandb.save`, which are logged immediately, at the end, or both if they changed.
+    """Files of `wandb.save`, logged immediately or at the end, or twice if they changed in between.
 
     A file that cannot be stored is skipped, with a warning.
     """
@@ -173,7 +173,8 @@ class SavedFiles:
     def save(
         self, run: Run, pattern: str, *, base_path: str | None, policy: str, step: int
     ) -> list[str]:
-        """Log the files that match a pattern now, unless `policy` is `end`; return their paths."""
+        """Log the files that match a pattern, immediately unless `policy` is `end`; return their
+        paths."""
         names = sorted(glob.glob(pattern))  # noqa: PTH207 - a pattern may be absolute
         found = [Path(path) for path in names if Path(path).is_file()]
         for path in found:
@@ -245,7 +246,8 @@ def _pixels(given: Any) -> Any:
 
 
 def _unit(values: Any, low: float) -> Any:
-    """Scale floats to the range 0 to 1; floats outside -1 to 1 count as 0 to 255."""
+    """Scale floats to the range 0 to 1; if one float is outside -1 to 1, all are taken as 0 to
+    255."""
     if float(values.max()) > 1 or low < -1:
         return values / 255
     return (values + 1) / 2 if low < 0 else values

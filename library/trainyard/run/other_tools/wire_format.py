@@ -1,4 +1,5 @@
-"""Parse the parts of protocol buffers that records of other tools use, never beyond their end.
+"""Parse the parts of protocol buffers that records of other tools use; never read beyond a buffer's
+end.
 
 Definition of the format: https://protobuf.dev/programming-guides/encoding/
 """

@@ -1,4 +1,5 @@
-"""Guards on logged losses: limit of a spike, and check of the losses of a program."""
+"""Guards on logged losses: the limit above which a loss is a spike, and checks of a program's
+losses."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from trainyard.run.record_files import create_record
 WINDOW = 50
 """Number of logged losses for the running mean and deviation."""
 WARM_UP = 10
-"""Number of logged losses in the attempt before the first check."""
+"""Number of losses that an attempt must log before the first check for a spike."""
 LEAST_DEVIATION = 0.01
 """Lower bound of the standard deviation, as a share of the mean. Without this bound the deviation
 would approach zero on a plateau, and noise would count as a spike."""

@@ -175,13 +175,13 @@ class Run(ArtifactLog):
 
         The server adds the digests of all ranks, so the sum does not depend on the number of ranks.
         If the first step of a resumed attempt has the same sum as that step in another attempt, the
-        data continues in exactly the same order. Every rank must call this in each step, without
-        ids if it used no samples.
+        data continues in exactly the same order. Every rank must call this method in each step; a
+        rank without samples passes no ids.
 
         Args:
             step: completed optimizer steps, including this step.
-            ids: id of each sample: its index, its name or a hash of its content. Samples of
-                weight 0 are left out.
+            ids: id of each sample: its index, its name or a hash of its content. Omit samples of
+                weight 0.
             positions: position of each sample in the stream. Without positions, the digest covers
                 the samples of the step but not their order.
 
@@ -193,11 +193,12 @@ class Run(ArtifactLog):
         self._records.consume(self._open_writer, step, ids=ids, positions=positions)
 
     def progress(self, step: SupportsIndex, total: SupportsIndex | None = None) -> None:
-        """Record that the script is alive, and its progress, which the page of the job shows.
+        """Record that the script is alive and how far it is; the page of the job shows the
+        progress.
 
         After the first call, a pause of `guard.hang_seconds` without another call ends the attempt
-        as a hang. Calls of `should_stop` and `should_save` count as well. Only the first process of
-        each node writes, at most a few times per second.
+        as a hang. Calls of `should_stop` and `should_save` also end the pause. Only the first
+        process of each node writes, at most a few times per second.
 
         Args:
             step: completed optimizer steps.
@@ -302,8 +303,9 @@ class Run(ArtifactLog):
     def checkpoint(self, step: SupportsIndex, *, kind: str = "interval") -> Iterator[Path]:
         """Yield a folder for the files of this process; after the block, commit a checkpoint.
 
-        All ranks must enter the block with the same step. At its end they wait until rank 0 has
-        committed the checkpoint. Rank 0 waits for each other rank for at most half an hour.
+        All ranks must enter the block with the same step. At the end of the block, all ranks wait
+        until rank 0 has committed the checkpoint. Rank 0 waits at most half an hour for each of the
+        other ranks.
 
         Args:
             step: completed optimizer steps.
@@ -373,7 +375,8 @@ class Run(ArtifactLog):
 
     @property
     def _open_writer(self) -> SessionWriter | None:
-        """Record writer of this process; None outside a job, and in a process created by a rank."""
+        """Writer of this process's records; None outside a job, and in a process created by a
+        rank."""
         return self._writer if os.getpid() == self._owner else None
 
     @property

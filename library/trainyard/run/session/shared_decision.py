@@ -27,7 +27,7 @@ class SharedDecision:
     def receive(self, own: Callable[[], tuple[bool, bool]]) -> tuple[bool, bool]:
         """Wait for the flags from the previous call and return them; the first call returns False.
 
-        A single process returns its current flags instead, from `own`.
+        If there is only one process, return its current flags, from `own`, instead.
 
         Raises:
             RuntimeError: there are several processes, but torch.distributed is not initialised.

@@ -43,7 +43,8 @@ class StepRecords:
         step: int,
         per_rank: bool,
     ) -> Mapping[str, float]:
-        """Check values and queue the new ones; return the new values by their given names.
+        """Check the values; queue and return those whose names have no value yet for this step or a
+        later step.
 
         With `per_rank`, the rank is appended to each name.
 
@@ -119,7 +120,8 @@ class StepRecords:
             self._add(writer, step, values={}, digest=digest)
 
     def mark(self, writer: SessionWriter, step: int) -> None:
-        """Queue a record without values, which proves that this rank's values so far are complete.
+        """Queue a record without values; it marks this rank's values up to the saved step as
+        complete.
 
         A single process needs no such record, because its values follow each other in one file.
         """

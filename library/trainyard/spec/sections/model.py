@@ -126,7 +126,8 @@ class DataSection(SpecModel):
     tokenizer_path: Place | None = None
     """Hugging Face tokenizer: a `tokenizer.json`, such as `data:tok.json`, or its folder."""
     document_masks: bool = False
-    """Whether to keep documents that share a sequence from attending to each other."""
+    """Whether tokens attend only to tokens of their own document if a sequence has several
+    documents."""
     max_tokens: Tokens | None = None
     """Maximum number of tokens to use, from the start of the input; if absent, all tokens."""
     validation_fraction: Annotated[Fraction, Field(lt=1)] = 0.0

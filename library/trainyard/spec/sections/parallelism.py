@@ -88,5 +88,5 @@ class QuantizationSection(SpecModel):
     """Linear layers that stay in high precision, each given by a part of its name. The head of a
     built-in model always stays in high precision."""
     min_dim: Annotated[int, Field(ge=0, le=1_048_576)] = 0
-    """Minimum width of quantized linear layers. A layer with a smaller width on either side stays
-    in high precision, because scaling would cost more time than quantized products save."""
+    """Minimum width of quantized linear layers. A layer with a narrower input or output stays in
+    high precision, because scaling would cost more time than quantized products save."""

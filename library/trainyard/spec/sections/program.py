@@ -28,7 +28,7 @@ CHECKPOINT = "{checkpoint}"
 MAX_LAYOUTS = 512
 """Maximum number of layouts of a program."""
 COMMAND_LINE: JsonDict = {"command_line": True}
-"""Mark of a field in the JSON Schema that forms show as one line in shell syntax."""
+"""Marks a field in the JSON Schema; forms show such a field as one line in shell syntax."""
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]*\}")
 
 Word = Annotated[Text, Field(max_length=4096)]
@@ -149,9 +149,9 @@ class EnvironmentSection(SpecModel):
     """Storage root for the packages of `lock`, which are installed in its folder `environments`. If
     absent, the storage root of the checkpoints."""
     container: Annotated[Place, AfterValidator(_image_name)] | None = None
-    """Container image in which the command of each rank runs, below a storage root: an Apptainer
-    image, such as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`.
-    `torchrun` is the worker's own and runs outside the container."""
+    """Container image below a storage root: an Apptainer image, such as `data:images/mine.sif`, or
+    an archive for Podman, such as `data:images/mine.tar`. The command of each rank runs in a
+    container of this image. `torchrun` is the worker's own and runs outside the container."""
     modules: Annotated[tuple[ModuleName, ...], Field(strict=False, max_length=32)] = ()
     """Environment modules that the node loads before the launch, in this order (`module load`),
     such as `cuda/12.4`. Variables in `env` override the variables that a module sets."""
@@ -237,7 +237,7 @@ class ProgramSection(SpecModel):
     stop_grace_seconds: Annotated[float, Field(ge=0, le=3600, json_schema_extra={"unit": "s"})] = (
         30.0
     )
-    """Time between SIGTERM to the ranks on a stop, and SIGKILL to the ranks that still run."""
+    """Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL."""
     code: CodeSection | None = None
     """Location of the program's files; if absent, the program starts in an empty folder."""
     environment: EnvironmentSection = EnvironmentSection()
@@ -280,7 +280,7 @@ class ProgramSection(SpecModel):
 
     @property
     def places(self) -> Mapping[str, str | None]:
-        """Places below storage roots in this section, by JSON pointer of the field."""
+        """Files and folders that fields name in storage roots, by JSON pointer; None if absent."""
         return {
             "/program/code/folder": self.code.folder if self.code is not None else None,
             "/program/environment/prefix": self.environment.prefix,
@@ -293,7 +293,7 @@ class ProgramSection(SpecModel):
         """Return the command of an attempt, word by word.
 
         Args:
-            layout: layout of the attempt; if it is listed, the command has its arguments.
+            layout: layout of the attempt; arguments of a listed layout override `arguments`.
             begun_before: whether ranks of an earlier attempt of the job have started.
             checkpoint: absolute path of the parent checkpoint's folder; None without one.
         """

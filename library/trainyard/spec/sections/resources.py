@@ -22,8 +22,8 @@ Env = Annotated[
         },
     ),
 ]
-"""Environment variables. `masked` in the JSON Schema marks that views mask the values of variables
-that are not among the examples."""
+"""Environment variables. The JSON Schema has `masked`, because views mask all values except those
+of variables in the schema's examples."""
 
 
 PRIORITY_CLASSES = {"low": -50, "normal": 0, "high": 50}
@@ -86,8 +86,7 @@ class ResourcesSection(SpecModel):
     expired. If this field is absent, the job continues as soon as the lease has expired."""
     nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
     """Number of nodes, each with the same number of slots. If absent, the job runs on as few nodes
-    as have enough free slots together. Each node then has the same number of slots, if the free
-    slots allow this."""
+    as possible, with the same number of slots on each node if the free slots allow this."""
     spare_nodes: Annotated[int, Field(ge=0, le=100)] = 0
     """Number of nodes to reserve in addition to `nodes`, each with the same number of slots, as
     replacements for lost nodes. The first start waits for all spare nodes; a retry may start with
@@ -102,9 +101,9 @@ class ResourcesSection(SpecModel):
         Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] | None
     ) = None
     """Maximum run time of one attempt, from its placement. At this time the attempt saves and
-    leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
-    job ends. A job with this limit may run on slots that a waiting larger job keeps, if the limit
-    ends the job before the larger job can start."""
+    leaves. If the attempt saved a later step than the one at which it began, the job waits for
+    another attempt; otherwise the job ends. An attempt with this limit may run on slots that a
+    larger waiting job keeps, if the limit ends the attempt before the larger job can start."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels that each node of the job must have, such as `zone` with the value `a`."""
     exclude_nodes: Annotated[
@@ -117,7 +116,7 @@ class ResourcesSection(SpecModel):
     def _complete_range(self) -> Self:
         """Set the missing limit of an elastic job to `world_size`.
 
-        The limit is stored as a number, because every later change of size changes `world_size`.
+        The limit is stored now, because `world_size` changes with each later change of size.
         """
         ends = (self.min_world_size, self.max_world_size)
         for field, value in zip(("min_world_size", "max_world_size"), ends, strict=True):

@@ -14,12 +14,13 @@ class RetrySection(SpecModel):
     """Reaction of the server to a failed attempt."""
 
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Maximum number of retries after failures. An attempt after a lost or preempted node, or after
-    a launch that its node put back, does not count as a retry."""
+    """Maximum number of retries after failures. An attempt does not count as a retry if it follows
+    a lost or preempted node, or a launch that was put back: refused by its node before any process
+    started."""
     backoff_seconds: Seconds = 5.0
     """Wait before a retry. The wait doubles with each consecutive retry, up to ten minutes. The
-    first retry after a signal to a rank starts without a wait. After a launch that its node put
-    back, the wait is one second, and doubles from the sixth consecutive such launch on."""
+    first retry after a signal to a rank starts without a wait. After a launch that was put back,
+    the wait is one second; it doubles from the sixth consecutive such launch on."""
     on: Annotated[tuple[FailureReason, ...], Field(strict=False)] = (
         FailureReason.HANG,
         FailureReason.NODE_LOST,
@@ -28,7 +29,7 @@ class RetrySection(SpecModel):
         FailureReason.TRAINER_ERROR,
     )
     """Failures after which the server retries. `trainer_error` includes `program_error`. The server
-    always retries a launch that its node put back, and never retries `out_of_memory`, `data_error`,
+    always retries a launch that was put back. It never retries `out_of_memory`, `data_error`,
     `not_allowed`, `program_start_error` and `disk_limit`."""
     node_lost_after_seconds: Seconds = 600.0
     """Time without a report after which a node counts as lost, even if its ranks may still run."""
@@ -48,5 +49,5 @@ class GuardSection(SpecModel):
     """Threshold of a spike: the loss exceeds the mean of the last logged losses by this many
     standard deviations."""
     hang_seconds: Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] = 600.0
-    """Time without a heartbeat of the trainer that counts as a hang during training. Other phases
-    have their own limits, which are never below this one."""
+    """Maximum time without a heartbeat during training; after that, the trainer counts as hanging.
+    Other phases have limits of their own, each at least as long."""

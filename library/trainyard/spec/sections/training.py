@@ -68,7 +68,8 @@ class OptimizerSection(SpecModel):
     no_decay: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Further weights without decay, each given by a part of its name, such as `tok_embeddings`."""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of both moments. bfloat16 halves their memory and limits both betas to 0.996."""
+    """Dtype of both moments. bfloat16 halves the memory of the moments, but needs betas of at most
+    0.996."""
     cpu_offload: bool = False
     """Whether weights, gradients and optimizer states are kept in host memory."""
 

@@ -43,7 +43,7 @@ to matter."""
 
 @dataclass(frozen=True)
 class Past:
-    """Records of a step from other attempts, and the losses before the step."""
+    """Records of one step from other attempts, and the losses of the steps before this step."""
 
     digests: tuple[tuple[int, str], ...] = ()
     """Number and digest of every other attempt that trained this step, the newest first."""
@@ -64,7 +64,8 @@ class Origin:
     differs: tuple[str, ...]
     """Omitted parts and changed fields that affect the result, as readable text."""
     same_steps: bool
-    """Whether each step of the fork has the same sequences as that step of the other job."""
+    """Whether each step of the fork has the same sequences as the other job's step with the same
+    number."""
     same_rate: bool
     """Whether the fork's learning rate follows the other job's schedule."""
 
@@ -88,8 +89,8 @@ def check(
 
     For a program, only digest and loss are compared, and only if the program gives a digest and
     another attempt trained the step. A fork from another job's checkpoint is compared with that
-    job: the digest if the steps of both jobs have the same sequences, and the loss if no setting
-    that affects the loss differs.
+    job. The digest is compared if the steps of both jobs have the same sequences. The loss is
+    compared if, in addition, the settings that affect the loss are equal.
 
     Returns:
         The checks; None for a fresh start, for a parent that is not in the catalog, or if `records`
@@ -157,10 +158,10 @@ def compare(
     code: tuple[str, str] | None = None,
     origin: Origin | None = None,
 ) -> Continuity:
-    """Check the step that follows the state `parent`.
+    """Check the first step after the state `parent`.
 
     For a fork, `parent` is the part of the checkpoint's state that the fork takes over. `code` has
-    the digests of the code of a user-defined model, in the checkpoint and in the attempt.
+    two digests of the code of a user-defined model: in the checkpoint and in the attempt.
     """
     checks = (
         *_counters(spec, parent, record),
@@ -284,7 +285,7 @@ def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str
 
 
 def _of_origin(found: Past, origin: Origin) -> Past:
-    """Return the records of the forked job, without losses if the fork differs from that job."""
+    """Return the forked job's records; omit their losses if the fork differs from that job."""
     if origin.differs:
         return replace(found, of_job=OF_OTHER_JOB, same_step=None, last_losses=())
     other = found.same_step and replace(
@@ -305,8 +306,9 @@ def _past(
 ) -> Past:
     """Return a job's records for the comparison with its attempt `number`.
 
-    Another attempt counts only if its first `sequences` sequences are the same. Every `every`-th
-    step has a logged loss. With `with_itself`, attempt `number` itself counts as another attempt.
+    Another attempt counts only if its first `sequences` sequences are the same. `every` is the
+    number of steps from one logged loss to the next. With `with_itself`, attempt `number` itself
+    counts as another attempt.
     """
     keys = attempts_of(connection, job_id)
     if number not in keys:

@@ -57,7 +57,7 @@ def check_same_step(
 
 
 def check_band(loss: float, last_losses: Sequence[float]) -> ContinuityCheck:
-    """Check that a loss is in the range expected from `last_losses`, at least one loss."""
+    """Check that a loss is in the range expected from `last_losses`, which must not be empty."""
     mean, deviation = float(np.mean(last_losses)), float(np.std(last_losses))
     width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
     return ContinuityCheck(

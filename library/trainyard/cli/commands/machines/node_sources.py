@@ -25,7 +25,7 @@ from trainyard.protocol.node_sources.views import NodeRequestView, SourceView
 EXPLANATION_SECONDS = 15.0
 """Maximum wait for the answer to `explain`, in seconds; an idle provisioner answers within 1 s."""
 LEAST_REASON = 32
-"""Minimum width of the column with an engine's reason; other columns are dropped to keep it."""
+"""Minimum width of the column WHY; other columns are dropped to keep this width."""
 COMMANDS = (
     "Write `trainyard sources [ls]`, `trainyard sources show|check|pause|unpause|delete|requests "
     "NAME`, `trainyard sources request NAME --nodes N` or "
@@ -183,7 +183,7 @@ def _request(yard: Client, reference: str) -> NodeRequestView:
 
 
 def standing(source: SourceView) -> str:
-    """Return the state of a source: its most urgent obstacle to supplying nodes, if any."""
+    """Return the state of a source: `online`, or the most urgent reason why it supplies no node."""
     if source.needs_login is not None:
         return "needs login"
     if not source.online:
