@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
-from trainyard.base.model_base import SpecModel
+from trainyard.base.model_base import SpecModel, description_of
 from trainyard.spec.environment import ALLOWED
 from trainyard.spec.job import TRAINER_SECTIONS, JobSpec
 from trainyard.spec.sections.program import (
@@ -135,15 +135,36 @@ def _section_tables(names: Iterable[str]) -> Iterator[str]:
     defaults = JobSpec().model_dump(mode="json")
     for name in names:
         section = _sections()[name]
+        inner = _optional_sections(section)
         yield f"## `{name}`"
         yield _one_line(section.__doc__ or "")
         yield _table(
             definitions[section.__name__],
-            section.model_fields,
+            [field for field in section.model_fields if field not in inner],
             defaults=defaults[name],
             definitions=definitions,
             path=f"{name}.",
         )
+        for field, kind in inner.items():
+            yield f"### `{name}.{field}`"
+            yield _one_line(description_of(section, field))
+            yield _table(
+                definitions[kind.__name__],
+                kind.model_fields,
+                defaults=_defaults(kind),
+                definitions=definitions,
+                path=f"{name}.{field}.",
+            )
+
+
+def _optional_sections(section: type[SpecModel]) -> dict[str, type[SpecModel]]:
+    """Return the fields of a section that are sections or absent."""
+    return {
+        name: kind
+        for name, field in section.model_fields.items()
+        for kind in get_args(field.annotation)
+        if isinstance(kind, type) and issubclass(kind, SpecModel)
+    }
 
 
 def _program_tables(definitions: Schema) -> Iterator[str]:

@@ -3,6 +3,7 @@
 python -m trainer check <run> [--alongside]             checks a run before or while its ranks start
 python -m trainer export <checkpoint> --to <folder>     writes the weights in the hub's format
 python -m trainer compare <run> <checkpoint>            compares a checkpoint with a run's model
+python -m trainer describe models:<folder>              prints the section `model` of a hub model
 python -m trainer dcp-metadata <checkpoint>             writes the index that `dcp.load` needs
 python -m trainer.operations <folder>                   runs an operation, started by a worker
 python -m trainer identify s3://<bucket>/<prefix>       prints the UUID of a storage root
@@ -82,6 +83,10 @@ def main() -> int:
             from trainer.compare import main as compare
 
             return compare(words)
+        case ["describe", *words]:
+            from trainer.models.hub.describe import main as describe
+
+            return describe(words)
         case ["dcp-metadata", *words]:
             from trainer.operations.metadata_file import main as write_dcp_metadata
 
@@ -131,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         "       python -m trainer check RUN [--root NAME=PATH] [--alongside]\n"
         "       python -m trainer export CHECKPOINT --to FOLDER\n"
         "       python -m trainer compare RUN CHECKPOINT [--root NAME=PATH]\n"
+        "       python -m trainer describe FOLDER [--root NAME=PATH] [--remote-code] [--json]\n"
         "       python -m trainer dcp-metadata CHECKPOINT",
         description="Train one attempt of a job, or check it before its ranks start.",
     )

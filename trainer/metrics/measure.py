@@ -56,7 +56,7 @@ class HardwareUse:
     def __init__(self, spec: JobSpec, device_name: str) -> None:
         self._flops_per_token: int | None = None
         self._peak: float | None = None
-        if spec.model.is_own:
+        if spec.model.is_own and spec.model.counted is None:
             logger.info("no model FLOPs: the FLOPs of an own model are unknown")
             return
         self._flops_per_token = training_flops_per_token(spec.architecture, spec.training.seq_len)

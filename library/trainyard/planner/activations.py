@@ -9,6 +9,7 @@ from __future__ import annotations
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.precision import quantizes
+from trainyard.training.counted_model import CountedModel
 
 BYTES = {"float32": 4, "bfloat16": 2}
 MEASURED = "float8_tensorwise"
@@ -27,6 +28,8 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
+    if a.counted is not None:
+        return tokens * _counted(spec, a.counted, tp=layout.tp)
     kv_dim = a.n_kv_heads * a.head_dim
     whole = 2 * a.dim * c
     sharded = (2 * a.attention_dim + 2 * kv_dim + 4 * a.ffn_dim) * c
@@ -43,6 +46,29 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     return tokens * (whole + sharded // layout.tp)
 
 
+def _counted(spec: JobSpec, model: CountedModel, *, tp: int) -> int:
+    """Return the bytes per token that a mean block of a hub model saves.
+
+    Under tensor parallelism, inputs and outputs of the two norms stay unsharded.
+    """
+    a, c = spec.architecture, BYTES[spec.training.param_dtype]
+    saved = model.saved_bytes * c // (BYTES["bfloat16"] * a.n_layers)
+    whole = min(saved, 2 * a.dim * c + 2 * _input_of_a_norm(spec))
+    return whole + (saved - whole) // tp
+
+
+def width_of_the_feed_forward(spec: JobSpec) -> int:
+    """Return the number of features in the feed-forward layer of a block, as SwiGLU has them.
+
+    For a hub model, it is the width of a SwiGLU with as many weights as multiply a token. So
+    several chosen experts count together.
+    """
+    a = spec.architecture
+    if a.counted is None:
+        return a.ffn_dim
+    return max(0, a.counted.active - a.counted.attention) // (3 * a.dim * a.n_layers)
+
+
 def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """Return `activations_of_a_block` without the activations that a compiled block recomputes.
 
@@ -52,7 +78,8 @@ def saved_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     (docs/planner.md).
     """
     everything = activations_of_a_block(spec, layout, tokens=tokens)
-    if spec.compile.enabled is not True or spec.compile.backend != "inductor":
+    compiles = spec.compile.enabled is True and spec.compile.backend == "inductor"
+    if not compiles or spec.architecture.counted is not None:
         return everything
     a, section = spec.architecture, spec.quantization
     widths = {"attention.wq": a.attention_dim, "feed_forward.w1": a.ffn_dim}
@@ -69,8 +96,8 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """Return the bytes that one block keeps until its backward pass.
 
     `full` keeps the input of the block. `selective` also keeps the output of attention, and every
-    second matrix product: queries, values, gate and the output of the block. `memory_budget`
-    interpolates between `full` and `none`.
+    second matrix product: queries, values, gate and the output of the block; of a hub model, half
+    of all activations are assumed. `memory_budget` interpolates between `full` and `none`.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
@@ -81,6 +108,8 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
             return everything
         case "full":
             return block_input
+        case "selective" if a.counted is not None:
+            return block_input + (everything - block_input) // 2
         case "selective":
             kv_dim = a.n_kv_heads * a.head_dim
             return (

@@ -16,6 +16,7 @@ from trainyard.planner.activations import (
     activations_of_the_head,
     kept_of_a_block,
     saved_of_a_block,
+    width_of_the_feed_forward,
     width_of_the_stream,
 )
 from trainyard.planner.parameters import count_parameters
@@ -146,7 +147,8 @@ class Step:
         gradient of this block, and the gradient of another block that is being summed over ranks.
         The gradients of the four feed-forward activations exist in addition to the activations.
         """
-        activations = 4 * self.tokens * self.shape.ffn_dim * self.compute // self.layout.tp
+        width = width_of_the_feed_forward(self.spec)
+        activations = 4 * self.tokens * width * self.compute // self.layout.tp
         if self.spec.activation_checkpoint.mode != "none":
             activations += saved_of_a_block(self.spec, self.layout, tokens=self.tokens)
         whole = self._gathered_blocks(min(2, self.part.layers))

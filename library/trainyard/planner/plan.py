@@ -222,14 +222,19 @@ def _unused(spec: JobSpec, _: Plan) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
-    if spec.model.is_own:
-        field = "factory" if spec.model.hugging_face is None else "hugging_face"
-        yield Problem(
-            pointer=f"/model/{field}",
-            detail="an own model is not inspected before it runs: parameters, FLOPs and memory are "
-            f"estimated for a {spec.model.family} of the shape in the spec; set model.dim, "
-            "n_layers, n_heads and ffn_dim as close to the own model as possible",
-        )
+    model = spec.model
+    if not model.is_own or model.counted is not None:
+        return
+    better = (
+        "set model.dim, n_layers, n_heads and ffn_dim as close to the own model as possible"
+        if model.hugging_face is None
+        else f"`python -m trainer describe {model.hugging_face}` on a node prints model.counted"
+    )
+    yield Problem(
+        pointer="/model/factory" if model.hugging_face is None else "/model/hugging_face",
+        detail="an own model is not inspected before it runs: parameters, FLOPs and memory are "
+        f"estimated for a {model.family} of the shape in the spec; {better}",
+    )
 
 
 def _rounding(spec: JobSpec, _: Plan) -> Iterator[Problem]:

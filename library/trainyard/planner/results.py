@@ -26,13 +26,15 @@ class ParameterCount(RecordModel):
     blocks: Count
     """Number of transformer blocks."""
     attention: Count
-    """Parameters of the query, key, value and output matrices in one block."""
+    """Parameters of the query, key, value and output matrices in one block; in a hub model, the
+    mean of all blocks."""
     feed_forward: Count
-    """Parameters of the three SwiGLU matrices in one block."""
+    """Parameters of the three SwiGLU matrices in one block; of a hub model, the mean of all that is
+    outside of attention and norms."""
     norms: Count
-    """Parameters of the RMS norms in one block."""
+    """Parameters of the norms in one block."""
     final_norm: Count
-    """Parameters of the RMS norm before the head."""
+    """Parameters of the norm before the head."""
     head: Count
     """Parameters of the output matrix; 0 with tied embeddings."""
     total: Count

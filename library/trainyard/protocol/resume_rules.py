@@ -17,6 +17,7 @@ WITHOUT_EFFECT = frozenset(
         "guard",
         "validation",
         "model.initial_weights",
+        "model.counted",
         "model.plans",
         "model.block_classes",
         "data.prefetch_batches",

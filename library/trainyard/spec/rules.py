@@ -179,6 +179,9 @@ def _hub_model(spec: JobSpec) -> Iterator[Problem]:
         if model.remote_code:
             detail = "remote_code=true needs model.hugging_face; legal: false"
             yield Problem(pointer="/model/remote_code", detail=detail)
+        if model.counted is not None:
+            detail = "counted needs model.hugging_face; legal: no counted"
+            yield Problem(pointer="/model/counted", detail=detail)
         return
     for name in FIXED_BY_FOLDER:
         if (value := getattr(model, name)) != getattr(default, name):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from trainyard.training.counted_model import CountedModel
+
 
 @dataclass(frozen=True)
 class RopeScaling:
@@ -53,6 +55,8 @@ class Architecture:
     """Whether the head is the transposed embedding."""
     qk_norm: bool = False
     """Whether the queries and keys of each head pass an RMS norm before the rotation."""
+    counted: CountedModel | None = None
+    """Numbers of a hub model, which replace the numbers that follow from the shape."""
 
     @property
     def head_dim(self) -> int:

@@ -72,6 +72,21 @@ def test_an_own_model_has_no_flops_and_the_log_says_so(caplog: pytest.LogCapture
     assert caplog.messages == ["no model FLOPs: the FLOPs of an own model are unknown"]
 
 
+def test_a_hub_model_with_counts_has_flops() -> None:
+    names = ("embedding", "attention", "feed_forward", "norms", "final_norm", "head")
+    counted = dict.fromkeys(names, 10**6) | {
+        "active": 10**9,
+        "attention_width": 4096,
+        "saved_bytes": 10**5,
+    }
+    spec = job(
+        model={"hugging_face": "models:m", "counted": counted}, training={"param_dtype": "bfloat16"}
+    )
+    values = HardwareUse(spec, H100).values(10_000.0)
+    assert values["perf/model_tflops_per_device"] > 6 * 10**9 * 10_000.0 / 1e12
+    assert 0 < values["perf/mfu"] < 1
+
+
 def test_memory_of_a_cpu_rank_is_its_resident_set() -> None:
     held = torch.ones(64 * 2**20 // 4)
     values = memory(torch.device("cpu"))

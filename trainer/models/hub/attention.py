@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from trainer.errors import LaunchError
@@ -128,6 +129,7 @@ def _experts(module: nn.Module, hidden: Tensor, *routing: Tensor) -> Tensor:
     """
     from transformers.integrations import moe
 
-    multiply = moe.batched_mm_experts_forward if hidden.is_meta else moe.grouped_mm_experts_forward
+    refused = hidden.is_meta and hidden.dtype == torch.float32
+    multiply = moe.batched_mm_experts_forward if refused else moe.grouped_mm_experts_forward
     product: Tensor = multiply(module, hidden, *routing)
     return product

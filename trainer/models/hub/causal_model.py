@@ -5,7 +5,8 @@ Shapes: B sequences, S tokens of a sequence, D model width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from trainer.errors import LaunchError
 from trainer.models.hub.attention import (
@@ -24,6 +26,7 @@ from trainer.models.hub.attention import (
     register,
     within_documents,
 )
+from trainer.models.hub.counts import count_parameters
 from trainer.models.hub.dropout import check_dropout, rates, restart, use_keyed_dropout
 from trainer.models.hub.folder import HubFolder
 from trainer.models.hub.initial_values import InitialValue, default_value, initial_values
@@ -35,6 +38,8 @@ from trainyard.spec.job import JobSpec
 MODEL = "causal"
 """Name of the model of transformers in `CausalModel`."""
 DTYPE = torch.float32
+LARGE = 2**28
+FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn})
 
 
 class CausalModel(nn.Module):
@@ -49,15 +54,19 @@ class CausalModel(nn.Module):
         super().__init__()
         self.causal = causal
         self._field = field
-        names = set(self.block_classes)
-        blocks = [module for module in causal.modules() if type(module).__name__ in names]
-        self._source = use_keyed_dropout(causal, blocks)
+        self._source = use_keyed_dropout(causal, self.blocks)
 
     @property
     def block_classes(self) -> tuple[str, ...]:
         """Names of the classes of blocks that the architecture publishes, if it has such blocks."""
         there = {type(module).__name__ for module in self.causal.modules()}
         return tuple(sorted(there.intersection(self.causal._no_split_modules or ())))
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The blocks, in the order of the model."""
+        names = set(self.block_classes)
+        return [module for module in self.causal.modules() if type(module).__name__ in names]
 
     def forward(
         self, x: Tensor, *, noise: Noise | None = None, segments: Tensor | None = None
@@ -164,13 +173,15 @@ def build_hub_model(spec: JobSpec, roots: Mapping[str, str]) -> CausalModel:
             path=str(folder.path),
         )
     model = _built(folder, config)
+    _check_counts(model, folder, spec)
     _check_float32(model, folder, spec)
     check_dropout(model, spec)
     return model
 
 
 def load_model(folder: HubFolder) -> CausalModel:
-    """Build the model of a folder, without a comparison with a spec."""
+    """Build the model of a folder, without a comparison with a spec; errors as in the build."""
+    folder.content()
     return _built(folder, _config(folder))
 
 
@@ -232,6 +243,19 @@ def _config(folder: HubFolder) -> Any:
     return config
 
 
+def _check_counts(model: CausalModel, folder: HubFolder, spec: JobSpec) -> None:
+    counted = spec.model.counted
+    found = {} if counted is None else count_parameters(model.causal, model.blocks)
+    for name, number in found.items():
+        if number != getattr(counted, name):
+            raise LaunchError(
+                f"{folder.field} has {number} parameters of the kind {name}, but model.counted."
+                f"{name} is {getattr(counted, name)}; `python -m trainer describe` prints the "
+                "counts of the folder",
+                path=str(folder.path),
+            )
+
+
 def _check_float32(model: CausalModel, folder: HubFolder, spec: JobSpec) -> None:
     """Reject a lower precision for parameters that the architecture keeps in float32.
 
@@ -279,7 +303,11 @@ def _drops(module: nn.Module) -> bool:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Move each parameter to the meta device as a module gets it, so that no weight has memory."""
+    """Move each parameter to the meta device as a module gets it, so that no weight has memory.
+
+    Buffers keep their values. A large tensor has no memory before that either: the experts of one
+    layer may exceed the memory of a node.
+    """
 
     def moved(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> Any:
         if parameter is None or parameter.is_meta:
@@ -288,6 +316,21 @@ def _parameters_on_meta() -> Iterator[None]:
 
     handle = register_module_parameter_registration_hook(moved)
     try:
-        yield
+        with _LargeOnMeta():
+            yield
     finally:
         handle.remove()
+
+
+class _LargeOnMeta(TorchFunctionMode):
+    """Creates tensors of at least `LARGE` elements, which are never buffers, on the meta device."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in FACTORIES and args:
+            size = args if isinstance(args[0], int) else args[0]
+            if math.prod(size) >= LARGE:
+                kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)

@@ -14,16 +14,16 @@ from trainyard.spec.sections.model import ModelSection
 
 CONFIG = "config.json"
 # Field in the spec, and the attribute of a config of transformers with the same value.
-_SHAPE = (
-    ("dim", "hidden_size"),
-    ("n_layers", "num_hidden_layers"),
-    ("n_heads", "num_attention_heads"),
-    ("n_kv_heads", "num_key_value_heads"),
-    ("head_dim", "head_dim"),
-    ("ffn_dim", "intermediate_size"),
-    ("vocab_size", "vocab_size"),
-    ("tied_embeddings", "tie_word_embeddings"),
-)
+_SHAPE = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "tied_embeddings": "tie_word_embeddings",
+}
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,16 @@ class HubFolder:
 
     def differences(self, config: Any, spec: JobSpec) -> Iterator[str]:
         """Yield a message for each shape field of the spec that differs from a loaded config."""
-        for field, attribute in _SHAPE:
-            ours, theirs = getattr(spec.architecture, field), _value(config, attribute)
-            if theirs is not None and theirs != ours:
-                yield f"{attribute} is {theirs!r}, but model.{field} is {ours!r}"
+        for field, theirs in shape_of(config).items():
+            ours = getattr(spec.architecture, field)
+            if theirs != ours:
+                yield f"{_SHAPE[field]} is {theirs!r}, but model.{field} is {ours!r}"
+
+
+def shape_of(config: Any) -> dict[str, int | bool]:
+    """Return the shape fields of a spec that a loaded config defines."""
+    found = {field: _value(config, attribute) for field, attribute in _SHAPE.items()}
+    return {field: value for field, value in found.items() if value is not None}
 
 
 def _value(config: Any, attribute: str) -> Any:

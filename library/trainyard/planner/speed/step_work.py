@@ -24,7 +24,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.precision import number_format, quantized_elements
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.flops import matmul_parameters_of_a_block
+from trainyard.training.flops import attention_flops_per_token, matmul_parameters_of_a_block
 
 COMPILED = 0.5
 """Share of elementwise bytes, and of the host's kernel launches, that remains in compiled
@@ -114,9 +114,8 @@ class _Rank:
         blocks = part.layers * matmul_parameters_of_a_block(a)
         passes = 3 + self.repeated
         products = 2 * self.tokens * (blocks * passes * _quantized(spec) + 3 * self.head)
-        # Causal attention: two products in forward, for scores and values, on half of the pairs.
-        pairs = self.tokens * spec.training.seq_len / 2
-        attention = 4 * pairs * a.attention_dim * part.layers
+        of_a_token = attention_flops_per_token(a, spec.training.seq_len) / a.n_layers
+        attention = self.tokens * of_a_token * part.layers
         self.products = rounds * products / self.matrices
         self.attention = rounds * attention * (3 + _repeated_attention(spec)) / self.matrices
         self.flops = self.products + self.attention
@@ -207,4 +206,5 @@ def _quantized(spec: JobSpec) -> float:
     if number_format(spec) is None:
         return 1.0
     part = quantized_elements(spec) / matmul_parameters_of_a_block(spec.architecture)
+    part = min(part, 1.0)  # the quantized weights of a hub model are estimated from its shape
     return 1.0 + part * ((EMULATED if spec.resources.device == "cpu" else QUANTIZED) - 1.0)

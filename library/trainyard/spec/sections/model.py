@@ -10,6 +10,7 @@ from pydantic import Field
 from trainyard.base.model_base import Fraction, SpecModel, Tokens
 from trainyard.spec.storage_uri import Place
 from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling
+from trainyard.training.counted_model import CountedModel
 
 FACTORY = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
@@ -34,6 +35,9 @@ class ModelSection(SpecModel):
     remote_code: bool = False
     """Whether the Python files that `config.json` names in `auto_map` may run. Legal only if the
     settings allow code."""
+    counted: CountedModel | None = None
+    """Numbers of the model in `hugging_face`, as `python -m trainer describe` prints them. Without
+    them, the planner estimates a Llama with the shape fields."""
     code: Place | None = None
     """Folder to add to Python's import path for `factory`, such as `data:own_model`."""
     arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)

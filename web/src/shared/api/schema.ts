@@ -4045,6 +4045,132 @@ export interface components {
             reason?: string | null;
         };
         /**
+         * CountedModel
+         * @description Numbers of a hub model for the planner, as `python -m trainer describe` prints them.
+         */
+        CountedModel: {
+            /**
+             * Embedding
+             * @description Number of parameters before the blocks, usually of the token embedding.
+             */
+            embedding: number;
+            /**
+             * Attention
+             * @description Number of parameters of attention, in all blocks.
+             */
+            attention: number;
+            /**
+             * Feed Forward
+             * @description Number of parameters of all blocks outside of attention and norms. Every expert counts.
+             */
+            feed_forward: number;
+            /**
+             * Norms
+             * @description Number of parameters of norms outside of attention, in all blocks.
+             */
+            norms: number;
+            /**
+             * Final Norm
+             * @description Number of parameters between the blocks and the head, usually of the final norm.
+             */
+            final_norm: number;
+            /**
+             * Head
+             * @description Number of parameters of the output matrix; 0 if the embedding is also the head.
+             */
+            head: number;
+            /**
+             * Active
+             * @description Number of weights that multiply a token, without the head. Only the token's experts count.
+             */
+            active: number;
+            /**
+             * Attention Width
+             * @description Sum, over the blocks with full attention, of heads x mean width of a key and a value.
+             */
+            attention_width: number;
+            /**
+             * Sliding Width
+             * @description The same sum over the blocks with a sliding window.
+             * @default 0
+             */
+            sliding_width: number;
+            /**
+             * Window
+             * @description Number of tokens in the sliding window; absent without one.
+             */
+            window: number | null;
+            /**
+             * Saved Bytes
+             * @description Bytes per token that all blocks save for the backward pass, in bfloat16, without compilation
+             *     and recomputation.
+             */
+            saved_bytes: number;
+        };
+        /**
+         * CountedModel
+         * @description Numbers of a hub model for the planner, as `python -m trainer describe` prints them.
+         */
+        CountedModelInput: {
+            /**
+             * Embedding
+             * @description Number of parameters before the blocks, usually of the token embedding.
+             */
+            embedding: number;
+            /**
+             * Attention
+             * @description Number of parameters of attention, in all blocks.
+             */
+            attention: number;
+            /**
+             * Feed Forward
+             * @description Number of parameters of all blocks outside of attention and norms. Every expert counts.
+             */
+            feed_forward: number;
+            /**
+             * Norms
+             * @description Number of parameters of norms outside of attention, in all blocks.
+             */
+            norms: number;
+            /**
+             * Final Norm
+             * @description Number of parameters between the blocks and the head, usually of the final norm.
+             */
+            final_norm: number;
+            /**
+             * Head
+             * @description Number of parameters of the output matrix; 0 if the embedding is also the head.
+             */
+            head: number;
+            /**
+             * Active
+             * @description Number of weights that multiply a token, without the head. Only the token's experts count.
+             */
+            active: number;
+            /**
+             * Attention Width
+             * @description Sum, over the blocks with full attention, of heads x mean width of a key and a value.
+             */
+            attention_width: number;
+            /**
+             * Sliding Width
+             * @description The same sum over the blocks with a sliding window.
+             * @default 0
+             */
+            sliding_width?: number;
+            /**
+             * Window
+             * @description Number of tokens in the sliding window; absent without one.
+             */
+            window?: number | null;
+            /**
+             * Saved Bytes
+             * @description Bytes per token that all blocks save for the backward pass, in bfloat16, without compilation
+             *     and recomputation.
+             */
+            saved_bytes: number;
+        };
+        /**
          * CurveView
          * @description One curve of a chart: a series of an attempt or of the lineage, divided into buckets of
          *     steps.
@@ -9710,6 +9836,11 @@ export interface components {
              */
             remote_code: boolean;
             /**
+             * @description Numbers of the model in `hugging_face`, as `python -m trainer describe` prints them. Without
+             *     them, the planner estimates a Llama with the shape fields.
+             */
+            counted: components["schemas"]["CountedModel"] | null;
+            /**
              * Code
              * @description Folder to add to Python's import path for `factory`, such as `data:own_model`.
              */
@@ -9854,6 +9985,11 @@ export interface components {
              * @default false
              */
             remote_code?: boolean;
+            /**
+             * @description Numbers of the model in `hugging_face`, as `python -m trainer describe` prints them. Without
+             *     them, the planner estimates a Llama with the shape fields.
+             */
+            counted?: components["schemas"]["CountedModelInput"] | null;
             /**
              * Code
              * @description Folder to add to Python's import path for `factory`, such as `data:own_model`.
@@ -11971,22 +12107,24 @@ export interface components {
             blocks: number;
             /**
              * Attention
-             * @description Parameters of the query, key, value and output matrices in one block.
+             * @description Parameters of the query, key, value and output matrices in one block; in a hub model, the
+             *     mean of all blocks.
              */
             attention: number;
             /**
              * Feed Forward
-             * @description Parameters of the three SwiGLU matrices in one block.
+             * @description Parameters of the three SwiGLU matrices in one block; of a hub model, the mean of all that is
+             *     outside of attention and norms.
              */
             feed_forward: number;
             /**
              * Norms
-             * @description Parameters of the RMS norms in one block.
+             * @description Parameters of the norms in one block.
              */
             norms: number;
             /**
              * Final Norm
-             * @description Parameters of the RMS norm before the head.
+             * @description Parameters of the norm before the head.
              */
             final_norm: number;
             /**

@@ -1,0 +1,170 @@
+"""Parameters, products and activations of a hub model, counted on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainyard.training.counted_model import CountedModel
+
+COUNTED = "trainyard_counted"
+"""Name of the attention function at transformers that records its widths."""
+TOKENS = 16
+"""Number of tokens of the counted sequence; all counts are linear in it."""
+
+
+def count_parameters(causal: Any, blocks: Iterable[nn.Module]) -> dict[str, int]:
+    """Return the numbers of parameters by kind, as fields of `CountedModel`."""
+    kinds = dict.fromkeys(
+        ("embedding", "attention", "feed_forward", "norms", "final_norm", "head"), 0
+    )
+    kind_of = {id(parameter): kind for kind, parameter in _within(blocks)}
+    head = causal.get_output_embeddings().parameters()
+    embedding = causal.get_input_embeddings().parameters()
+    kind_of |= {id(parameter): "head" for parameter in head}
+    kind_of |= {id(parameter): "embedding" for parameter in embedding}  # also if the head shares it
+    outside = "embedding"
+    for parameter in causal.parameters():
+        kind = kind_of.get(id(parameter))
+        if kind in {"attention", "feed_forward", "norms"}:
+            outside = "final_norm"
+        kinds[kind or outside] += parameter.numel()
+    return kinds
+
+
+def _within(blocks: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield each parameter of the blocks with its kind, by the classes of its modules."""
+    for block in blocks:
+        attention = {
+            id(parameter)
+            for module in block.modules()
+            if "Attention" in type(module).__name__
+            for parameter in module.parameters()
+        }
+        for module in block.modules():
+            own = "norms" if "Norm" in type(module).__name__ else "feed_forward"
+            for parameter in module.parameters(recurse=False):
+                yield ("attention" if id(parameter) in attention else own), parameter
+
+
+def count_model(causal: Any, blocks: list[nn.Module]) -> CountedModel:
+    """Run a model of transformers on the meta device, in bfloat16; return its counts.
+
+    The model stays on the meta device.
+
+    Args:
+        causal: the model, with parameters on the meta device.
+        blocks: the model's blocks.
+    """
+    causal.to(device="meta", dtype=torch.bfloat16)
+    _register()
+    causal.set_attn_implementation(COUNTED)
+    grouped = {torch.ops.aten._grouped_mm: _grouped_flops}
+    products = FlopCounterMode(display=False, custom_mapping=grouped)
+    attended, saved = _Attended(), SavedBytes(causal)
+    token = _ATTENDED.set(attended)
+    try:
+        with products, saved.within(blocks):
+            ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+            causal.base_model(input_ids=ids, attention_mask=ids.bool(), use_cache=False)
+    finally:
+        _ATTENDED.reset(token)
+    return CountedModel(
+        **count_parameters(causal, blocks),
+        active=products.get_total_flops() // (2 * TOKENS),
+        attention_width=attended.full,
+        sliding_width=attended.sliding,
+        window=attended.window,
+        saved_bytes=saved.bytes // TOKENS,
+    )
+
+
+class _Attended:
+    """Widths of attention in a forward pass."""
+
+    def __init__(self) -> None:
+        self.full = 0
+        self.sliding = 0
+        self.window: int | None = None
+
+    def add(self, width: int, window: int | None) -> None:
+        """Add the width of a block; of several windows, the largest counts."""
+        if window is None:
+            self.full += width
+            return
+        self.sliding += width
+        self.window = max(window, self.window or 0)
+
+
+_ATTENDED: ContextVar[_Attended] = ContextVar("attended")
+
+
+class SavedBytes:
+    """Bytes that a forward pass saves for backward, without parameters; storages count once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.bytes = 0
+        self._storages = [parameter.untyped_storage() for parameter in model.parameters()]
+        self._known = {storage._cdata for storage in self._storages}
+
+    @contextmanager
+    def within(self, blocks: Iterable[nn.Module]) -> Iterator[None]:
+        """Count what blocks save in forward passes inside of the context."""
+        saving = torch.autograd.graph.saved_tensors_hooks(self._add, lambda tensor: tensor)
+        with ExitStack() as hooks:
+            for block in blocks:
+                enter = block.register_forward_pre_hook(lambda *_: saving.__enter__())
+                leave = block.register_forward_hook(lambda *_: saving.__exit__())
+                hooks.callback(enter.remove)
+                hooks.callback(leave.remove)
+            yield
+
+    def _add(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._known:
+            self._known.add(storage._cdata)
+            self._storages.append(storage)  # kept, so that its address is not used again
+            self.bytes += storage.nbytes()
+        return tensor
+
+
+def _grouped_flops(left: tuple[int, ...], right: tuple[int, ...], *_: object, **__: object) -> int:
+    """Return the FLOPs of a product of rows [N, K] with one of several matrices [E, K, M]."""
+    return 2 * left[0] * left[1] * right[-1]
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Saves what a fused kernel saves for backward: queries, keys, values and the output."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, *tensors: Tensor) -> Tensor:
+        """Return an output [B, heads, S, width of a value]; its values are undefined."""
+        query, key, value = tensors
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])
+        ctx.save_for_backward(query, key, value, output)
+        return output
+
+
+@cache
+def _register() -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(COUNTED, _attend)
+    AttentionMaskInterface.register(COUNTED, lambda *_, **__: None)
+
+
+def _attend(_: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, None]:
+    query, key, value, _mask = tensors
+    width = query.shape[1] * (key.shape[-1] + value.shape[-1]) // 2
+    _ATTENDED.get().add(width, options.get("sliding_window"))
+    fused: Any = _FusedAttention  # its `apply` has no types
+    output: Tensor = fused.apply(query, key, value)
+    return output.transpose(1, 2).contiguous(), None
