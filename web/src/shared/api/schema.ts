@@ -155,7 +155,7 @@ export interface paths {
         put?: never;
         /**
          * Claim of a request for nodes
-         * @description Return the order for the engine; a repeat with the same secrets gets the same response.
+         * @description Return the order for the engine; a second claim with equal secrets gets the same response.
          */
         post: operations["provisioners_claim"];
         delete?: never;
@@ -350,8 +350,8 @@ export interface paths {
          * Change the priority
          * @description Change the priority of a queued or running job.
          *
-         *     The order of the queue and preemption use the new priority from the next round of the scheduler
-         *     on. A running job keeps its slots unless another job preempts it.
+         *     From its next round on, the scheduler uses the new priority for the order of the queue and for
+         *     preemption. A running job keeps its slots unless another job preempts it.
          */
         post: operations["jobs_set_priority"];
         delete?: never;
@@ -728,8 +728,8 @@ export interface paths {
          *
          *     Each bucket also has the time and the tokens of its last step, so that curves can be overlaid by
          *     steps, tokens or time. With `x=tokens` or `x=seconds`, the range applies to each job separately,
-         *     and seconds count from the job's first point. Buckets extend beyond both ends of the range to
-         *     the next known steps.
+         *     and seconds count from the job's first point. At both ends, the buckets extend to the next known
+         *     step outside of the range.
          */
         get: operations["metrics_compare_metrics"];
         put?: never;
@@ -1432,7 +1432,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel a request
-         * @description Cancel a request; the request ends once the engine proves that nothing of it is left.
+         * @description Cancel a request, which ends once the engine proves that no job of the request is left.
          */
         post: operations["sources_cancel"];
         delete?: never;
@@ -1472,7 +1472,7 @@ export interface paths {
         put?: never;
         /**
          * Ask the engine why a request waits
-         * @description Query the engine for why a request waits; its answer becomes part of the request's reason.
+         * @description Let the engine explain why a request waits; the request's reason then contains the answer.
          */
         post: operations["sources_explain"];
         delete?: never;
@@ -1721,7 +1721,7 @@ export interface paths {
         put?: never;
         /**
          * Findings of a check of a source
-         * @description Store the results of the check of a source; only the first report of the pilot counts.
+         * @description Store the results of a source's check; only the first report of a pilot counts.
          */
         post: operations["workers_check"];
         delete?: never;
@@ -1741,7 +1741,7 @@ export interface paths {
         put?: never;
         /**
          * Heartbeat of a worker
-         * @description Keep a node online, end shares whose processes are proved gone, return the work to run.
+         * @description Keep a node online, end each share that has no processes left, and return the work to run.
          */
         post: operations["workers_heartbeat"];
         delete?: never;
@@ -1928,7 +1928,7 @@ export interface paths {
         get?: never;
         /**
          * A block of the content of an artifact
-         * @description Store a block of at most 1 MiB once; the response gives the offset to continue at.
+         * @description Store a block of at most 1 MiB, once; the response gives the offset of the next block.
          */
         put: operations["workers_upload_block"];
         post?: never;
@@ -1969,7 +1969,8 @@ export interface components {
         Accelerator: {
             /**
              * Index
-             * @description The driver's index of the GPU; for a MIG instance, of the GPU that contains it.
+             * @description The driver's index of the GPU; for a MIG instance, the index of the GPU that contains the
+             *     instance.
              */
             index: number;
             /**
@@ -2013,7 +2014,8 @@ export interface components {
         AcceleratorInput: {
             /**
              * Index
-             * @description The driver's index of the GPU; for a MIG instance, of the GPU that contains it.
+             * @description The driver's index of the GPU; for a MIG instance, the index of the GPU that contains the
+             *     instance.
              */
             index: number;
             /**
@@ -2057,8 +2059,8 @@ export interface components {
         AcceleratorSample: {
             /**
              * Uuid
-             * @description UUID of the device; `index 3`, for example, if the GPU had no UUID when the worker
-             *     started.
+             * @description UUID of the device. If the GPU had no UUID when the worker started: its index, such as `index
+             *     3`.
              */
             uuid: string;
             /**
@@ -2068,7 +2070,7 @@ export interface components {
             problem: string | null;
             /**
              * Utilization Ratio
-             * @description Share of the last sampling period during which a kernel ran.
+             * @description Time for which a kernel ran, as a share of the last sampling period.
              */
             utilization_ratio: number | null;
             /**
@@ -2164,8 +2166,8 @@ export interface components {
         AcceleratorSampleInput: {
             /**
              * Uuid
-             * @description UUID of the device; `index 3`, for example, if the GPU had no UUID when the worker
-             *     started.
+             * @description UUID of the device. If the GPU had no UUID when the worker started: its index, such as `index
+             *     3`.
              */
             uuid: string;
             /**
@@ -2175,7 +2177,7 @@ export interface components {
             problem?: string | null;
             /**
              * Utilization Ratio
-             * @description Share of the last sampling period during which a kernel ran.
+             * @description Time for which a kernel ran, as a share of the last sampling period.
              */
             utilization_ratio?: number | null;
             /**
@@ -2266,7 +2268,8 @@ export interface components {
         };
         /**
          * Accuracy
-         * @description Errors of predictions for a kind of hardware; each run is predicted from other runs.
+         * @description Errors of the predictions for runs on a kind of hardware. Each prediction uses a fit to other
+         *     runs.
          */
         Accuracy: {
             /**
@@ -2276,7 +2279,7 @@ export interface components {
             step_median: number | null;
             /**
              * Step P95
-             * @description Relative error of the step time that 95 % of the runs do not exceed.
+             * @description 95 % quantile of the relative error of the step time.
              */
             step_p95: number | null;
             /**
@@ -2286,7 +2289,7 @@ export interface components {
             memory_median: number | null;
             /**
              * Memory P95
-             * @description Relative error of the memory peak that 95 % of the runs do not exceed.
+             * @description 95 % quantile of the relative error of the memory peak.
              */
             memory_p95: number | null;
             /**
@@ -2296,7 +2299,8 @@ export interface components {
             fits_judged: number;
             /**
              * Fits Wrong
-             * @description Number of these runs that ran out of memory or needed more than a slot has.
+             * @description Number of runs that were predicted to fit, but ran out of memory or needed more memory than a
+             *     slot has.
              */
             fits_wrong: number;
         };
@@ -2354,7 +2358,7 @@ export interface components {
             words: string;
             /**
              * Share
-             * @description Share that the cause takes of the time on slots or of a recent step, from 0 to 1.
+             * @description Time that the cause takes, as a share (0 to 1) of the time on slots or of a recent step.
              */
             share: number;
             /**
@@ -2375,8 +2379,8 @@ export interface components {
             remedy: string;
             /**
              * Gain
-             * @description Upper bound of the gain: relative increase in the kept steps per unit of time on slots, such
-             *     as 0.1 for 10 %. Null if the records do not show the gain.
+             * @description Upper bound of the relative increase in kept steps per unit of time on slots; 0.1 means 10 %.
+             *     Null if the records do not show the increase.
              */
             gain: number | null;
         };
@@ -2542,8 +2546,8 @@ export interface components {
             unreachable_since: string | null;
             /**
              * Lost At
-             * @description Time at which the attempt ended without this share; the share holds its slots until its own
-             *     end.
+             * @description Time at which the silent share was marked as lost, so that the attempt could end without the
+             *     share. The share holds its slots until its own end.
              */
             lost_at: string | null;
             /** @description Outcome of the share. */
@@ -2559,7 +2563,7 @@ export interface components {
          * AttemptSpec
          * @description `attempt.json`: input of the trainer in addition to the job's spec.
          *
-         *     A launch by hand has no such file; `AttemptSpec.bare` replaces it.
+         *     A launch by hand has no such file; its input comes from `AttemptSpec.bare`.
          */
         AttemptSpec: {
             /**
@@ -2582,8 +2586,8 @@ export interface components {
             overrides: components["schemas"]["Overrides"];
             /**
              * Device
-             * @description Kind of slot, which resolves each `auto`; absent in a launch by hand, which uses
-             *     `resources.device`.
+             * @description Kind of slot, from which each `auto` is resolved. Absent in a launch by hand, where
+             *     `resources.device` applies.
              */
             device: ("cpu" | "cuda") | null;
             /**
@@ -2628,8 +2632,8 @@ export interface components {
             cache_dir: string | null;
             /**
              * Kernel Cache
-             * @description Archive of compiled kernels that similar attempts on the node share; absent if the attempt
-             *     shares none.
+             * @description Archive of compiled kernels, shared by similar attempts on the node; absent if the attempt
+             *     does not share its kernels.
              */
             kernel_cache: string | null;
         };
@@ -2711,7 +2715,7 @@ export interface components {
             start_step: number;
             /**
              * Skip
-             * @description Windows of the stream (start, end) that the lineage skips up to this attempt.
+             * @description Windows of the stream (start, end) that the lineage up to this attempt skips.
              */
             skip: number[][];
             /**
@@ -2765,8 +2769,8 @@ export interface components {
         };
         /**
          * BadWindow
-         * @description Sequences of all steps since the last good value; some of them may have damaged the
-         *     weights.
+         * @description Sequences of all steps since the last good value of the metric; some of these sequences may
+         *     have damaged the weights.
          */
         BadWindow: {
             /**
@@ -2781,7 +2785,8 @@ export interface components {
             end: number;
             /**
              * First Step
-             * @description Step that trained on the first sequence; only checkpoints before this step are undamaged.
+             * @description Step that trained on the first of the sequences; only checkpoints before this step are
+             *     undamaged.
              */
             first_step: number;
         };
@@ -2817,7 +2822,7 @@ export interface components {
             rounds: number;
             /**
              * Idle Share
-             * @description Share of empty places for sequences in the micro-batches of a step.
+             * @description Share of sequence places that stay empty, over all micro-batches of a step.
              */
             idle_share: number;
             /**
@@ -2834,8 +2839,8 @@ export interface components {
         BuildTask: {
             /**
              * Digest
-             * @description Digest of the environment. It is the name of the request, and of the folder in `environments`
-             *     below the storage root.
+             * @description Digest of the environment. The request, and its folder in `environments` below the storage
+             *     root, are named after this digest.
              */
             digest: string;
         };
@@ -2865,8 +2870,8 @@ export interface components {
             memory: components["schemas"]["MemoryRates"];
             /**
              * Memory Margin
-             * @description Factor for the predicted memory peak; with it, no known run exceeds its prediction. `fits`
-             *     includes this factor.
+             * @description Factor by which `fits` multiplies the predicted memory peak. The factor is so large that no
+             *     known run exceeds the product.
              * @default 1
              */
             memory_margin: number;
@@ -2933,7 +2938,7 @@ export interface components {
         };
         /**
          * Change
-         * @description One line of a comparison between the last attempt and the next.
+         * @description One line of a comparison of the last attempt with the next attempt.
          */
         Change: {
             /**
@@ -3501,12 +3506,12 @@ export interface components {
          * Chunk
          * @description Bytes of one file in the run directory; the server stores each byte once, by its offset.
          *
-         *     The server ignores bytes that it already has. After a gap it stores nothing, and its reply
-         *     contains the offset at which the sender must continue. It rejects a whole report (422) that has
-         *     a damaged chunk, a partial line or an unreadable line. An exception is an unreadable line that
-         *     is *alone* in its chunk, in a file other than a log: the server skips and acknowledges the line,
-         *     and records an event. So after a 422 the sender sends such files line by line until it has
-         *     passed the fault; otherwise the fault would block the file for ever.
+         *     The server ignores bytes that it already has. After a gap the server stores nothing, and its
+         *     reply contains the offset at which the sender must continue. The server rejects a whole report
+         *     (422) if a chunk is damaged or has a partial or unreadable line. There is one exception, in all
+         *     files except logs: if an unreadable line is *alone* in its chunk, the server skips and
+         *     acknowledges the line, and records an event. Therefore, after a 422, the sender sends such files
+         *     with one line per chunk until it has passed the fault.
          */
         Chunk: {
             /**
@@ -3534,7 +3539,7 @@ export interface components {
         };
         /**
          * Claim
-         * @description Claim of a node's share of an attempt, or of an operation; granted to one sender only.
+         * @description Claim of an operation, or of a node's share of an attempt; granted to one sender only.
          */
         Claim: {
             /**
@@ -3552,9 +3557,9 @@ export interface components {
             worker: components["schemas"]["WorkerIdentity"];
             /**
              * Secret
-             * @description 256 random bits in base64, new for each launch; the token for reports is derived from them.
-             *     If the reply to a claim is lost, the worker repeats the claim with the same secret, and the
-             *     server grants it again. Absent in a claim of an operation.
+             * @description 256 random bits in base64, new for each launch; the token for reports is derived from these
+             *     bits. If the reply to a claim is lost, the worker repeats the claim with the same secret, and
+             *     the server grants the claim again. Absent in a claim of an operation.
              */
             secret?: string | null;
         };
@@ -3658,14 +3663,14 @@ export interface components {
             /**
              * Until
              * Format: date-time
-             * @description End of the last day; if this day has not ended, time of the computation. A computed result is
+             * @description End of the last day. During that day: time at which this result was computed; a result is
              *     reused for a minute.
              */
             until: string;
             /**
              * Slot Milliseconds
-             * @description Number of the nodes' slots, times the time for which the nodes offered them; equals the sum
-             *     of the categories. For a project: the slot-time that its jobs held.
+             * @description Slot-time that the nodes offered: number of slots times milliseconds. For a project:
+             *     slot-time that its jobs held. Equals the sum of the categories.
              */
             slot_milliseconds: number;
             /**
@@ -3680,8 +3685,8 @@ export interface components {
             goodput: number | null;
             /**
              * Failures Per 1000 Node Days
-             * @description Failures per 1,000 node-days; only time for which a share held a node counts. Null without
-             *     shares.
+             * @description Failures per 1,000 node-days. A node's time counts only while an attempt holds the node. Null
+             *     without such time.
              */
             failures_per_1000_node_days: number | null;
             /**
@@ -3833,7 +3838,7 @@ export interface components {
             state: components["schemas"]["JobState"];
             /**
              * Layout
-             * @description Layout of the newest attempt; without an attempt, of the spec.
+             * @description Layout of the newest attempt; without an attempt, layout of the spec.
              */
             layout: string;
             /**
@@ -3945,15 +3950,14 @@ export interface components {
             /**
              * Differs
              * @description For a fork of another job: changed fields that affect the result, such as `optimizer.lr:
-             *     0.0006 -> 0.0003`, and omitted parts of the checkpoint. The checks cover the other
-             *     quantities.
+             *     0.0006 -> 0.0003`, and omitted parts of the checkpoint.
              * @default []
              */
             differs: string[];
             /**
              * Summary
-             * @description Summary: the comparisons with their tolerances or, if checks failed, only the names of these
-             *     checks.
+             * @description Summary: the comparisons with their tolerances; if checks failed, only the names of the
+             *     failed checks.
              * @default
              */
             summary: string;
@@ -3992,7 +3996,7 @@ export interface components {
         };
         /**
          * ContinuityChecked
-         * @description The first step after a resume was compared with the lineage.
+         * @description The first step after a resume was compared with the records of the lineage.
          */
         ContinuityChecked: {
             /**
@@ -4020,15 +4024,14 @@ export interface components {
             /**
              * Differs
              * @description For a fork of another job: changed fields that affect the result, such as `optimizer.lr:
-             *     0.0006 -> 0.0003`, and omitted parts of the checkpoint. The checks cover the other
-             *     quantities.
+             *     0.0006 -> 0.0003`, and omitted parts of the checkpoint.
              * @default []
              */
             differs?: string[];
             /**
              * Summary
-             * @description Summary: the comparisons with their tolerances or, if checks failed, only the names of these
-             *     checks.
+             * @description Summary: the comparisons with their tolerances; if checks failed, only the names of the
+             *     failed checks.
              * @default
              */
             summary?: string;
@@ -4274,7 +4277,8 @@ export interface components {
             tokenizer_path: string | null;
             /**
              * Document Masks
-             * @description Whether to keep documents that share a sequence from attending to each other.
+             * @description Whether tokens attend only to tokens of their own document if a sequence has several
+             *     documents.
              * @default false
              */
             document_masks: boolean;
@@ -4348,7 +4352,8 @@ export interface components {
             tokenizer_path?: string | null;
             /**
              * Document Masks
-             * @description Whether to keep documents that share a sequence from attending to each other.
+             * @description Whether tokens attend only to tokens of their own document if a sequence has several
+             *     documents.
              * @default false
              */
             document_masks?: boolean;
@@ -4448,8 +4453,7 @@ export interface components {
         };
         /**
          * DesiredState
-         * @description Desired state of an attempt; each reply to a supervisor's report contains the desired
-         *     state.
+         * @description Desired state of an attempt, which each reply to a supervisor's report contains.
          * @enum {string}
          */
         DesiredState: "run" | "stop" | "cancel";
@@ -4470,7 +4474,7 @@ export interface components {
             memory_bytes: number | null;
             /**
              * User
-             * @description User of the process; null if the worker cannot see the process, as from inside a
+             * @description User of the process; null if the worker cannot see the process, for example from inside a
              *     container.
              */
             user: string | null;
@@ -4497,7 +4501,7 @@ export interface components {
             memory_bytes?: number | null;
             /**
              * User
-             * @description User of the process; null if the worker cannot see the process, as from inside a
+             * @description User of the process; null if the worker cannot see the process, for example from inside a
              *     container.
              */
             user?: string | null;
@@ -4692,8 +4696,8 @@ export interface components {
             ends_at?: number | null;
             /**
              * Nodes
-             * @description Nodes of the job that have started. An index may have several instances: a running instance
-             *     and earlier instances, which have `gone` if the engine proves their end.
+             * @description Nodes of the job that have started. An index may occur several times: for the running
+             *     instance, and for earlier instances, which have `gone` if the engine proves their end.
              * @default []
              */
             nodes?: components["schemas"]["EngineNode"][];
@@ -4768,9 +4772,9 @@ export interface components {
             root: string | null;
             /**
              * Container
-             * @description Container image in which the command of each rank runs, below a storage root: an Apptainer
-             *     image, such as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`.
-             *     `torchrun` is the worker's own and runs outside the container.
+             * @description Container image below a storage root: an Apptainer image, such as `data:images/mine.sif`, or
+             *     an archive for Podman, such as `data:images/mine.tar`. The command of each rank runs in a
+             *     container of this image. `torchrun` is the worker's own and runs outside the container.
              */
             container: string | null;
             /**
@@ -4815,9 +4819,9 @@ export interface components {
             root?: string | null;
             /**
              * Container
-             * @description Container image in which the command of each rank runs, below a storage root: an Apptainer
-             *     image, such as `data:images/mine.sif`, or an archive for Podman, such as `data:images/mine.tar`.
-             *     `torchrun` is the worker's own and runs outside the container.
+             * @description Container image below a storage root: an Apptainer image, such as `data:images/mine.sif`, or
+             *     an archive for Podman, such as `data:images/mine.tar`. The command of each rank runs in a
+             *     container of this image. `torchrun` is the worker's own and runs outside the container.
              */
             container?: string | null;
             /**
@@ -6973,7 +6977,8 @@ export interface components {
         ExitRecord: {
             /**
              * Outcome
-             * @description Outcome of the share, from the trainer's outcome, the exits of the ranks, and the orders.
+             * @description Outcome of the share, which follows from the trainer's outcome, the exits of the ranks, and
+             *     the orders.
              * @enum {string}
              */
             outcome: "succeeded" | "stopped" | "failed" | "cancelled";
@@ -6998,7 +7003,8 @@ export interface components {
             positions?: components["schemas"]["RankPosition"][];
             /**
              * False Alarms
-             * @description Number of silences of most of the hang limit after which the trainer made progress again.
+             * @description Number of silences that lasted most of the hang limit, but after which the trainer made
+             *     progress again.
              * @default 0
              */
             false_alarms?: number;
@@ -7104,7 +7110,8 @@ export interface components {
             tokenizer: string | null;
             /**
              * Hugging Face
-             * @description Folder of a hub model, whose config the export completes; absent for a family.
+             * @description Folder of a hub model; the export copies and completes the model's config. Absent for a
+             *     family.
              */
             hugging_face: string | null;
         };
@@ -7268,26 +7275,27 @@ export interface components {
             bad_window: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether a retry leaves the retry budget unchanged for any `reason`, because the job did not
-             *     cause the failure.
+             * @description Whether a retry leaves the retry budget unchanged, whatever the `reason` is, because the job
+             *     did not cause the failure.
              * @default false
              */
             free_retry: boolean;
             /**
              * Node At Fault
              * @description Whether the failure counts against its node, because a worker, supervisor or torchrun failed.
-             *     Ranks and the node's check never set this field; the reason `node_lost` counts without it.
+             *     Ranks and the node's check never set this field. The reason `node_lost` counts against the node
+             *     even without this field.
              * @default false
              */
             node_at_fault: boolean;
             /** @description Use of the memory after an out-of-memory error. */
             memory: components["schemas"]["MemoryUse"] | null;
-            /** @description Checkpoint that could not be loaded, if it caused the failure. */
+            /** @description Checkpoint that could not be loaded; absent if the failure has another cause. */
             load: components["schemas"]["LoadFailure"] | null;
             /**
              * Environment
-             * @description Digest of the program's environment, if the storage root lacks it. The environment is then
-             *     built before the next attempt.
+             * @description Digest of the program's environment, if this environment is missing on the storage root. The
+             *     environment is then built before the next attempt.
              */
             environment: string | null;
         };
@@ -7350,26 +7358,27 @@ export interface components {
             bad_window?: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
-             * @description Whether a retry leaves the retry budget unchanged for any `reason`, because the job did not
-             *     cause the failure.
+             * @description Whether a retry leaves the retry budget unchanged, whatever the `reason` is, because the job
+             *     did not cause the failure.
              * @default false
              */
             free_retry?: boolean;
             /**
              * Node At Fault
              * @description Whether the failure counts against its node, because a worker, supervisor or torchrun failed.
-             *     Ranks and the node's check never set this field; the reason `node_lost` counts without it.
+             *     Ranks and the node's check never set this field. The reason `node_lost` counts against the node
+             *     even without this field.
              * @default false
              */
             node_at_fault?: boolean;
             /** @description Use of the memory after an out-of-memory error. */
             memory?: components["schemas"]["MemoryUse"] | null;
-            /** @description Checkpoint that could not be loaded, if it caused the failure. */
+            /** @description Checkpoint that could not be loaded; absent if the failure has another cause. */
             load?: components["schemas"]["LoadFailure"] | null;
             /**
              * Environment
-             * @description Digest of the program's environment, if the storage root lacks it. The environment is then
-             *     built before the next attempt.
+             * @description Digest of the program's environment, if this environment is missing on the storage root. The
+             *     environment is then built before the next attempt.
              */
             environment?: string | null;
         };
@@ -7519,8 +7528,8 @@ export interface components {
             goodput: number | null;
             /**
              * Ettr
-             * @description Effective training time ratio. Null if `goodput` is null, or while the time in which the job
-             *     could run is below 1 ms.
+             * @description Effective training time ratio. Null if `goodput` is null, or if the job could run for less
+             *     than 1 ms so far.
              */
             ettr: number | null;
         };
@@ -7542,7 +7551,7 @@ export interface components {
             holds: boolean;
             /**
              * Detail
-             * @description Explanation as a sentence: how the aspect continues; or why it does not, and what happens
+             * @description Sentence that explains how the aspect continues, or why it does not continue and what happens
              *     instead.
              */
             detail: string;
@@ -7575,8 +7584,8 @@ export interface components {
             spike_factor: number;
             /**
              * Hang Seconds
-             * @description Time without a heartbeat of the trainer that counts as a hang during training. Other phases
-             *     have their own limits, which are never below this one.
+             * @description Maximum time without a heartbeat during training; after that, the trainer counts as hanging.
+             *     Other phases have limits of their own, each at least as long.
              * @default 600
              */
             hang_seconds: number;
@@ -7609,8 +7618,8 @@ export interface components {
             spike_factor?: number;
             /**
              * Hang Seconds
-             * @description Time without a heartbeat of the trainer that counts as a hang during training. Other phases
-             *     have their own limits, which are never below this one.
+             * @description Maximum time without a heartbeat during training; after that, the trainer counts as hanging.
+             *     Other phases have limits of their own, each at least as long.
              * @default 600
              */
             hang_seconds?: number;
@@ -7654,9 +7663,9 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description Isolation of ranks from files of the node. `user`: each attempt runs as a Unix user of its
-             *     own. `namespace`: the same, with users of a user namespace. `none`: a job's code can read the
-             *     node's token.
+             * @description Isolation of a node's files from ranks. `user`: each attempt runs as a Unix user of its own.
+             *     `namespace`: as `user`, but with the users of a user namespace. `none`: a job's code can read
+             *     the node's token.
              * @default none
              * @enum {string}
              */
@@ -7733,9 +7742,9 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description Isolation of ranks from files of the node. `user`: each attempt runs as a Unix user of its
-             *     own. `namespace`: the same, with users of a user namespace. `none`: a job's code can read the
-             *     node's token.
+             * @description Isolation of a node's files from ranks. `user`: each attempt runs as a Unix user of its own.
+             *     `namespace`: as `user`, but with the users of a user namespace. `none`: a job's code can read
+             *     the node's token.
              * @default none
              * @enum {string}
              */
@@ -7842,7 +7851,7 @@ export interface components {
             memory_used_bytes: number;
             /**
              * Disks
-             * @description Space of each storage root that is a folder, and of the node's own folder.
+             * @description Disk space of each storage root that is a folder, and of the node's own folder.
              * @default []
              */
             disks: components["schemas"]["DiskSample"][];
@@ -7869,7 +7878,7 @@ export interface components {
             memory_used_bytes: number;
             /**
              * Disks
-             * @description Space of each storage root that is a folder, and of the node's own folder.
+             * @description Disk space of each storage root that is a folder, and of the node's own folder.
              * @default []
              */
             disks?: components["schemas"]["DiskSampleInput"][];
@@ -7902,7 +7911,7 @@ export interface components {
         };
         /**
          * ImportRequest
-         * @description Body of a request to import a run that has ended, without its points.
+         * @description Body of a request to import a run that has ended; the points follow in later requests.
          */
         ImportRequest: {
             /** @description Run to import. */
@@ -8156,7 +8165,7 @@ export interface components {
             /**
              * Expected Ettr
              * @description Expected ETTR of a long run with this save interval, by the formula in docs/goodput.md. Null
-             *     for the recorded outcome, if the job never failed, or if saves are disabled.
+             *     in three cases: in the recorded outcome, for a job without failures, and with saves disabled.
              */
             expected_ettr: number | null;
             /**
@@ -9393,7 +9402,8 @@ export interface components {
         };
         /**
          * Manifest
-         * @description `manifest.json` of a checkpoint: its contents, with checksums that prove it is complete.
+         * @description `manifest.json` of a checkpoint: its contents, with checksums that prove that the checkpoint
+         *     is complete.
          */
         Manifest: {
             /**
@@ -9557,8 +9567,8 @@ export interface components {
             weights: number;
             /**
              * Gradients
-             * @description Memory of gradients accumulated over earlier micro-batches; at the end of the step, of their
-             *     shards.
+             * @description Memory of gradients accumulated over earlier micro-batches or, at the end of the step, of
+             *     gradient shards.
              */
             gradients: number;
             /**
@@ -9600,7 +9610,7 @@ export interface components {
         MemoryRates: {
             /**
              * Fixed
-             * @description Bytes in addition to all parts, independent of the estimate.
+             * @description Constant number of bytes in addition to the parts of the estimate.
              */
             fixed: number;
             /**
@@ -9691,7 +9701,7 @@ export interface components {
         };
         /**
          * MessagesRequest
-         * @description Long poll for messages by a worker that does not use the broker.
+         * @description Long poll of a worker that does not receive its messages from the broker.
          */
         MessagesRequest: {
             /**
@@ -9706,7 +9716,7 @@ export interface components {
             node: string;
             /**
              * Wait Seconds
-             * @description Maximum time for which the server holds the poll while it has no message.
+             * @description Maximum time for which the server waits for a message before it replies.
              * @default 25
              */
             wait_seconds?: number;
@@ -10099,13 +10109,14 @@ export interface components {
             reason: string;
             /**
              * Command
-             * @description Command for the provisioner's machine that renews the login.
+             * @description Command that renews the login; a person runs it on the provisioner's machine.
              */
             command: string;
         };
         /**
          * NextAction
-         * @description Suggested action on a failed job; it changes something, so that the failure may not recur.
+         * @description Suggested action on a failed job; the action includes a change that may prevent the same
+         *     failure.
          */
         NextAction: {
             /**
@@ -10257,9 +10268,9 @@ export interface components {
             worker: components["schemas"]["WorkerIdentity"];
             /**
              * Gone
-             * @description Ids of attempts that this node claimed, but for which the worker's data folder has neither a
-             *     process nor a last report. The server decides whether this proves that the attempts ended on
-             *     this node (docs/lifecycle-failures.md, 48).
+             * @description Ids of attempts that this node claimed, but that left neither a process nor a last report in
+             *     the worker's data folder. The server decides whether this proves that the attempts ended on this
+             *     node (docs/lifecycle-failures.md, 48).
              * @default []
              */
             gone?: string[];
@@ -10412,7 +10423,7 @@ export interface components {
             device: "cpu" | "cuda";
             /**
              * Other Storage
-             * @description Storage roots whose storage on this node differs from the storage on most nodes.
+             * @description Storage roots that lead to other storage on this node than on most nodes.
              * @default []
              */
             other_storage?: string[];
@@ -10582,8 +10593,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that each node sees. The registration of a node detects a root that leads to
-             *     other storage on this node than on most nodes.
+             * @description Storage roots that each node sees. When a node registers, the server detects roots that lead
+             *     to other storage there than on most nodes.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10615,8 +10626,8 @@ export interface components {
             };
             /**
              * Roots
-             * @description Storage roots that each node sees. The registration of a node detects a root that leads to
-             *     other storage on this node than on most nodes.
+             * @description Storage roots that each node sees. When a node registers, the server detects roots that lead
+             *     to other storage there than on most nodes.
              * @default [
              *       "checkpoints"
              *     ]
@@ -10659,13 +10670,14 @@ export interface components {
             problems: string[];
             /**
              * Notice
-             * @description Announced reason for a shutdown of the node; its attempts save and move to other nodes.
+             * @description Announced reason for a shutdown of the node. Attempts on the node save and move to other
+             *     nodes.
              */
             notice: string | null;
             /**
              * Request Id
-             * @description Request that allocated the node, if it comes from a source; the label `source` has the
-             *     source's name.
+             * @description Request that allocated the node; absent if the node comes from no source. The name of the
+             *     source is in the label `source`.
              */
             request_id: string | null;
             /**
@@ -10686,7 +10698,7 @@ export interface components {
             free_slots: number;
             /**
              * Withheld
-             * @description Slots that no job receives until the cause is gone, by index.
+             * @description Slots, by index, that no job receives until the cause is gone.
              */
             withheld: components["schemas"]["WithheldSlot"][];
             /**
@@ -11452,7 +11464,7 @@ export interface components {
             tries: number;
             /**
              * @description Failures of a deletion, scrub or recovery, which is repeated until it succeeds or is
-             *     cancelled; absent before the first failure and after the end.
+             *     cancelled; absent before the first failure, and after the operation's end.
              */
             failing: components["schemas"]["FailedTries"] | null;
             /** @description Progress of the operation. */
@@ -11550,7 +11562,8 @@ export interface components {
             no_decay: string[];
             /**
              * State Dtype
-             * @description Dtype of both moments. bfloat16 halves their memory and limits both betas to 0.996.
+             * @description Dtype of both moments. bfloat16 halves the memory of the moments, but needs betas of at most
+             *     0.996.
              * @default float32
              * @enum {string}
              */
@@ -11613,7 +11626,8 @@ export interface components {
             no_decay?: string[];
             /**
              * State Dtype
-             * @description Dtype of both moments. bfloat16 halves their memory and limits both betas to 0.996.
+             * @description Dtype of both moments. bfloat16 halves the memory of the moments, but needs betas of at most
+             *     0.996.
              * @default float32
              * @enum {string}
              */
@@ -11919,9 +11933,9 @@ export interface components {
             dp_shard: number;
             /**
              * Reshard After Forward
-             * @description Whether gathered weights are freed after the forward pass. `default` frees them, except under
-             *     pipeline parallelism, and except in the last layers, because backward needs their weights
-             *     immediately.
+             * @description Whether gathered weights are freed after the forward pass. `default` frees them, with two
+             *     exceptions: under pipeline parallelism all weights stay gathered, and the last layers always
+             *     stay gathered, because backward starts with these layers.
              * @default default
              * @enum {string}
              */
@@ -12014,9 +12028,9 @@ export interface components {
             dp_shard?: number;
             /**
              * Reshard After Forward
-             * @description Whether gathered weights are freed after the forward pass. `default` frees them, except under
-             *     pipeline parallelism, and except in the last layers, because backward needs their weights
-             *     immediately.
+             * @description Whether gathered weights are freed after the forward pass. `default` frees them, with two
+             *     exceptions: under pipeline parallelism all weights stay gathered, and the last layers always
+             *     stay gathered, because backward starts with these layers.
              * @default default
              * @enum {string}
              */
@@ -12097,7 +12111,7 @@ export interface components {
         ParameterCount: {
             /**
              * Embedding
-             * @description Parameters of the token embedding; with tied embeddings, it is also the head.
+             * @description Parameters of the token embedding. With tied embeddings, the embedding is also the head.
              */
             embedding: number;
             /**
@@ -12145,7 +12159,7 @@ export interface components {
         PendingCollective: {
             /**
              * Group
-             * @description Process group of the collective; its name is the same on all ranks of the group.
+             * @description Name of the collective's process group, the same on all ranks of the group.
              */
             group: string;
             /**
@@ -12209,8 +12223,8 @@ export interface components {
             allow_code_change: boolean;
             /**
              * Parent Named
-             * @description Whether the launch again loads a checkpoint that a person chose, because the previous attempt
-             *     saved nothing.
+             * @description Whether the launch loads the same checkpoint as the previous attempt, because a person chose
+             *     the checkpoint and that attempt saved nothing.
              * @default false
              */
             parent_named: boolean;
@@ -12230,7 +12244,8 @@ export interface components {
         };
         /**
          * Phase
-         * @description Current activity of the trainer; each phase has its own limit for a hang.
+         * @description Current activity of the trainer; each phase has its own time limit, beyond which the trainer
+         *     counts as hung.
          * @enum {string}
          */
         Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "validating" | "saving" | "ending";
@@ -12344,8 +12359,8 @@ export interface components {
             start_step: number;
             /**
              * Backfilled Before
-             * @description Name of the waiting job that keeps these nodes; the attempt ends before that job can
-             *     start.
+             * @description Name of the waiting job that keeps these nodes; the attempt is expected to end before that
+             *     job can start.
              */
             backfilled_before?: string | null;
         };
@@ -12550,7 +12565,8 @@ export interface components {
             detail: string;
             /**
              * Errors
-             * @description Single errors; each has a JSON pointer into the request body, or `query/<name>`.
+             * @description Individual errors, each with its place: a JSON pointer into the request body, or
+             *     `query/<name>`.
              * @default []
              */
             errors?: components["schemas"]["Problem"][];
@@ -12654,7 +12670,8 @@ export interface components {
         };
         /**
          * ProgramManifest
-         * @description `manifest.json` of a program's checkpoint, of which only the files are known.
+         * @description `manifest.json` of a program's checkpoint. The manifest describes only the files of the
+         *     checkpoint.
          */
         ProgramManifest: {
             /**
@@ -12877,7 +12894,7 @@ export interface components {
             artifacts: string[];
             /**
              * Stop Grace Seconds
-             * @description Time between SIGTERM to the ranks on a stop, and SIGKILL to the ranks that still run.
+             * @description Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL.
              * @default 30
              */
             stop_grace_seconds: number;
@@ -12974,7 +12991,7 @@ export interface components {
             artifacts?: string[];
             /**
              * Stop Grace Seconds
-             * @description Time between SIGTERM to the ranks on a stop, and SIGKILL to the ranks that still run.
+             * @description Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL.
              * @default 30
              */
             stop_grace_seconds?: number;
@@ -13014,7 +13031,7 @@ export interface components {
             steps_reported: boolean;
             /**
              * Answers
-             * @description Orders and requests that a program supports: stop, and kinds of requests.
+             * @description Orders and requests to which a program responds: `stop`, and kinds of requests.
              * @default []
              */
             answers: ("stop" | "save" | "profile" | "memory_snapshot")[];
@@ -13067,8 +13084,8 @@ export interface components {
             description?: string;
             /**
              * Weight
-             * @description Weight of the project. Projects that use the cluster share its slots in the ratio of their
-             *     weights.
+             * @description Weight of the project. The projects that use the cluster share the cluster's slots in the
+             *     ratio of their weights.
              * @default 1
              */
             weight?: number;
@@ -13104,8 +13121,8 @@ export interface components {
             description: string;
             /**
              * Weight
-             * @description Weight of the project. Projects that use the cluster share its slots in the ratio of their
-             *     weights.
+             * @description Weight of the project. The projects that use the cluster share the cluster's slots in the
+             *     ratio of their weights.
              * @default 1
              */
             weight: number;
@@ -13135,8 +13152,8 @@ export interface components {
             description?: string;
             /**
              * Weight
-             * @description Weight of the project. Projects that use the cluster share its slots in the ratio of their
-             *     weights.
+             * @description Weight of the project. The projects that use the cluster share the cluster's slots in the
+             *     ratio of their weights.
              * @default 1
              */
             weight?: number;
@@ -13235,8 +13252,8 @@ export interface components {
             share: number;
             /**
              * Fair Share
-             * @description Weight of the project divided by the sum of the weights of all projects with a job that waits
-             *     or holds slots; 0 if the project has no such job.
+             * @description Weight of the project divided by the total weight of all active projects, which have a job
+             *     that waits or holds slots; 0 if the project is not active.
              */
             fair_share: number;
             /**
@@ -13268,8 +13285,8 @@ export interface components {
             exclude: string[];
             /**
              * Min Dim
-             * @description Minimum width of quantized linear layers. A layer with a smaller width on either side stays
-             *     in high precision, because scaling would cost more time than quantized products save.
+             * @description Minimum width of quantized linear layers. A layer with a narrower input or output stays in
+             *     high precision, because scaling would cost more time than quantized products save.
              * @default 0
              */
             min_dim: number;
@@ -13297,8 +13314,8 @@ export interface components {
             exclude?: string[];
             /**
              * Min Dim
-             * @description Minimum width of quantized linear layers. A layer with a smaller width on either side stays
-             *     in high precision, because scaling would cost more time than quantized products save.
+             * @description Minimum width of quantized linear layers. A layer with a narrower input or output stays in
+             *     high precision, because scaling would cost more time than quantized products save.
              * @default 0
              */
             min_dim?: number;
@@ -13376,8 +13393,8 @@ export interface components {
             backfilled_before: string | null;
             /**
              * Lasts Seconds
-             * @description Expected time from placement to end, estimated from earlier attempts of the same training
-             *     part or of the job itself; null without such attempts.
+             * @description Expected time from placement to end, estimated from earlier attempts of the job; for a new
+             *     job, from attempts with the same training part. Null without such attempts.
              */
             lasts_seconds: number | null;
         };
@@ -13460,15 +13477,15 @@ export interface components {
             step?: number | null;
             /**
              * Place
-             * @description Innermost frame outside Python and packages, such as `data/batches.py:113 in __next__`;
-             *     absent if the rank did not respond.
+             * @description Innermost frame outside Python's library and installed packages, such as `data/batches.py:113
+             *     in __next__`; absent if the rank did not respond.
              */
             place?: string | null;
             /** @description Oldest collective that has not ended on the rank. */
             collective?: components["schemas"]["PendingCollective"] | null;
             /**
              * Process
-             * @description State of the process if the rank did not respond, such as `stopped`.
+             * @description State of the process, such as `stopped`; absent if the rank responded.
              */
             process?: string | null;
         };
@@ -13496,7 +13513,8 @@ export interface components {
         };
         /**
          * RankSpan
-         * @description Adjacent ranks, represented by the rank that computes and waits for data longest.
+         * @description Adjacent ranks, represented by the rank with the longest total time of computation and
+         *     waiting for data.
          */
         RankSpan: {
             /**
@@ -13511,8 +13529,8 @@ export interface components {
             last_rank: number;
             /**
              * Rank
-             * @description Rank that computes and waits for data longest; the times of this span are the times of this
-             *     rank.
+             * @description Rank with the longest total time of computation and waiting for data; the times of this span
+             *     are the times of this rank.
              */
             rank: number;
             /**
@@ -13613,8 +13631,8 @@ export interface components {
             times: components["schemas"]["RankTimes"] | null;
             /**
              * Stragglers
-             * @description At most 100 stragglers: first the present ones, then the past ones, both sorted newest
-             *     first.
+             * @description At most 100 stragglers: first the present stragglers, then the past stragglers; each group is
+             *     sorted newest first.
              */
             stragglers: components["schemas"]["StragglerView"][];
         };
@@ -13657,7 +13675,7 @@ export interface components {
             fence: number;
             /**
              * After Step
-             * @description Newest step of the attempt in the catalog; -1 if the catalog has none.
+             * @description Step of the attempt's newest checkpoint in the catalog; -1 if the catalog has none.
              */
             after_step: number;
         };
@@ -13733,8 +13751,8 @@ export interface components {
             heartbeat_seconds: number;
             /**
              * Slots
-             * @description UUID of the device of each slot, if the order differs from the order in the registration.
-             *     Slots keep their numbers while attempts hold slots of the node.
+             * @description UUID of each slot's device, in the order of the slots; empty if this is the order in the
+             *     registration. Slots keep their numbers while attempts hold slots of the node.
              * @default []
              */
             slots: string[];
@@ -13844,8 +13862,8 @@ export interface components {
                 [key: string]: string;
             };
             /**
-             * @description End of the share. Only in the last report, after all processes have ended, and all bytes were
-             *     acknowledged or dropped.
+             * @description End of the share; only in the last report, which the supervisor sends after all processes
+             *     have ended, and after all bytes were acknowledged or dropped.
              */
             exit?: components["schemas"]["ExitRecord"] | null;
         };
@@ -13945,8 +13963,8 @@ export interface components {
         };
         /**
          * RequestClaim
-         * @description Claim of a request by the provisioner before its call to the engine; the server grants a
-         *     repeated claim again.
+         * @description Claim of a request, which the provisioner sends before its call to the engine. The server
+         *     grants a repeated claim again.
          */
         RequestClaim: {
             /**
@@ -13962,10 +13980,10 @@ export interface components {
             source: string;
             /**
              * Secret Hashes
-             * @description SHA-256 of the join secret of each pilot, by index. The server ignores hashes beyond the
-             *     request's number of nodes, which the provisioner only learns from the reply. The provisioner
-             *     draws the secrets, keeps them in a file of mode 0600 and passes them to the pilots. The server
-             *     receives a secret only when its pilot joins.
+             * @description SHA-256 of the join secret of each pilot, by index. The server ignores surplus hashes,
+             *     because the provisioner learns the request's number of nodes only from the reply. The
+             *     provisioner draws the secrets, keeps them in a file of mode 0600 and passes them to the pilots.
+             *     The server receives a secret only when its pilot joins.
              */
             secret_hashes: string[];
         };
@@ -14042,8 +14060,7 @@ export interface components {
             /**
              * Nodes
              * @description Number of nodes, each with the same number of slots. If absent, the job runs on as few nodes
-             *     as have enough free slots together. Each node then has the same number of slots, if the free
-             *     slots allow this.
+             *     as possible, with the same number of slots on each node if the free slots allow this.
              */
             nodes: number | null;
             /**
@@ -14072,9 +14089,9 @@ export interface components {
             /**
              * Max Runtime Seconds
              * @description Maximum run time of one attempt, from its placement. At this time the attempt saves and
-             *     leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
-             *     job ends. A job with this limit may run on slots that a waiting larger job keeps, if the limit
-             *     ends the job before the larger job can start.
+             *     leaves. If the attempt saved a later step than the one at which it began, the job waits for
+             *     another attempt; otherwise the job ends. An attempt with this limit may run on slots that a
+             *     larger waiting job keeps, if the limit ends the attempt before the larger job can start.
              */
             max_runtime_seconds: number | null;
             /**
@@ -14125,8 +14142,7 @@ export interface components {
             /**
              * Nodes
              * @description Number of nodes, each with the same number of slots. If absent, the job runs on as few nodes
-             *     as have enough free slots together. Each node then has the same number of slots, if the free
-             *     slots allow this.
+             *     as possible, with the same number of slots on each node if the free slots allow this.
              */
             nodes?: number | null;
             /**
@@ -14155,9 +14171,9 @@ export interface components {
             /**
              * Max Runtime Seconds
              * @description Maximum run time of one attempt, from its placement. At this time the attempt saves and
-             *     leaves. If the attempt saved a further step, the job waits for another attempt; otherwise the
-             *     job ends. A job with this limit may run on slots that a waiting larger job keeps, if the limit
-             *     ends the job before the larger job can start.
+             *     leaves. If the attempt saved a later step than the one at which it began, the job waits for
+             *     another attempt; otherwise the job ends. An attempt with this limit may run on slots that a
+             *     larger waiting job keeps, if the limit ends the attempt before the larger job can start.
              */
             max_runtime_seconds?: number | null;
             /**
@@ -14186,7 +14202,7 @@ export interface components {
             world_size: number;
             /**
              * Free Now
-             * @description Whether one of the layouts could start now, because nodes have enough free slots.
+             * @description Whether nodes have enough free slots to start one of the layouts now.
              */
             free_now: boolean;
             /**
@@ -14253,7 +14269,7 @@ export interface components {
             step: number;
             /**
              * Metadata Digest
-             * @description XXH3-128 of the checkpoint's DCP metadata; it is compared before the metadata is opened.
+             * @description Expected XXH3-128 of the checkpoint's DCP metadata; checked before the metadata is opened.
              */
             metadata_digest: string;
             /**
@@ -14292,7 +14308,8 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Step of the checkpoint; if the attempt saves first, the last reported step.
+             * @description Step at which the next attempt starts: the step of the checkpoint or, if the running attempt
+             *     saves first, the last reported step.
              */
             step: number;
             /**
@@ -14417,7 +14434,7 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`.
+             * @description Effects of the omitted parts of the checkpoint; one for each part that is not in `parts`.
              * @default []
              */
             not_exact?: string[];
@@ -14434,7 +14451,7 @@ export interface components {
              * @default []
              */
             compared?: string[];
-            /** @description Digests of the code of a user's own model, if both are known. */
+            /** @description Digests of the code of a user's own model; absent unless both digests are known. */
             code?: components["schemas"]["CodeDigests"] | null;
         };
         /**
@@ -14444,23 +14461,24 @@ export interface components {
         RetrySection: {
             /**
              * Max Retries
-             * @description Maximum number of retries after failures. An attempt after a lost or preempted node, or after
-             *     a launch that its node put back, does not count as a retry.
+             * @description Maximum number of retries after failures. An attempt does not count as a retry if it follows
+             *     a lost or preempted node, or a launch that was put back: refused by its node before any process
+             *     started.
              * @default 2
              */
             max_retries: number;
             /**
              * Backoff Seconds
              * @description Wait before a retry. The wait doubles with each consecutive retry, up to ten minutes. The
-             *     first retry after a signal to a rank starts without a wait. After a launch that its node put
-             *     back, the wait is one second, and doubles from the sixth consecutive such launch on.
+             *     first retry after a signal to a rank starts without a wait. After a launch that was put back,
+             *     the wait is one second; it doubles from the sixth consecutive such launch on.
              * @default 5
              */
             backoff_seconds: number;
             /**
              * On
              * @description Failures after which the server retries. `trainer_error` includes `program_error`. The server
-             *     always retries a launch that its node put back, and never retries `out_of_memory`, `data_error`,
+             *     always retries a launch that was put back. It never retries `out_of_memory`, `data_error`,
              *     `not_allowed`, `program_start_error` and `disk_limit`.
              * @default [
              *       "hang",
@@ -14485,23 +14503,24 @@ export interface components {
         RetrySectionInput: {
             /**
              * Max Retries
-             * @description Maximum number of retries after failures. An attempt after a lost or preempted node, or after
-             *     a launch that its node put back, does not count as a retry.
+             * @description Maximum number of retries after failures. An attempt does not count as a retry if it follows
+             *     a lost or preempted node, or a launch that was put back: refused by its node before any process
+             *     started.
              * @default 2
              */
             max_retries?: number;
             /**
              * Backoff Seconds
              * @description Wait before a retry. The wait doubles with each consecutive retry, up to ten minutes. The
-             *     first retry after a signal to a rank starts without a wait. After a launch that its node put
-             *     back, the wait is one second, and doubles from the sixth consecutive such launch on.
+             *     first retry after a signal to a rank starts without a wait. After a launch that was put back,
+             *     the wait is one second; it doubles from the sixth consecutive such launch on.
              * @default 5
              */
             backoff_seconds?: number;
             /**
              * On
              * @description Failures after which the server retries. `trainer_error` includes `program_error`. The server
-             *     always retries a launch that its node put back, and never retries `out_of_memory`, `data_error`,
+             *     always retries a launch that was put back. It never retries `out_of_memory`, `data_error`,
              *     `not_allowed`, `program_start_error` and `disk_limit`.
              * @default [
              *       "hang",
@@ -14704,7 +14723,7 @@ export interface components {
             /**
              * Failing Since
              * Format: date-time
-             * @description Time at which the first of these `tries` failures was noticed.
+             * @description Time at which the first failure since the last successful save was noticed.
              */
             failing_since: string;
             /**
@@ -14716,7 +14735,7 @@ export interface components {
             /**
              * Give Up At
              * Format: date-time
-             * @description Time of the last try; if it fails, the attempt ends (`give_up_after_seconds`).
+             * @description Time of the last try, set by `give_up_after_seconds`; if this try fails, the attempt ends.
              */
             give_up_at: string;
             /**
@@ -14764,8 +14783,8 @@ export interface components {
             stall_seconds: number;
             /**
              * Daly Interval Steps
-             * @description Best interval by Daly's estimate, from `stall_seconds` and the mean time to failure. Null
-             *     without a failure or a recorded stall.
+             * @description Best interval by Daly's estimate, from `stall_seconds` and the mean time to failure. Null if
+             *     no failure or no stall is recorded.
              */
             daly_interval_steps: number | null;
         };
@@ -14901,7 +14920,7 @@ export interface components {
             content?: string;
             /**
              * End
-             * @description Whether the input ends after `content`, so that the command reads the end of its input.
+             * @description Whether `content` is the end of the input, so that the command then reads end-of-file.
              * @default false
              */
             end?: boolean;
@@ -14951,11 +14970,14 @@ export interface components {
             start: number;
             /**
              * Wait Seconds
-             * @description Maximum time for which the server holds the poll while nothing is new.
+             * @description Maximum time for which the server waits for a change before it replies.
              * @default 0
              */
             wait_seconds?: number;
-            /** @description Terminal that the supervisor received last; the server replies if it has changed. */
+            /**
+             * @description Terminal that the supervisor received last; if the terminal has changed, the server replies
+             *     immediately.
+             */
             terminal?: components["schemas"]["TerminalInput"] | null;
         };
         /**
@@ -15090,8 +15112,8 @@ export interface components {
             argv?: string[];
             /**
              * Node
-             * @description Node of the attempt on which the command runs. When absent, the node of `rank`; if that is
-             *     absent too, the first node.
+             * @description Node of the attempt on which the command runs. When absent, the node of `rank`; without
+             *     `rank`, the first node.
              */
             node?: string | null;
             /**
@@ -15167,7 +15189,8 @@ export interface components {
             ended_at: string | null;
             /**
              * Exit Code
-             * @description Exit code, negative for a signal. Absent while the command runs, or if it did not start.
+             * @description Exit code, negative for a signal. Absent while the command runs, and if the command did not
+             *     start.
              */
             exit_code: number | null;
             /**
@@ -15291,8 +15314,8 @@ export interface components {
             nodes_per_request: number;
             /**
              * Node Hours Per Month
-             * @description Maximum number of node-hours per calendar month (UTC), including all hours of running
-             *     requests up to their end; unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC); unlimited when absent. A running
+             *     request counts with all its hours up to its end.
              */
             node_hours_per_month: number | null;
         };
@@ -15321,8 +15344,8 @@ export interface components {
             nodes_per_request?: number;
             /**
              * Node Hours Per Month
-             * @description Maximum number of node-hours per calendar month (UTC), including all hours of running
-             *     requests up to their end; unlimited when absent.
+             * @description Maximum number of node-hours per calendar month (UTC); unlimited when absent. A running
+             *     request counts with all its hours up to its end.
              */
             node_hours_per_month?: number | null;
         };
@@ -15375,13 +15398,13 @@ export interface components {
             idle_seconds: number;
             /**
              * Leave Seconds
-             * @description Time before the end of an allocation at which attempts on the node save and leave.
+             * @description Attempts save and leave a node this long before the end of its allocation.
              */
             leave_seconds: number;
             /**
              * Check Addresses
-             * @description Whether a pilot must join from an address that the engine reports for it; disable behind
-             *     NAT.
+             * @description Whether a pilot must join from an address that the engine reports for the pilot; disable this
+             *     check behind NAT.
              */
             check_addresses: boolean;
             /**
@@ -15439,7 +15462,7 @@ export interface components {
             complete?: boolean;
             /**
              * Asked
-             * @description Id of the request that the call concerned; absent for a call about no single request.
+             * @description Id of the request that the call concerned; absent for a call about the whole source.
              */
             asked?: string | null;
             /**
@@ -15454,8 +15477,8 @@ export interface components {
             error?: string | null;
             /**
              * Refused
-             * @description Whether the error is a final refusal of the request by the engine (an invalid option, a limit
-             *     of an account), so that a repeat is useless.
+             * @description Whether the engine finally refused the request (an invalid option, a limit of an account), so
+             *     that a repeat is useless.
              * @default false
              */
             refused?: boolean;
@@ -15587,8 +15610,8 @@ export interface components {
             /**
              * Spent Seconds
              * @description Time of a step by part: matrix products and attention, elementwise operations, the optimizer
-             *     update, traffic between ranks, and further time of the host. Waits in a pipeline are
-             *     included.
+             *     update, traffic between ranks, and remaining time of the host. The times include waits in a
+             *     pipeline.
              */
             spent_seconds: {
                 [key: string]: number;
@@ -15623,7 +15646,7 @@ export interface components {
         StopRequest: {
             /**
              * Reason
-             * @description Reason for the stop or cancellation, which is shown in the events.
+             * @description Reason for the stop or cancellation, for display in the events.
              * @default
              */
             reason?: string;
@@ -15667,7 +15690,7 @@ export interface components {
             rank: number;
             /**
              * Kind
-             * @description Part of a step in which the rank is slower than its peers: computation, or waiting for
+             * @description Activity in a step that takes the rank longer than its peers: computation, or waiting for
              *     data.
              * @enum {string}
              */
@@ -15680,7 +15703,7 @@ export interface components {
             factor: number;
             /**
              * Share
-             * @description Share of each step that the job loses because of the rank, from 0 to 1.
+             * @description Time that each step loses because of the rank, as a share of the step, from 0 to 1.
              */
             share: number;
             /**
@@ -15737,7 +15760,7 @@ export interface components {
             slot: number;
             /**
              * Kind
-             * @description Part of a step in which the rank is slower than its peers: computation, or waiting for
+             * @description Activity in a step that takes the rank longer than its peers: computation, or waiting for
              *     data.
              * @enum {string}
              */
@@ -15750,7 +15773,7 @@ export interface components {
             factor: number;
             /**
              * Share
-             * @description Share of each step that the job loses because of the rank, from 0 to 1.
+             * @description Time that each step loses because of the rank, as a share of the step, from 0 to 1.
              */
             share: number;
             /**
@@ -15766,7 +15789,7 @@ export interface components {
             found_at: string;
             /**
              * Gone At
-             * @description Time at which the rank was as fast as its peers again, or at which the attempt ended.
+             * @description Time at which the rank became as fast as its peers again, or at which the attempt ended.
              */
             gone_at: string | null;
             /**
@@ -15830,7 +15853,7 @@ export interface components {
             parts?: components["schemas"]["CheckpointPart"][];
             /**
              * Not Exact
-             * @description Effects of leaving out parts of the checkpoint; one for each part that is not in `parts`.
+             * @description Effects of the omitted parts of the checkpoint; one for each part that is not in `parts`.
              * @default []
              */
             not_exact?: string[];
@@ -15849,7 +15872,7 @@ export interface components {
             every_seconds: number;
             /**
              * Budget Seconds
-             * @description Time in a round after which a task pauses, if the task works in steps.
+             * @description Maximum time per round of a task that works in steps; the task then pauses.
              */
             budget_seconds: number;
             /**
@@ -15874,7 +15897,7 @@ export interface components {
             seconds: number;
             /**
              * Lag Seconds
-             * @description Time from the moment at which the last run was due to the start of this run.
+             * @description Delay of the last run: time from its due time to its start.
              */
             lag_seconds: number;
         };
@@ -15928,7 +15951,7 @@ export interface components {
         };
         /**
          * TimeCategory
-         * @description Use of the time of a job or slot; docs/goodput.md defines each category.
+         * @description Category of a job's or a slot's time; docs/goodput.md defines each category.
          * @enum {string}
          */
         TimeCategory: "productive" | "data_wait" | "compilation" | "save_stall" | "validation" | "startup" | "ending" | "other" | "lost" | "unreachable" | "idle_after_failure" | "queued" | "requeued" | "backoff" | "paused" | "spare" | "idle" | "drained" | "withheld" | "offline";
@@ -16209,8 +16232,8 @@ export interface components {
         };
         /**
          * Unreachable
-         * @description The lease of a node expired; the attempt ends only once the end of its processes is
-         *     proved.
+         * @description The lease of a node expired; the attempt ends only once its processes on the node are proved
+         *     to have ended.
          */
         Unreachable: Record<string, never>;
         /**
