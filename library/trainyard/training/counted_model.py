@@ -12,7 +12,7 @@ Counted = Annotated[int, Field(ge=0, le=10**18)]
 
 
 class CountedModel(SpecModel):
-    """Numbers of a hub model for the planner, as `python -m trainer describe` prints them."""
+    """Numbers of a hub model for the planner, printed by `python -m trainer describe`."""
 
     embedding: Counted
     """Number of parameters before the blocks, usually of the token embedding."""

@@ -4049,7 +4049,7 @@ export interface components {
         };
         /**
          * CountedModel
-         * @description Numbers of a hub model for the planner, as `python -m trainer describe` prints them.
+         * @description Numbers of a hub model for the planner, printed by `python -m trainer describe`.
          */
         CountedModel: {
             /**
@@ -4112,7 +4112,7 @@ export interface components {
         };
         /**
          * CountedModel
-         * @description Numbers of a hub model for the planner, as `python -m trainer describe` prints them.
+         * @description Numbers of a hub model for the planner, printed by `python -m trainer describe`.
          */
         CountedModelInput: {
             /**

@@ -68,7 +68,7 @@ function isWide({ control }: FormField): boolean {
 }
 
 /** Help text, with `code` in backticks. */
-function Help({ text }: { text: string }) {
+export function Help({ text }: { text: string }) {
   return (
     text
       .split("`")

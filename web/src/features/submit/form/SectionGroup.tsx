@@ -9,7 +9,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { type PlacedProblems, problemsIn } from "../problems";
 import type { FormField, FormSection } from "../schema";
 import { isCommon } from "./common";
-import { FieldRow } from "./FieldRow";
+import { FieldRow, Help } from "./FieldRow";
 
 interface SectionGroupProps {
   section: FormSection;
@@ -38,7 +38,7 @@ export function SectionGroup(props: SectionGroupProps) {
     >
       <summary className="section-title row">
         <h2>{title}</h2>
-        <span className="section-help ellipsis">{section.help}</span>
+        <span className="section-help ellipsis"><Help text={section.help} /></span>
         {changed > 0 && <Badge tone="accent">{changed} set</Badge>}
         {wrong > 0 && <Badge tone="bad">{plural(wrong, "problem")}</Badge>}
       </summary>

@@ -164,6 +164,7 @@ function meaningOf(typed: string, field: FormField, control: TypedKind): Json {
 /** Return the default, shown in grey in an empty field. */
 function placeholderOf(field: FormField, control: TypedKind): string {
   if (field.isNullable) return "absent";
+  if (field.isRequired && field.default === null) return "required";
   const byDefault = writingOf(control).write(field.default);
   if (byDefault !== "" || control.kind !== "words") return byDefault;
   return control.isCommand && field.isRequired ? "train.py --flag 'two words'" : "none";
