@@ -38,7 +38,9 @@ export function SectionGroup(props: SectionGroupProps) {
     >
       <summary className="section-title row">
         <h2>{title}</h2>
-        <span className="section-help ellipsis"><Help text={section.help} /></span>
+        <span className="section-help ellipsis">
+          <Help text={section.help} />
+        </span>
         {changed > 0 && <Badge tone="accent">{changed} set</Badge>}
         {wrong > 0 && <Badge tone="bad">{plural(wrong, "problem")}</Badge>}
       </summary>
