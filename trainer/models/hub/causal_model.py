@@ -22,9 +22,10 @@ from trainer.models.hub.attention import (
     EAGER,
     EXPERTS,
     SDPA,
+    attention_scope,
+    flex_devices,
     needs_eager,
     register,
-    within_documents,
 )
 from trainer.models.hub.counts import count_parameters
 from trainer.models.hub.dropout import check_dropout, rates, restart, use_keyed_dropout
@@ -53,6 +54,8 @@ class CausalModel(nn.Module):
     def __init__(self, causal: Any, *, field: str) -> None:
         super().__init__()
         self.causal = causal
+        self.flex_devices = flex_devices(causal)
+        """Types of devices on which flex attention may compute attention."""
         self._field = field
         self._source = use_keyed_dropout(causal, self.blocks)
 
@@ -87,7 +90,8 @@ class CausalModel(nn.Module):
         # A mask of ones has no effect, see `attention._masked`.
         ones_BS = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         named |= {"attention_mask": ones_BS, "use_cache": False}
-        with within_documents(segments, field=self._field):
+        flex = x.device.type in self.flex_devices
+        with attention_scope(segments, flex=flex, field=self._field):
             if head is None:
                 stream: Tensor = base(**named).last_hidden_state
                 return stream
