@@ -68,7 +68,7 @@ class Stack:
     Args:
         folders: paths in the data folder.
         address: address on which the API listens.
-        slots: number of slots that the worker offers; all detected slots when absent.
+        slots: number of slots that the worker offers; if None, all detected slots.
         stopping: event that is set when the user requests the end.
         changed: called with the live processes whenever a process starts or ends.
     """

@@ -66,7 +66,7 @@ class Submission:
     purpose: Purpose
     shape: Shape
     seconds: float | None
-    """Duration of the allocation, in seconds; unlimited when absent."""
+    """Duration of the allocation, in seconds; if None, the duration is unlimited."""
     secrets: Path
     """File of mode 0600 with one join secret per line, in the order of the pilots' indices. No
     argument, environment, script or log may contain a secret.

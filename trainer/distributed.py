@@ -81,7 +81,7 @@ def joined(
         device: type of device; `auto` prefers a GPU.
         hang_seconds: as for `collective_timeout`.
         flight_recorder: folder to which each rank writes its last collectives after a timeout on
-            CUDA; if absent, they are not recorded.
+            CUDA; by default, the ranks record no collectives.
 
     Raises:
         LaunchError: a GPU is requested or present, but this rank cannot use one.

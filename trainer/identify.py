@@ -17,7 +17,7 @@ from trainyard.spec.storage_uri import ROOT_FILE
 
 
 def main(url: str) -> int:
-    """Print the UUID and return 0; on an error, print it to stderr and return 1."""
+    """Print the UUID and return 0; on an error, print the error to stderr and return 1."""
     try:
         root = storage_root(url)
         assert isinstance(root, ObjectPath), "workers identify folders without the trainer"

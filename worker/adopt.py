@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def adopt(node: NodeStore) -> tuple[str, ...]:
-    """Return ids of the attempts that have a supervisor or a process that reports their end.
+    """Return ids of attempts that have a supervisor, or a process that reports the attempt's end.
 
     A supervisor holds the lock of its attempt until it exits; the kernel then releases the lock. If
     the lock is free and no process has the recorded identity, this function starts a process that
@@ -53,7 +53,11 @@ def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[
 
 
 def _is_supervised(node: NodeStore, attempt_id: str) -> bool:
-    """Return whether the attempt has a supervisor; if not, start a process that reports its end."""
+    """Return whether the attempt has a supervisor, or a process that reports the attempt's end.
+
+    If the attempt has neither, start a process that reports the attempt's end, and return True. If
+    the run directory of the attempt is missing, forget the attempt and return False.
+    """
     lock = node.lock(attempt_id)
     if lock is None:  # another process holds the lock, or it was removed since the listing
         return node.is_held(attempt_id)

@@ -78,7 +78,8 @@ class WorkerApi:
         Args:
             url: URL of the server.
             token: bearer token.
-            ca_file: the only trusted certificates; the system's usual ones when absent.
+            ca_file: file of the only trusted certificates; by default, the system's certificates
+                are trusted.
 
         Raises:
             ValueError: `ca_file` cannot be read or holds no certificate, or the environment's proxy

@@ -46,7 +46,7 @@ class Init:
 
         Args:
             command: command line of the worker.
-            node: file store of the node; taken from the settings when absent.
+            node: file store of the node; by default, the store that the settings name.
             most_refusals: number of consecutive refusals of the worker after which this process
                 exits if no attempt runs. This frees an unused allocation. When absent, refusals
                 never end this process.

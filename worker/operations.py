@@ -88,7 +88,7 @@ class OperationLaunch(RecordModel):
     data_dir: str
     """Data folder of the node."""
     user: RankUser | None = None
-    """User of the command; the worker's own user when absent."""
+    """User of the command; by default, the worker's own user."""
     environment_days: float = 30.0
     """Number of days without use after which a build removes another environment."""
 

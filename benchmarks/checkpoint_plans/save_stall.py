@@ -56,7 +56,7 @@ class SaveStall:
     begin_processor: float
     """Processor time of the training thread meanwhile."""
     staged: float
-    """Wait before the update, until the tensors may change."""
+    """Wait before the update, until training may change the tensors."""
     settled: float
     """Wait for a save that has ended."""
     save: float

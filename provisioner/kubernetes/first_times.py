@@ -9,7 +9,7 @@ from trainyard.run.atomic import create_file
 
 
 class FirstTimes:
-    """The time at which a process of the provisioner first saw each object."""
+    """For each object, the time at which a process of the provisioner first saw the object."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         """Use a folder that has one file per object."""

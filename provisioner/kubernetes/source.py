@@ -95,9 +95,9 @@ class KubernetesSource:
         self._clock = clock
         self._cluster = Cluster(options)
         self._proved = FirstTimes(place.folder / "proved", clock)
-        """Time at which a call first returned the proof of each object's end."""
+        """For each object, the time at which a call first returned proof of the object's end."""
         self._ending = FirstTimes(place.folder / "ending", clock)
-        """Time at which each Job was first seen deleted or finished."""
+        """For each Job, the time at which a call first found the Job deleted or finished."""
 
     def close(self) -> None:
         """Release the resources that the connection uses."""

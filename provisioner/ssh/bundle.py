@@ -82,7 +82,7 @@ def make_bundle(
 
     Args:
         to: path of the tar file to write.
-        wheels: folder of wheels, which may lack pip; when absent, the wheels are made from this
+        wheels: folder of wheels, which may lack pip; by default, the wheels are made from this
             environment's packages.
         requirements: packages for the bundle; their dependencies are added.
 

@@ -66,7 +66,7 @@ class Ssh:
             call: name of the function.
             words: arguments of the function; they must contain no secret.
             documents: texts that the function reads from the descriptors 3, 4, ...
-            seconds: time limit; the time limit in the options when absent.
+            seconds: time limit; by default, the time limit in the options.
 
         Raises:
             LoginNeeded: a person must log in first.

@@ -40,7 +40,8 @@ class Hop:
     name: str
     """Name of the thing in this definition."""
     via: str | None = None
-    """Medium between this definition and the next; when absent, one mentions the other."""
+    """Medium between this definition and the next; without a medium, one definition mentions the
+    other."""
 
 
 @dataclass(frozen=True)

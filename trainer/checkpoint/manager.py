@@ -220,10 +220,11 @@ class CheckpointManager:
         return pending
 
     def wait_until_writable(self) -> None:
-        """Wait until the tensors may change; called right before the optimizer's update.
+        """Wait until training may change the tensors; called right before the optimizer's update.
 
-        The tensors may change once a save has staged them. For a preflight, this call waits for the
-        commit, so that no weight is updated before the storage has accepted a checkpoint.
+        Training may change the tensors after a save has staged them. For a preflight, this call
+        waits for the commit, so that no weight is updated before the storage has accepted a
+        checkpoint.
 
         Raises:
             RunError: the preflight has failed.

@@ -16,7 +16,7 @@ from trainyard.protocol.manifest import Manifest, TrainState
 
 
 class PendingSave(Future[Manifest]):
-    """The future of one save; the saved tensors may change once they are staged."""
+    """The future of one save; training may change the saved tensors after they are staged."""
 
     def __init__(
         self,
@@ -31,20 +31,23 @@ class PendingSave(Future[Manifest]):
         Args:
             state: counters of the saved step.
             kind: reason of the save.
-            staging: buffers to which tensors are copied before they are written; if absent, tensors
-                are written from their own memory.
+            staging: buffers to which tensors are copied before they are written; by default,
+                tensors are written from their own memory.
             buffers: copies, by name, of tensors that may change before the save stages them.
         """
         super().__init__()
         self.state = state
         self.kind = kind
         self.staged = threading.Event()
-        """Set once the tensors may change, or when the save ends or fails."""
+        """Set when the copies of the tensors are complete or, without copies, when the save ends.
+
+        A failure of the save sets the event too. Training may change the tensors after the event.
+        """
         self._staging = staging
         self._buffers = buffers or {}
 
     def stage(self, tensors: Mapping[TensorChunk, Tensor]) -> Mapping[TensorChunk, Tensor]:
-        """Return the tensors to write; if these are copies, the originals may now change."""
+        """Return the tensors to write. After a copy, training may change the original tensors."""
         tensors = {chunk: self._buffers.get(chunk.name, t) for chunk, t in tensors.items()}
         if self._staging is None:
             return tensors

@@ -60,7 +60,7 @@ class LoggedProgress:
 
 
 def main(words: list[str]) -> int:
-    """Run the command line; on an error, log it and return 1."""
+    """Run the command line; on an error, log the error and return 1."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     given = _parser().parse_args(words)
     try:
@@ -98,10 +98,10 @@ def export(
     Args:
         checkpoint: folder of the checkpoint.
         to: folder to create.
-        dtype: dtype of the exported weights; the stored dtype when absent.
+        dtype: dtype of the exported weights; by default, the stored dtype.
         tokenizer: tokenizer to export with the weights; None for no tokenizer.
         shard_bytes: maximum number of tensor bytes in one file; a larger tensor gets its own file.
-        point: resume point that `checkpoint` must have; any when absent.
+        point: resume point that `checkpoint` must have; by default, any resume point is accepted.
         roots: path of each root, by name; needed for the folder of a hub model.
         track: called with the number of bytes to read and to write; returns the progress receiver.
 

@@ -90,7 +90,8 @@ class MetricsLogger:
             writer: writes the events about stragglers.
             start: counters before the first step.
             collector: runs this rank's garbage collections.
-            waits: measures this rank's time in collectives; if absent, this time is 0.
+            waits: measures this rank's time in collectives; by default, the logger counts this time
+                as 0.
         """
         self._spec = run.spec
         self._ranks = ranks
@@ -317,7 +318,10 @@ class StepLog:
 
 
 class RankComparison:
-    """On global rank 0: finds stragglers; writes events about stragglers and all ranks' times."""
+    """On global rank 0: finds stragglers, and writes events.
+
+    Some events report a straggler. The other events report the times of all ranks.
+    """
 
     def __init__(self, layout: Layout, ranks: Ranks, writer: RunWriter) -> None:
         # Ranks in the same pipeline stage do the same work.

@@ -25,7 +25,7 @@ OUTPUT_LOST = "output: "
 
 
 class ArtifactLines:
-    """The file of artifact lines, which the reports send; two threads append to it.
+    """The file of artifact lines; the reports send the lines, and two threads append lines.
 
     Each line holds the offset of its record, so that a later process of the same share continues
     after the last line. Each drop reason gets one line; further records with that reason get no

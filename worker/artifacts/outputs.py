@@ -1,7 +1,7 @@
 """Finds the files that match `program.artifacts`, after the ranks of a share have ended.
 
-Ranks may write to these folders, so links are not followed, and only regular files of the ranks'
-user are opened.
+Ranks may write to the folders of these files. For this reason, links are not followed, and a file
+is opened only if it is regular and belongs to the ranks' user.
 """
 
 from __future__ import annotations

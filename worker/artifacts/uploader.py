@@ -68,7 +68,7 @@ class ArtifactUploader:
         self._give_up_at = give_up_at
         self._processes = sorted(share.processes_of_program)
         self.lines = ArtifactLines(share.run.artifact_lines, share.run.artifact_state)
-        """The file of artifact lines, which the reports send."""
+        """The file of artifact lines; the reports send the lines."""
         self._tail = ArtifactTail(share.run.artifacts, writer=share.run.writer)
         self._wake = threading.Event()
         self._ending = self._stopped = False

@@ -45,7 +45,7 @@ def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | No
         base: a trusted folder.
         folder: path below `base` to the code, as a list of names.
         lock: path of the lock relative to the code.
-        python: version of the interpreter; the worker's own version when absent.
+        python: version of the interpreter; if None, the worker's own version.
 
     Raises:
         ValueError: a file is missing or unsuitable, or the node lacks the interpreter.

@@ -84,7 +84,7 @@ def container_of(
         place: storage place of the image.
         roots: storage roots of this node, by name; all except buckets are bound.
         run: the run directory.
-        user: user of the ranks; the worker's own when absent.
+        user: user of the ranks; if None, the worker's own user.
         folders: additional folders to bind.
         gpus: whether the slots are GPUs.
         path: search path for the container engine.

@@ -35,7 +35,7 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
 
     Args:
         names: names of the modules, in loading order.
-        user: user who runs the modules' files; the worker's own user when absent.
+        user: user who runs the modules' files; if None, the worker's own user.
         folder: working folder of the shell.
 
     Raises:

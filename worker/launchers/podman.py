@@ -53,7 +53,7 @@ class PodmanContainer:
     run: Path
     """Run directory, which holds the image store until the attempt ends."""
     user: RankUser | None = None
-    """User who runs Podman; the worker's own user when absent."""
+    """User who runs Podman; by default, the worker's own user."""
 
     @property
     def store(self) -> Path:
@@ -155,7 +155,7 @@ def remove_image(run: Path, user: RankUser | None) -> None:
 
     Args:
         run: the run directory.
-        user: user who ran Podman; the worker's own user when absent.
+        user: user who ran Podman; if None, the worker's own user.
     """
     store = run / STORE
     # Containers bind storage roots below their mounts. These mounts are invisible here and vanish

@@ -28,7 +28,7 @@ def read_record(path: Path, kind: type[Record], *, owner: int | None = None) -> 
     Args:
         path: path of the file.
         kind: class of the record.
-        owner: user id that must own the file; this process' own user when absent.
+        owner: user id that must own the file; by default, this process' own user id.
     """
     try:
         return parse_record(kind, read_small(path, owner=owner))
@@ -59,7 +59,7 @@ def open_regular(
 
     Args:
         path: path of the file; its folder is trusted.
-        owner: user id that must own the file; this process' own user when absent.
+        owner: user id that must own the file; by default, this process' own user id.
         writing: whether to open an existing file for writing as well.
         parent: descriptor of the folder to which the path is relative.
 

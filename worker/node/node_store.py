@@ -69,7 +69,7 @@ class LaunchRecord(RecordModel):
     allow_code: bool = False
     """Whether the node allows code that jobs bring."""
     user: RankUser | None = None
-    """User of torchrun, ranks and check; the worker's own user when absent."""
+    """User of torchrun, ranks and check; by default, the worker's own user."""
     run_bytes: int = RUN_BYTES
     """Maximum disk space for the run directory of a program, in bytes."""
 
@@ -331,7 +331,7 @@ class LocalNode:
     allow_code: bool = False
     """Whether the node runs code of jobs."""
     run_as: RunAs | None = None
-    """Users of the ranks; the worker's own user when absent."""
+    """Users of the ranks; by default, the worker's own user."""
     environment_days: float = 30.0
     """Number of days without use after which a build removes an environment."""
     run_bytes: int = RUN_BYTES

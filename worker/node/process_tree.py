@@ -56,7 +56,7 @@ class ProcessTree:
         """Describe the tree; nothing starts yet.
 
         Args:
-            user: user of the processes; this process' own user when absent.
+            user: user of the processes; by default, this process' own user.
             attempt_id: id for the mark in the environment of each process; absent for an operation.
             node: name for the second mark; several nodes of an attempt may share a machine.
         """

@@ -44,7 +44,7 @@ def mount_of(path: Path, *, mounts: str | None = None) -> Mount:
 
     Args:
         path: a path, which need not exist.
-        mounts: text in the form of `/proc/self/mountinfo`; the content of that file when absent.
+        mounts: text in the form of `/proc/self/mountinfo`; by default, the content of that file.
     """
     place = path.resolve()
     text = mounts

@@ -1,8 +1,8 @@
 """Converts scalars in a program's event files to records in the form of metrics.
 
-The files are in the run directory's `tensorboard/` or in subfolders. The ranks own these files and
-folders, so links are not followed, only regular files of the ranks' user are read, and all sizes
-are limited.
+The files are in the folder `tensorboard/` of the run directory, or in subfolders of `tensorboard/`.
+The ranks own these files and folders. For this reason, links are not followed, all sizes are
+limited, and a file is read only if it is regular and belongs to the ranks' user.
 """
 
 from __future__ import annotations

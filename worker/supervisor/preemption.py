@@ -48,7 +48,8 @@ def read_deadline(
 
     Args:
         files: as for `read_notice`.
-        usual_seconds: time after a notice without a second line, in seconds; unlimited when absent.
+        usual_seconds: time after a notice without a second line, in seconds; if None, such a notice
+            sets no deadline.
         end: end of the node's allocation in Unix time; None if unknown.
     """
     for path in files:

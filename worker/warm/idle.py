@@ -72,10 +72,10 @@ class IdleSettings:
 
 
 def run_idle(store: NodeStore, settings: IdleSettings) -> NoReturn:
-    """Wait for launches and fork their supervisors; all these processes exit in this call.
+    """Wait for launches, and fork a supervisor for each launch; never return.
 
-    The exit status is 3 if the imports left state that ranks must not inherit; the log has the
-    reason.
+    The idle process and each supervisor exit inside this call. The idle process exits with status 3
+    if the imports left state that ranks must not inherit. The log has the reason.
     """
     code = 1
     try:

@@ -69,7 +69,8 @@ def withheld_slots(
         sample: newest sample of the node; None after a registration, or if the sample failed.
         before: the former reasons by UUID of the device. If a sample lacks a device, the device
             keeps its former reason, unless the whole driver does not respond.
-        was_full: whether the data folder was full before; used if the sample lacks its free space.
+        was_full: whether the data folder was full before. This value is used if the sample does not
+            contain the free space of the folder.
         clock_is_wrong: whether all slots are withheld because the node's clock is wrong.
     """
     of_node = CLOCK if clock_is_wrong else None
@@ -140,7 +141,11 @@ def withheld_from_placement(
 
 
 def _is_full(sample: NodeSample | None, *, before: bool) -> bool:
-    """Return whether the data folder is full, or `before` if the sample lacks its free space."""
+    """Return whether the node's data folder is full.
+
+    If the sample does not contain the free space of the folder, or no sample exists, return
+    `before`.
+    """
     disks = () if sample is None else sample.host.disks
     rooms = (disk.free_bytes for disk in disks if disk.name == DATA_DIR)
     return next((room < DATA_DIR_BYTES for room in rooms), before)

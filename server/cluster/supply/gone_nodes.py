@@ -1,4 +1,4 @@
-"""Nodes with a pilot that is proved gone, and the shares on these nodes."""
+"""Nodes whose pilot is proved gone, and the shares on these nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ EndShares = Callable[[Context, Sequence[HeldShare]], None]
 def forget_worker(
     context: Context, connection: Connection, names: Collection[str], *, reason: str
 ) -> None:
-    """Take nodes with an ended pilot offline, and revoke their tokens so a successor can join."""
+    """Mark the named nodes as offline, because their pilots have ended; revoke the nodes' tokens.
+
+    After the revocation, a successor with the same name can join.
+    """
     if not names:
         return
     now = context.now()
@@ -59,7 +62,7 @@ def shares_on(connection: Connection, names: Collection[str]) -> Sequence[HeldSh
 
 
 def shares_without_pilot(connection: Connection, source: str) -> Sequence[HeldShare]:
-    """Return the shares on nodes of a source with a pilot that is proved gone.
+    """Return the shares on those nodes of a source whose pilot is proved gone.
 
     Such shares exist if the server died after it stored the proof and before it ended the shares.
     """

@@ -21,7 +21,7 @@ from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
 from trainyard.protocol.states import JobState
 
 FIRST_AT_ONCE = 500
-"""Number of first jobs of the queue that a round considers, regardless of their groups. A round
+"""Number of jobs at the front of the queue that a round considers regardless of group. A round
 places no more jobs than this."""
 NOTIFIED = 20
 """Number of jobs at the head of each group that get a notice of a changed reason; views of later
@@ -51,7 +51,7 @@ class Heads:
     cut: frozenset[str]
     """For each group with jobs that `rows` lacks, the id of the group's last job in `rows`."""
     complete: int
-    """Number of first jobs in `rows` that the round decides even after a cut (see `decide`)."""
+    """Number of jobs at the front of `rows` that the round decides even behind a cut (`decide`)."""
     demands: Set[str]
     """All waiting demands, including demands without a job in `rows`."""
     next_turn: int | None

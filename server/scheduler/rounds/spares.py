@@ -55,7 +55,7 @@ class Spare(TypedRow):
 
     @property
     def is_usable(self) -> bool:
-        """Whether ranks could start on the slots of the node."""
+        """Whether the node takes jobs and none of the reserved slots is withheld."""
         return self.takes_jobs and self.withheld.keys().isdisjoint(map(str, self.slots))
 
 

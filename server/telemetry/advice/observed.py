@@ -30,7 +30,7 @@ from trainyard.protocol.goodput import AdviceView
 RECENT = 1_000
 """Maximum number of recent steps that the means cover."""
 WARM_STEPS = 20
-"""Number of first steps of an attempt during which compilation counts as start-up."""
+"""Number of steps at the start of an attempt during which compilation counts as start-up."""
 OWN, OWN_MOST = "ranks/own_seconds_median", "ranks/own_seconds_max"
 WAIT, GC = "ranks/wait_seconds_median", "gc/seconds"
 PEAK, RETRIES = "memory/peak_reserved_gib", "memory/allocation_retries"

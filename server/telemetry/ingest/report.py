@@ -98,7 +98,7 @@ class IncomingReport:
 
     @property
     def step_records(self) -> list[MetricRecord]:
-        """New metrics without restarts, because a restart belongs to no step."""
+        """New records of metrics, except the records of restarts, which belong to no step."""
         return [each for each in self.content.metrics if not isinstance(each, SeriesRestart)]
 
     @property

@@ -77,7 +77,7 @@ class CheckedReader:
 
         Args:
             wanted: tensors that all ranks together read, by name.
-            parts: name prefixes to read, such as `model.`; all names when absent.
+            parts: prefixes of the names to read, such as `model.`; by default, all names are read.
 
         Raises:
             MismatchError: the checkpoint's tensors in these parts are not exactly the wanted

@@ -82,7 +82,8 @@ class CheckpointWriter:
         """Prepare, stage, write, describe and commit; return the manifest on every rank.
 
         Args:
-            save: save to run; it is marked as staged once the tensors may change.
+            save: save to run. The call marks the save as staged when training may change the
+                tensors.
             tensors: tensors to write, by name; if the dictionary is the same as before, the plan is
                 reused.
             dtype: dtype of the weights.

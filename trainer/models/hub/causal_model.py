@@ -78,7 +78,7 @@ class CausalModel(nn.Module):
 
         Args:
             x: token ids [B, S], or the residual stream [B, S, D] without the embedding.
-            noise: source of dropout masks; no dropout when absent.
+            noise: source of dropout masks; without a source, nothing is dropped.
             segments: document index of each token [B, S]; attention stays within documents.
         """
         base, head = self.causal.base_model, self.causal.get_output_embeddings()

@@ -17,7 +17,7 @@ from trainyard.spec.sections.model import ModelSection
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the section and return 0; on an error, print it to stderr and return 1."""
+    """Print the section and return 0; on an error, print the error to stderr and return 1."""
     arguments = _parser().parse_args(words)
     try:
         section = describe(

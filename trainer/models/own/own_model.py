@@ -97,8 +97,8 @@ class OwnModel(Model):
         D]. A stage before the last one returns the stream.
 
         Raises:
-            LaunchError: the module returns another result, or a block that the backward pass runs
-                again changes a buffer.
+            LaunchError: the module's result has a wrong type, shape or dtype, or a buffer is
+                changed inside a block that the backward pass runs again.
         """
         options: dict[str, Any] = {}
         if segments_BS is not None:

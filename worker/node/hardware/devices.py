@@ -40,7 +40,7 @@ def find_devices(
     Args:
         accelerators: GPUs of the machine; None if it has none.
         device: kind of slots to offer.
-        slots: number of slots to offer; all slots when absent.
+        slots: number of slots to offer; by default, all slots.
 
     Raises:
         ValueError: `device="cuda"` without a GPU, `CUDA_VISIBLE_DEVICES` names none of the GPUs, or

@@ -1,4 +1,7 @@
-"""Facts that determine the order of a recipe's data; a wrapper that replaces `build`."""
+"""Facts that determine the order of a recipe's data, and a wrapper for the configs of components.
+
+The wrapper replaces the method `build` of a config.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ PROBE = "The quick brown fox jumps over 13 lazy dogs; naïve café, 日本語, x
 
 
 class BuiltBy:
-    """Wraps a component's config and replaces its `build`; other attributes are the config's."""
+    """Wraps the config of a component, and replaces only the method `build` of the config."""
 
     def __init__(self, config: Any, build: Callable[..., Any]) -> None:
         self._config, self._build = config, build

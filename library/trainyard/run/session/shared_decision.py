@@ -12,8 +12,9 @@ from trainyard.run.session.process_place import ProcessPlace
 class SharedDecision:
     """Two flags with the same values on all ranks: rank 0's flags at the previous call.
 
-    All ranks must make the same calls in the same order: `receive`, then `send`. Several
-    processes use a gloo group, which the first call creates; the script must have imported torch.
+    All ranks must make the same calls in the same order: `receive`, then `send`. If there
+    are several processes, the first call creates a gloo group for the flags. The script must have
+    initialised `torch.distributed` before this call.
     """
 
     def __init__(self, place: ProcessPlace) -> None:

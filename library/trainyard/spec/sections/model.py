@@ -46,7 +46,8 @@ class ModelSection(SpecModel):
     """Class names of the blocks of the user's own model. Each block is sharded, recomputed and
     compiled as a unit."""
     plans: Annotated[tuple[Plan, ...], Field(strict=False, max_length=2)] = ()
-    """Parallel plans that the user's own model provides: `tensor` makes tp legal, `pipeline` pp."""
+    """Parallel plans that the user's own model provides. `tensor` makes `tp` legal, and `pipeline`
+    makes `pp` legal."""
     initial_weights: Place | None = None
     """Hugging Face weights to start from, such as `data:Qwen3-0.6B`; if absent, random weights."""
     dim: Width | None = None

@@ -9871,7 +9871,8 @@ export interface components {
             block_classes: string[];
             /**
              * Plans
-             * @description Parallel plans that the user's own model provides: `tensor` makes tp legal, `pipeline` pp.
+             * @description Parallel plans that the user's own model provides. `tensor` makes `tp` legal, and `pipeline`
+             *     makes `pp` legal.
              * @default []
              */
             plans: ("tensor" | "pipeline")[];
@@ -10021,7 +10022,8 @@ export interface components {
             block_classes?: string[];
             /**
              * Plans
-             * @description Parallel plans that the user's own model provides: `tensor` makes tp legal, `pipeline` pp.
+             * @description Parallel plans that the user's own model provides. `tensor` makes `tp` legal, and `pipeline`
+             *     makes `pp` legal.
              * @default []
              */
             plans?: ("tensor" | "pipeline")[];
