@@ -63,28 +63,29 @@ ENVIRONMENT_HEAD = """# Environment variables of a job
 NCCL_DEBUG = "INFO"
 ```
 
-By default a job has no code of its own. Such a job sets only the variables in the table below, each
-to a legal value. These variables tune and trace NCCL, gloo, threads, torch's logs and allocators,
-and CUDA. None of them names a file, a program, a library, a plugin or a host. Other variables could
-make a program run a command, load a library or write a file. For example, `PYTHONWARNINGS` imports
-a module, and together with `BROWSER` it starts a shell.
+By default a job has no code of its own. A job without code may set only the variables in the table
+below, each to a legal value. These variables tune and trace NCCL, gloo, threads, torch's logs and
+allocators, and CUDA. No variable of the table names a file, a program, a library, a plugin or a
+host. Other variables could make a program run a command, load a library or write a file. For
+example, `PYTHONWARNINGS` imports a module, and together with `BROWSER` it starts a shell.
 
 If `TRAINYARD_ALLOW_CODE=true` is set for the server and its workers, every variable is legal except
 those that the launcher sets (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`,
 `TRAINYARD_*`, `AWS_*`, ...). Ranks inherit the environment of their worker, so the operator of a
 node can set the variables outside of the table for all jobs of the node.
 
-Ranks do not inherit the variables of another launch. So a worker may run among the ranks of an
-outer job, or in an allocation. These variables are `RANK`, `WORLD_SIZE`, `NODE_RANK`, `NNODES`,
-`NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`, `ROLE_*`, `MASTER_*`,
-`TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm, LSF, PBS, Flux, MPI,
-Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and the variables by which JAX
-finds its processes. A job can still set those of them that the launcher does not set.
+Ranks do not inherit the variables of another launch. A worker may therefore run among the ranks of
+an outer job, or in an allocation. The variables that ranks do not inherit are `RANK`, `WORLD_SIZE`,
+`NODE_RANK`, `NNODES`, `NUM_NODES`, `NPROC_PER_NODE`, `CROSS_*`, `LOCAL_*`, `GROUP_*`, `ROLE_*`,
+`MASTER_*`, `TORCHELASTIC_*`, `PET_*`, `ACCELERATE_*`, `FSDP_*`, the variables of Slurm, LSF, PBS,
+Flux, MPI, Horovod, SageMaker and Azure Batch, `TF_CONFIG`, `NCCL_COMM_ID`, and the variables by
+which JAX finds its processes. If the launcher does not set one of these variables, a job can still
+set it.
 
-The server refuses a new job, a plan, a fork and a resume with another variable or value. The
-supervisor of a node checks the spec again before it starts a process. A job that was stored under a
-wider rule stays readable. When this job is due to start, it ends as `failed` with the reason
-`not_allowed`, which is never retried.
+The server refuses a new job, a plan, a fork or a resume if its `env` has an illegal variable or
+value. The supervisor of a node checks the spec again before it starts a process. A job that was
+stored under a wider rule stays readable. When this job is due to start, it ends as `failed` with
+the reason `not_allowed`, which is never retried.
 """
 
 TABLE_HEAD = """| field | type | default | unit | meaning |

@@ -144,11 +144,12 @@ def page(lines: Iterable[str], low_lines: Iterable[str]) -> str:
             "The 1e-7 above is the rounding error of float32. With fewer bits another order of "
             "summation sometimes rounds to a neighbouring number, and the optimizer accumulates "
             "such differences: after a resume on another layout the loss curve is visually the "
-            "same, but the weights differ. Each row is compared with one rank of the same "
-            "precision over the same steps. Loss: the largest relative error. Weights: after the "
-            "last step, the largest norm of the difference of a weight, divided by the norm of the "
-            "weight. Tests check both tolerances (`tests/trainer/numerics/low_precision.py`). On a "
-            "CPU the products of float8 and mxfp8 are emulated.",
+            "same, but the weights differ. Each row compares the run on its layout with a run on "
+            "one rank, in the same precision and over the same steps. Loss: the largest relative "
+            "error. Weights: after the last step, the largest norm of the difference of a weight, "
+            "divided by the norm of the weight. Tests check both tolerances "
+            "(`tests/trainer/numerics/low_precision.py`). On a CPU the products of float8 and "
+            "mxfp8 are emulated.",
             "",
             "| precision | layout | tolerated | loss | weights |",
             "|---|---|---|---|---|",
