@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.errors import LaunchError
 from trainer.models.own.own_model import OwnModel
-from trainer.models.own.watched_buffers import WatchedBuffers
+from trainer.models.own.watched_buffers import Versions, WatchedBuffers
 
 
 class SharedBuffers:
@@ -36,7 +36,15 @@ class SharedBuffers:
             for name, buffer in self._buffers.tensors().items()
             if (known is None or name in known) and not isinstance(buffer, DTensor)
         }
-        self._before = self._buffers.versions()
+        self._before: Versions = {}
+
+    def watch(self) -> None:
+        """Watch for changes from now on, if this is the first call.
+
+        The first forward pass calls this. Before it, the load of a checkpoint also changes buffers.
+        """
+        if not self._before:
+            self._before = self._buffers.versions()
 
     def share(self) -> None:
         """Give this rank the buffers of rank 0; a collective, unless no buffer is copied.

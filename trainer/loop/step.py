@@ -68,6 +68,7 @@ class MicroBatchLoop:
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Accumulate gradients; return this rank's part of the mean loss, float32 `[]`."""
+        self._watch_buffers()
         total = torch.zeros((), device=self._device)
         for index, batch in enumerate(micro_batches):
             last_round = index == len(micro_batches) - 1
@@ -93,6 +94,7 @@ class MicroBatchLoop:
     @torch.no_grad()
     def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Return this rank's part of the summed loss, float32 `[]`, without dropout."""
+        self._watch_buffers()
         self._model.eval()
         total = torch.zeros((), device=self._device)
         for batch in micro_batches:
@@ -101,6 +103,10 @@ class MicroBatchLoop:
         self._model.train()
         reshard(self._model)
         return total
+
+    def _watch_buffers(self) -> None:
+        if self._buffers is not None:
+            self._buffers.watch()
 
 
 class TrainStep:

@@ -202,6 +202,28 @@ class Surprising(Plain):
         return super().middle(tokens, x)
 
 
+class Scaling(Plain):
+    """Multiplies by a buffer of the checkpoint that no forward pass changes."""
+
+    scale: Tensor
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.register_buffer("scale", torch.full((1,), 1.5))
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        return super().middle(tokens, x * self.scale)
+
+
+class CountingEvaluations(Scaling):
+    """Changes a buffer, but only in evaluation."""
+
+    def middle(self, tokens: Tensor, x: Tensor) -> Tensor:
+        if not self.training:
+            self.scale += 1
+        return super().middle(tokens, x)
+
+
 class Recomputing(Plain):
     """Recomputes its blocks by itself, so backward runs them again."""
 
@@ -322,7 +344,7 @@ class Freezing(Plain):
 
 
 KINDS = (Experts, Skipping, EarlyExit, Thawing, Router, InBlocks)
-OF_BUFFERS = (Averaging, Surprising)
+OF_BUFFERS = (Averaging, Surprising, Scaling, CountingEvaluations)
 PLAIN = (Plain, Recomputing, Caching, Logging, Masking, Foreign)
 REFUSED = (
     *(Claims, Drawn, Shuffled, Reordered, Picking),

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from tests.trainer.models.own import branching
-from tests.trainer.models.own.test_data_dependence import batches, count, spec_of
+from tests.trainer.models.own.test_data_dependence import batches, count, job_of, spec_of
 from tests.trainer.ranks import RankError, run_ranks
+from tests.trainer.runs import Meddling
+from tests.trainer.stored import stored_tensors
 from trainer.loop.build import assemble
 from trainer.loop.step import TrainStep
 from trainyard.spec.job import JobSpec
@@ -77,3 +79,26 @@ def test_a_buffer_that_the_trial_left_alone_is_refused_by_name(tmp_path: Path) -
         run_ranks(2, train, spec_of("Surprising"), TWO, roots(tmp_path))
     (alone,) = run_ranks(1, train, spec_of("Surprising"), Layout(), roots(tmp_path))
     assert alone["net.seen"] == len(batches(1, 0, 1)) * 3
+
+
+def evaluate_and_train(spec: JobSpec, layout: Layout, roots: dict[str, str]) -> None:
+    made = assemble(spec, layout, torch.device("cpu"), roots=roots)
+    mine = batches(1, torch.distributed.get_rank(), layout.world_size)
+    made.forward_backward.evaluate(mine)
+    made.forward_backward(1, mine)
+
+
+def test_a_buffer_that_an_evaluation_changes_is_refused_by_name(tmp_path: Path) -> None:
+    spec = spec_of("CountingEvaluations")
+    with pytest.raises(RankError, match=r"forward changes the buffer net\.scale, which it did not"):
+        run_ranks(2, evaluate_and_train, spec, TWO, roots(tmp_path))
+
+
+def test_a_resume_loads_a_buffer_that_no_forward_changes(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "Scaling")
+    stopped = job.launch(1, TWO, Meddling(stop_after=2))
+    resume = job.committed()[str(stopped.outcome.checkpoint_id)]
+    resumed = job.launch(2, Layout(dp_replicate=2), resume=resume)
+    assert resumed.outcome.outcome == "succeeded"
+    last = job.committed()[str(resumed.outcome.checkpoint_id)]
+    assert stored_tensors(job, last)["model.net.scale"].tolist() == [1.5]
