@@ -61,6 +61,7 @@ DEEP = {
     "tests/trainer/metrics/test_rank_times.py": "a slow rank among others, in a run",
     "tests/trainer/models/hub/test_layouts.py": "architectures of transformers on every layout",
     "tests/trainer/models/hub/test_published_weights.py": "their weights, in both directions",
+    "tests/trainer/models/hub/test_resumes.py": "their resumes on other layouts, to the export",
     "tests/trainer/models/hub/test_settings.py": "their documents, dropout and dtypes, in runs",
     "tests/trainer/models/own/test_data_dependence.py": "branches of own models on every layout",
     "tests/trainer/models/own/test_own_model.py": "own models, in runs",

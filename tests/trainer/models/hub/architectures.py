@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.trainer.runs import SmallJob
 
 ROWS, WIDTH, LAYERS = 320, 32, 4
@@ -80,6 +82,24 @@ def write_config(folder: Path, kind: str, **changes: Any) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "tied_embeddings": config.tie_word_embeddings,
     }
+
+
+def save_published(folder: Path, kind: str, **changes: Any) -> Any:
+    """Write a random model by `transformers`; return it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(3)
+    config = AutoConfig.for_model(kind, **{**SHAPE, **ARCHITECTURES[kind], **changes})
+    auto: Any = AutoModelForCausalLM  # its functions have no types
+    model = auto.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn_like(buffer))
+    model.save_pretrained(folder)
+    return model
 
 
 def hub_spec(shape: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,45 +12,19 @@ from safetensors.torch import load_file, save_file
 from tests.trainer.models.hub.architectures import (
     ARCHITECTURES,
     ROWS,
-    SHAPE,
-    hub_job,
     hub_spec,
+    save_published,
     write_config,
 )
-from tests.trainer.runs import JOB
-from trainer.data.tokenizer import ByteTokenizer
 from trainer.errors import DataError
-from trainer.hugging_face.export import export
 from trainer.hugging_face.exported_model import HubExport
 from trainer.hugging_face.load import open_weights, read_weights
-from trainer.hugging_face.tokenizer import ByteFiles
 from trainer.models.families import build_model
 from trainer.models.hub.folder import HubFolder
 from trainer.models.initial_weights import init_weights
-from trainer.sample import generate, load_weights
-from trainyard.run.checkpoints.checkpoint_names import checkpoint_path
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.layout import Layout
 
 WITHIN = 1e-5
-
-
-def published(folder: Path, kind: str, **config: Any) -> Any:
-    """Write a random model by `transformers`; return it."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(3)
-    settings = AutoConfig.for_model(kind, **{**SHAPE, **ARCHITECTURES[kind], **config})
-    auto: Any = AutoModelForCausalLM  # its functions have no types
-    model = auto.from_config(settings, dtype=torch.float32).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.02)
-        for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
-                buffer.add_(torch.randn_like(buffer))
-    model.save_pretrained(folder)
-    return model
 
 
 def loading(folder: Path, kind: str, **config: Any) -> JobSpec:
@@ -63,7 +36,7 @@ def loading(folder: Path, kind: str, **config: Any) -> JobSpec:
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_a_model_of_transformers_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
-    theirs = published(tmp_path / "weights", kind)
+    theirs = save_published(tmp_path / "weights", kind)
     roots = {"data": str(tmp_path)}
     spec = loading(tmp_path, kind)
     model = build_model(spec, roots)
@@ -82,7 +55,7 @@ def test_a_model_of_transformers_gives_the_same_logits(kind: str, tmp_path: Path
 def test_transformers_reads_what_an_export_writes(kind: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    theirs = published(tmp_path / "weights", kind)
+    theirs = save_published(tmp_path / "weights", kind)
     write_config(tmp_path / "model", kind)
     held = theirs.state_dict()
     folder = HubFolder(tmp_path / "model", "model.hugging_face", remote_code=False)
@@ -103,7 +76,7 @@ def test_transformers_reads_what_an_export_writes(kind: str, tmp_path: Path) -> 
 
 def test_other_weights_are_refused_by_name(tmp_path: Path) -> None:
     roots, path = {"data": str(tmp_path)}, tmp_path / "weights" / "model.safetensors"
-    published(tmp_path / "weights", "mixtral")
+    save_published(tmp_path / "weights", "mixtral")
     spec = loading(tmp_path, "mixtral")
     tensors = load_file(path)
     expert = "model.layers.1.block_sparse_moe.experts.2.w1.weight"
@@ -121,34 +94,10 @@ def test_other_weights_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_second_head_is_refused_if_it_differs(tmp_path: Path) -> None:
     roots, path = {"data": str(tmp_path)}, tmp_path / "weights" / "model.safetensors"
-    published(tmp_path / "weights", "gemma3_text")
+    save_published(tmp_path / "weights", "gemma3_text")
     spec = loading(tmp_path, "gemma3_text")
     tensors = load_file(path)
     save_file({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"] + 1}, path)
     weights = open_weights(spec, roots)
     with pytest.raises(DataError, match="differs from model"):
         weights.check_ties(spec)
-
-
-def test_a_trained_checkpoint_generates_the_same_text(tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    job = hub_job(tmp_path, "mixtral")
-    published(tmp_path / "data" / "weights", "mixtral")
-    job.spec["model"]["initial_weights"] = "data:weights"
-    attempt = job.launch(1, Layout(dp_shard=2))
-    assert attempt.outcome.outcome == "succeeded"
-    assert [event.kind for event in attempt.events].count("weights_loaded") == 1
-    checkpoint = job.storage / checkpoint_path(JOB, 1, 4)
-    roots = {"data": str(tmp_path / "data")}
-    export(checkpoint, tmp_path / "out", tokenizer=ByteFiles(), roots=roots)
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (config["dtype"], config["model_type"]) == ("float32", "mixtral")
-    model = load_weights(parse_job_spec(job.spec), checkpoint, roots)
-    prompt = "sheep "
-    ours = generate(model, ByteTokenizer(), prompt, tokens=20, temperature=0, seed=0)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    theirs: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
-    given = tokenizer(prompt, return_tensors="pt")
-    line = theirs.generate(**given, max_new_tokens=20, do_sample=False)
-    assert tokenizer.decode(line[0], skip_special_tokens=True) == ours.text

@@ -1,4 +1,4 @@
-"""Settings of hub models: documents, dropout, precision, recomputation, and chains of resumes."""
+"""Settings of hub models: documents, dropout, precision and recomputation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.models.hub.architectures import ARCHITECTURES, hub_job, hub_spec, write_config
+from tests.trainer.models.hub.architectures import ARCHITECTURES, hub_spec, write_config
 from tests.trainer.models.hub.training import Case, courses_on
-from tests.trainer.runs import Attempt, Meddling
 from trainer.errors import LaunchError
 from trainer.models.families import build_model
 from trainer.models.initial_weights import init_weights
@@ -115,24 +114,3 @@ def test_parameters_that_stay_float32_refuse_another_dtype(tmp_path: Path) -> No
         build_model(parse_job_spec(spec), roots)
         with pytest.raises(LaunchError, match=r"keeps model.layers.0.self_attn.o_proj.weight in"):
             build_model(half, roots)
-
-
-def test_a_job_resumes_through_every_layout(tmp_path: Path) -> None:
-    config = {"tie_word_embeddings": False}
-    whole = hub_job(tmp_path / "whole", "qwen3", config=config).changed(
-        tmp_path / "whole", training={"steps": 8}
-    )
-    expected = whole.launch(1, Layout())
-    job = hub_job(tmp_path / "chain", "qwen3", config=config).changed(
-        tmp_path / "chain", training={"steps": 8}
-    )
-    resume, attempts = None, list[Attempt]()
-    for number, layout in enumerate([Layout(dp_shard=2), Layout(tp=2), Layout(pp=2), Layout()], 1):
-        attempt = job.launch(number, layout, Meddling(stop_after=2 * number - 1), resume=resume)
-        assert attempt.outcome.checkpoint_id is not None
-        resume = job.committed()[attempt.outcome.checkpoint_id]
-        attempts.append(attempt)
-    losses = {step: loss for each in attempts for step, loss in each.values("train/loss").items()}
-    assert losses == pytest.approx(expected.values("train/loss"), rel=1e-6)
-    digests = {step: digest for each in attempts for step, digest in each.digests.items()}
-    assert digests == expected.digests
