@@ -56,7 +56,7 @@ class SharedBuffers:
         for name in self._buffers.changed(self._before):
             if name not in self._shapes:
                 raise LaunchError(
-                    f"model.factory: forward changes the buffer {name}, which it did not on the "
+                    f"own model: forward changes the buffer {name}, which it did not on the "
                     "meta device; legal on several ranks: one that each forward changes, or one "
                     "that is the same on all ranks, with persistent=False"
                 )
@@ -70,7 +70,7 @@ class SharedBuffers:
         for name, buffer in buffers:
             if buffer.shape != self._shapes[name]:
                 raise LaunchError(
-                    f"model.factory: forward gives the buffer {name} the shape "
+                    f"own model: forward gives the buffer {name} the shape "
                     f"{list(buffer.shape)}; legal on several ranks: its first one, "
                     f"{list(self._shapes[name])}"
                 )

@@ -50,7 +50,7 @@ class UsedParameters:
         left, self._reached = sorted(self._units - self._reached), set()
         if left:
             raise LaunchError(
-                f"model.factory: backward did not reach {left[0]} for some tokens; legal: "
+                f"own model: backward did not reach {left[0]} for some tokens; legal: "
                 f"{ATTRIBUTE} = 'anywhere' in the module's class, or a loss that depends on every "
                 "block of model.block_classes"
             )
@@ -124,6 +124,6 @@ class SameParameters:
 
 def _refusal(what: str) -> str:
     return (
-        f"model.factory: forward uses parameters that vary: {what}; legal: {ATTRIBUTE} = "
+        f"own model: forward uses parameters that vary: {what}; legal: {ATTRIBUTE} = "
         "'anywhere' or 'in_blocks' in the module's class, or the same parameters for all tokens"
     )

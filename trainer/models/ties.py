@@ -66,7 +66,7 @@ def _refuse_split(first: tuple[str, Tensor | None], other: tuple[str, Tensor | N
     (name, tensor), (alias, tied) = first, other
     if _split(tensor) != _split(tied):
         raise LaunchError(
-            f"model.factory: {name} and {alias} are one weight, but the tensor plan makes the "
+            f"own model: {name} and {alias} are one weight, but the tensor plan makes the "
             f"first {_split(tensor)} and the second {_split(tied)}; legal: styles that split both "
             "alike, or weights of their own"
         )

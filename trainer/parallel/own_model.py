@@ -82,7 +82,7 @@ class SplitLogitsLoss(LogitsLoss):
         if not isinstance(logits_BSV, DTensor) or logits_BSV.placements != (Shard(2),):
             found = logits_BSV.placements if isinstance(logits_BSV, DTensor) else "whole ones"
             raise LaunchError(
-                "parallelism.loss_parallel=true, but forward of model.factory returned other "
+                "parallelism.loss_parallel=true, but forward of the own model returned other "
                 f"logits than a DTensor split along the vocabulary: {found}; "
                 "legal: a tensor plan that leaves them so, or loss_parallel=false"
             )

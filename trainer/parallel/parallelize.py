@@ -83,7 +83,7 @@ def parallelize(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout
         if layout.pp > 1 and layout.dp > 1 and trial.changed:
             raise LaunchError(
                 f"parallelism.pp={layout.pp} on {layout.dp} data-parallel ranks, but forward of "
-                f"model.factory changes the buffer {min(trial.changed)}; legal: pp=1, or one such "
+                f"the own model changes the buffer {min(trial.changed)}; legal: pp=1, or one such "
                 "rank"
             )
         _watch(own, stages, spec=spec, trial=trial, sharded=sharded)

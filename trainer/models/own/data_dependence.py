@@ -68,12 +68,12 @@ def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
     legal = [each.value for each in DataDependence]
     if given not in legal:
         raise LaunchError(
-            f"model.factory: {ATTRIBUTE}={given!r} of the module; legal: {', '.join(legal)}"
+            f"own model: {ATTRIBUTE}={given!r} of the module; legal: {', '.join(legal)}"
         )
     if spec.parallelism.pp > 1 and given != DataDependence.NOWHERE:
         raise LaunchError(
-            f"parallelism.pp={spec.parallelism.pp}, but {ATTRIBUTE}={given!r} of the module of "
-            f"model.factory; legal: pp=1, or {ATTRIBUTE} = 'nowhere' if forward takes the same "
+            f"parallelism.pp={spec.parallelism.pp}, but {ATTRIBUTE}={given!r} of the own model's "
+            f"module; legal: pp=1, or {ATTRIBUTE} = 'nowhere' if forward takes the same "
             "course for all tokens"
         )
     return DataDependence(given)
@@ -92,7 +92,7 @@ def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
     named = [f"{name} {list(p.shape)} {p.requires_grad}" for name, p in model.named_parameters()]
     if not is_alike(named):
         raise LaunchError(
-            "model.factory: ranks have built other parameters, or in another order, such as that "
+            "own model: ranks have built other parameters, or in another order, such as that "
             "of a set; legal: the same ones in the same order on every rank"
         )
     if (stated := stated_dependence(model, spec)) is not None:
@@ -104,13 +104,13 @@ def find_data_dependence(model: OwnModel, spec: JobSpec) -> Trial:
     if trial.reads_values:
         model.data_dependence = DataDependence.ANYWHERE
         logger.warning(
-            "model.factory: forward reads values of its tokens (%s), so it may run other blocks "
+            "own model: forward reads values of its tokens (%s), so it may run other blocks "
             "for others: ranks keep all its weights from forward to backward. Where all blocks "
             "run for all tokens, %s = 'in_blocks' in the module's class saves this memory",
             *(trial.reason, ATTRIBUTE),
         )
     elif trial.reason is not None:
-        logger.warning("model.factory: forward fails on the meta device: %s", trial.reason)
+        logger.warning("own model: forward fails on the meta device: %s", trial.reason)
     return trial
 
 
@@ -250,7 +250,7 @@ def _instead(order: Order, place: int) -> str:
 def _refusal(what: str) -> str:
     """Return the error for a forward pass whose order of blocks differs from other ranks'."""
     return (
-        f"model.factory: forward runs blocks of model.block_classes in an order that varies: {what}"
+        f"own model: forward runs blocks of model.block_classes in an order that varies: {what}"
         f"; legal: {ATTRIBUTE} = 'anywhere' in the module's class, with which ranks gather all "
         "weights at once, or the same blocks in the same order for all tokens"
     )

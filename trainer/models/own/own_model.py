@@ -79,7 +79,7 @@ class OwnModel(Model):
         for name in self.tensor_plan:
             if any(cut.startswith(f"{name}.") for cut in self._named(self._pieces)):
                 raise LaunchError(
-                    f"model.factory: {TENSOR} names {name!r}, which the pipeline plan cuts apart; "
+                    f"own model: {TENSOR} names {name!r}, which the pipeline plan cuts apart; "
                     "legal: modules within its pieces, or parallelism.pp=1"
                 )
 
@@ -114,7 +114,7 @@ class OwnModel(Model):
             width, dtype = self._spec.architecture.dim, self._stream_dtype
             if self._shape(result) != (len(x), len(stream_S), width) or result.dtype != dtype:
                 raise LaunchError(
-                    "model.factory: between stages forward must return the stream [B, S, D] = "
+                    "own model: between stages forward must return the stream [B, S, D] = "
                     f"{[len(x), len(stream_S), width]} (D is model.dim) of {dtype}, "
                     f"got {_described(result)}"
                 )
@@ -123,7 +123,7 @@ class OwnModel(Model):
         wanted = (len(x), tokens, self._spec.architecture.vocab_size)
         if self._shape(result) != wanted:
             raise LaunchError(
-                f"model.factory: forward must return logits [B, S, V] = {list(wanted)}, "
+                f"own model: forward must return logits [B, S, V] = {list(wanted)}, "
                 f"got {_described(result)}"
             )
         if labels_BS is None:
@@ -180,7 +180,7 @@ class OwnModel(Model):
                 except Exception as error:  # user code may raise anything
                     held = ", ".join(sorted(self._named(names)))
                     raise LaunchError(
-                        f"model.factory: stage {index} of {len(parts)}, where all but {held} is "
+                        f"own model: stage {index} of {len(parts)}, where all but {held} is "
                         "None, does not run on the meta device: "
                         f"{type(error).__name__}: {error}"
                     ) from error
@@ -286,7 +286,7 @@ class LogitsLoss(nn.Module):
         """
         if isinstance(logits_BSV, DTensor):
             raise LaunchError(
-                "parallelism.loss_parallel=false, but forward of model.factory returned split "
+                "parallelism.loss_parallel=false, but forward of the own model returned split "
                 f"logits ({logits_BSV.placements}); legal: a {TENSOR} that gathers them, or "
                 "loss_parallel=true"
             )

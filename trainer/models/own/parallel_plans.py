@@ -93,7 +93,7 @@ def _called(net: nn.Module, method: str, *, plan: str, options: dict[str, Any]) 
     function: Callable[..., Any] | None = getattr(net, method, None)
     if function is None:
         raise LaunchError(
-            f"model.plans has {plan!r}, but {type(net).__name__} of model.factory has no method "
+            f"model.plans has {plan!r}, but {type(net).__name__} of the own model has no method "
             f"{method}; legal: a model that has one, or plans without {plan!r}"
         )
     try:
@@ -133,7 +133,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _call(net: nn.Module, method: str, options: dict[str, Any]) -> str:
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"model.factory: {type(net).__name__}.{method}({given})"
+    return f"own model: {type(net).__name__}.{method}({given})"
 
 
 def _listed(names: list[str]) -> str:

@@ -31,7 +31,7 @@ def check_parameters(net: nn.Module) -> None:
 
 def _refusal(name: str, found: str) -> str:
     return (
-        f"model.factory: parameter {name} is {found}; legal: real numbers in at least one "
+        f"own model: parameter {name} is {found}; legal: real numbers in at least one "
         "dimension, contiguous, such as torch.zeros(1)"
     )
 
@@ -67,7 +67,7 @@ def _compare(required: Mapping[str, bool], name: str, unit: nn.Module, *_: objec
         before = required[parameter_name]
         if parameter.requires_grad != before:
             raise LaunchError(
-                f"model.factory: parameter {parameter_name} was built with requires_grad={before}, "
+                f"own model: parameter {parameter_name} was built with requires_grad={before}, "
                 f"and forward has changed that, which the optimizer does not follow; legal: "
                 "requires_grad=True throughout, and torch.no_grad() or detach() in forward"
             )

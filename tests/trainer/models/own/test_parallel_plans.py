@@ -330,7 +330,7 @@ WHOLE += '"blocks.*.down": RowwiseParallel()}'
         (
             {"loss_parallel": False},
             WHOLE.replace("output_layouts=Replicate()", "use_local_output=False"),
-            "loss_parallel=false, but forward of model.factory returned split logits",
+            "loss_parallel=false, but forward of the own model returned split logits",
         ),
         (
             {},
