@@ -35,7 +35,7 @@ TURN_BYTES = 256 * 1024
 yields 4,000 scalars.
 """
 MAX_BYTES = 1024**3
-"""Maximum size of all converted records, in bytes."""
+"""Maximum number of bytes of converted records in one attempt."""
 MAX_ENTRIES, MAX_FILES, DEEPEST = 5_000, 1_000, 6
 """Maximum number of entries scanned and of files followed, and maximum depth of subfolders."""
 MAX_RESTARTS = 1_000

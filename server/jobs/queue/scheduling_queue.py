@@ -108,7 +108,10 @@ class SchedulingQueue:
 
     def __init__(self) -> None:
         self.turn = 0
-        """If rounds take turns: index of the next round's first demand after `FIRST_DEMANDS`."""
+        """Index, among the demands behind the first `FIRST_DEMANDS`, at which the next round begins.
+
+        It only matters if the queue has more demands than one round considers.
+        """
         self.keeping_none: set[str] = set()
         """If rounds take turns: demands that neither started a job nor kept nodes at their last
         turn.

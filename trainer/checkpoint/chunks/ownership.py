@@ -256,10 +256,9 @@ class Ownership:
         return self._groups[first, digits]
 
     def _choice(self, stage: int, digits: tuple[Digit, ...], *, rank: int, count: int) -> _Choice:
-        """Return the choice of writers or senders for the chunks of a rank.
+        """Choose, for each chunk of `rank`, one of `count` candidates as the writer or sender.
 
-        The choice depends on the sizes of the chunks and on the number of candidates, not on the
-        ranks.
+        Ranks whose chunks have the same sizes get the same choice.
         """
         tensors = self.stages[stage][digits]
         sizes = {kind: kind.box_of(rank)[1] for kind in self._kinds[stage][digits]}

@@ -32,7 +32,7 @@ class BatchSplit:
 
     @property
     def padded_rows(self) -> int:
-        """Padded rows in one step, over all ranks."""
+        """Number of rows of padding that one step adds, over all ranks."""
         rows = self.accumulation_steps * self.local_batch_size * self.dp
         return rows - self.global_batch_size
 
