@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--port",
         type=partial(_number, most=65_535),
-        help="default: as last time, else the next free one from 8470",
+        help="default: the first free port from the last one on, or from 8470 at the first start",
     )
     start.add_argument("--slots", type=_number, metavar="N", help="slots that this machine offers")
     start.add_argument(

@@ -30,8 +30,8 @@ RETRY_SECONDS = 15.0
 PAGE = 500
 MAX_PAGES = 400
 """Maximum number of pages in a listing, because a broken server could name a next page for ever."""
-RESTARTS = 3
-"""Maximum number of restarts of one listing. A listing restarts if the server no longer knows the
+TRIES = 3
+"""Maximum number of tries of one listing. A listing begins again if the server no longer knows the
 position of the next page."""
 GONE = httpx.codes.GONE
 SHOWN = 1000
@@ -117,14 +117,14 @@ class Cluster:
 
     def items(self, resource: Resource, params: dict[str, str]) -> list[Manifest]:
         """Return all objects that match the parameters, from one state of the cluster."""
-        for _ in range(RESTARTS):
+        for _ in range(TRIES):
             try:
                 return self._pages(resource, params)
             except ClusterError as error:
                 if error.status != GONE:
                     raise
         raise ClusterError(
-            f"list {resource}: the pages expired {RESTARTS} times; the API server forgets faster"
+            f"list {resource}: the pages expired {TRIES} times; the API server forgets faster"
             " than it answers"
         )
 

@@ -41,7 +41,11 @@ class LossGuard:
         return self._recent.limit
 
     def judge(self, measured: dict[str, float]) -> Verdict:
-        """Check this rank's `train/loss`, `train/loss_max` and `train/grad_norm`."""
+        """Return this rank's verdict on values whose losses are already reduced over all ranks.
+
+        `NON_FINITE` if any value is not finite, `SPIKE` if `train/loss` is above `limit`. The
+        action `ignore` turns off its check.
+        """
         if not all(map(math.isfinite, measured.values())):
             bad = self._guard.non_finite_loss != "ignore"
             return Verdict.NON_FINITE if bad else Verdict.GOOD

@@ -177,10 +177,10 @@ def _open_all(top: Path) -> None:
 
 @contextmanager
 def _opened(top: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Open a folder below `top`; neither the folder nor its ancestors may be links.
+    """Open a folder below `top`; neither `top` nor a folder from there on may be a link.
 
     Raises:
-        OSError: the folder does not exist.
+        OSError: the folder does not exist, or one of these folders is a link.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(top, flags)

@@ -296,7 +296,7 @@ class Client(
         to_step: int | None = None,
         attempt: int | None = None,
     ) -> MetricsView:
-        """Return series along the lineage, grouped into buckets; by default all series."""
+        """Return series along the lineage, grouped into buckets; by default the first 50 names."""
         query = {
             "names": ",".join(names) or None,
             "max_points": max_points,

@@ -78,9 +78,10 @@ def can_quantize(spec: JobSpec, slot: Slot) -> bool:
 
 
 def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """The widths of layers and the tokens on each rank must be multiples of `MULTIPLE`.
+    """Widths of quantized layers and tokens of a sequence on a rank: multiples of `MULTIPLE`.
 
-    The number of tokens matters because products for weight gradients sum over tokens. The
+    The number of tokens matters because products for weight gradients sum over tokens. The recipe
+    `float8_rowwise_with_gw_hp` does not quantize these products, so it has no rule for tokens. The
     layers of a user's own model are unknown until it is built; the trainer checks them then.
     """
     numbers = number_format(spec)
@@ -207,7 +208,10 @@ def depends_on_hardware(spec: JobSpec) -> bool:
 
 
 def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """At least one slot of the nodes must support the job's recipe and `async_tp`.
+    """If nodes are known, a slot must support the recipe, and one, perhaps another, `async_tp`.
+
+    Only slots of the job's kind of device count. On GPUs, the recipes in `BFLOAT16_ONLY` need
+    `param_dtype = bfloat16`.
 
     Args:
         spec: the job.

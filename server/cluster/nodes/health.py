@@ -109,14 +109,14 @@ def repeated_failures(
     - at least `limit` failures count;
     - the failed jobs have at least two different specs;
     - the failed jobs have at least two submitters, if several people have submitted jobs;
-    - one of the failed jobs trains on other nodes.
+    - one of the failed jobs has trained without the node.
 
     Args:
         failures: failures of all nodes within the window.
         node: name of the node.
         limit: number of failures needed.
         nodes: number of online nodes with the node's kind of slot; None if no other node takes
-            work, because no comparison is then possible.
+            work. Then neither the number of nodes with failures nor the last condition matters.
         submitters: number of people with jobs within the window.
         trained_elsewhere: returns whether one of the jobs with these ids has trained without the
             node.

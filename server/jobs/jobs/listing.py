@@ -215,8 +215,9 @@ def _has_value(text: str) -> ColumnElement[bool]:
 def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:
     """Return the query of one page of a group.
 
-    A search reads ids from the covering index, then the rows of the page. Without a search, each
-    state needs one index scan, and only queued jobs need a sort.
+    A search, or a filter by tags, reads ids from the covering index, then the rows of the page.
+    Otherwise, each state has its own query through its index, and the pages are merged; of these
+    queries, only the one of queued jobs sorts. All states together need one query.
     """
     conditions = [*_conditions(wanted), *page.conditions]
     if wanted.search is not None or wanted.tags:

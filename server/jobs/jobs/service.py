@@ -130,11 +130,12 @@ def delete(
 
 
 def add_request(context: Context, job_id: str, request: Request) -> str:
-    """Store a request to a running trainer, and return its id.
+    """Store a request to a running trainer or program, and return its id.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: the job does not run, or too many of its requests are unanswered.
+        ConflictError: the job does not run, its program does not answer this kind of request, or
+            too many of its requests are unanswered.
     """
     request_id = context.new_id()
     row = {"id": request_id, "request": request, "created_at": context.now()}

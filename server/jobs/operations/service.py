@@ -108,6 +108,8 @@ def describe(operation: OperationHead) -> str:
     """Return kind and target of an operation as text for messages."""
     if operation.kind == OperationKind.BUILD:
         return f"{operation.kind} the environment of {operation.job_name}"
+    if operation.kind == OperationKind.RECOVER:
+        return f"{operation.kind} commits of {operation.job_name}"
     return f"{operation.kind} {operation.checkpoint_id or 'all checkpoints'}"
 
 

@@ -108,10 +108,8 @@ class SchedulingQueue:
 
     def __init__(self) -> None:
         self.turn = 0
-        """Index, among the demands behind the first `FIRST_DEMANDS`, at which the next round begins.
-
-        It only matters if the queue has more demands than one round considers.
-        """
+        """If rounds take turns: where the next round begins in the list of the demands outside of
+        its first `FIRST_DEMANDS`."""
         self.keeping_none: set[str] = set()
         """If rounds take turns: demands that neither started a job nor kept nodes at their last
         turn.

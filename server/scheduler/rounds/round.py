@@ -137,10 +137,11 @@ class Placer:
         return len(decisions.placed)
 
     def learn(self) -> None:
-        """Store expected durations of waiting jobs; the next round reads these jobs again.
+        """Store expected durations of waiting jobs; the next round reads the changed jobs again.
 
-        A job gets a duration only if an attempt with the same training part ended within
-        `LEARN_SINCE`.
+        Only jobs that never ran and have no duration are considered, and only if an attempt with
+        the same training part ended within `LEARN_SINCE`. The duration itself also comes from older
+        attempts.
         """
         unpaced = (
             (row.id, row.pace_digest)

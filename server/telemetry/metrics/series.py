@@ -1,7 +1,8 @@
 """Reads series for charts: summaries of chunks, live points, and buckets of both.
 
-Most chunks are read only as summaries. A chunk is decoded if the border of a bucket or the end of a
-segment cuts it. A bucket is an exact summary of the points of its steps, so it hides no NaN.
+Most chunks are read only as summaries. A chunk is decoded if the end of a segment cuts it, or if it
+is wider than `charts.WIDEST` buckets. Any other chunk goes whole into the bucket that contains its
+middle. A bucket is an exact summary of the steps that it names, so it hides no NaN.
 """
 
 from __future__ import annotations

@@ -256,9 +256,10 @@ class Ownership:
         return self._groups[first, digits]
 
     def _choice(self, stage: int, digits: tuple[Digit, ...], *, rank: int, count: int) -> _Choice:
-        """Choose, for each chunk of `rank`, one of `count` candidates as the writer or sender.
+        """Return, for each tensor, the number of the candidate that writes or sends the chunk.
 
-        Ranks whose chunks have the same sizes get the same choice.
+        `rank` is any rank of the group, and only gives the sizes of chunks. Groups with the same
+        tensors, sizes and number of candidates share one choice.
         """
         tensors = self.stages[stage][digits]
         sizes = {kind: kind.box_of(rank)[1] for kind in self._kinds[stage][digits]}

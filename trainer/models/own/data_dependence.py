@@ -59,8 +59,8 @@ def stated_dependence(model: OwnModel, spec: JobSpec) -> DataDependence | None:
     """Return the dependence that the user's class states; None if it states none.
 
     Raises:
-        LaunchError: the stated value is no `DataDependence`, or is not permitted with pipeline
-            stages, because their micro-batches overlap.
+        LaunchError: the stated value is no `DataDependence`; or it is not `nowhere`, and the job
+            has pipeline stages, whose micro-batches overlap.
     """
     given = getattr(model.net, ATTRIBUTE, None)
     if given is None:

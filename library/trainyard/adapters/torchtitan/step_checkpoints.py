@@ -124,7 +124,10 @@ class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
         super().dcp_load(state_dict, checkpoint_id, *arguments, **keywords)
 
     def _find_load_step(self, folder: str = "") -> int:
-        """Return the step of the parent checkpoint, or of the newest committed folder."""
+        """Return the step of the parent checkpoint; -1 in a job without one.
+
+        Outside of a job, return the highest step of the committed local folders, or -1.
+        """
         if self._parent is not None:
             return _step_of(self._parent)
         if self.run.in_job:

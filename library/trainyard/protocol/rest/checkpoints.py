@@ -187,7 +187,8 @@ class OperationView(RecordModel):
     job_name: str
     """Name of the job."""
     checkpoint_id: str | None
-    """Id of the checkpoint; absent for an operation on all checkpoints of a job."""
+    """Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+    job."""
     actor: str
     """Author of the operation: the name of a token, `retention` or `scrubbing`."""
     reason: str

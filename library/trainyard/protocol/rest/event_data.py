@@ -347,7 +347,8 @@ class OperationData(EventData):
     kind: OperationKind
     """Kind of the operation."""
     checkpoint_id: str | None
-    """Id of the checkpoint; absent for an operation on all checkpoints of a job."""
+    """Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+    job."""
 
 
 class OperationQueued(OperationData):

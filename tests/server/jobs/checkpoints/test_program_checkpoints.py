@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from server.core.context import Context
-from server.core.database.tables import nodes
+from server.core.database.tables import events, nodes
 from server.core.errors import ConflictError, InvalidRequestError
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints import service
@@ -254,12 +254,14 @@ def test_commits_of_a_lost_attempt_are_recovered(
     harness.reconcile(seconds=61)
     (search,) = yard.operations(kind="recover")
     with context.database.write() as connection:
+        texts = connection.scalars(select(events.c.message).where(events.c.kind.contains("queued")))
+        assert any("recover commits of" in text for text in texts)
         values = {"offline_since": None, "heartbeat_at": harness.clock.now()}
         connection.execute(update(nodes).values(values))
     assert yard.give() == [(search.id, "node-1")]
     yard.claim(search.id)
-    texts = (to_json(manifest(job_id, 1, 10)), to_json(manifest(job_id, 2, 11)), "{}")
-    outcome = OperationOutcome(outcome="succeeded", message="1 found", commits=texts)
+    found = (to_json(manifest(job_id, 1, 10)), to_json(manifest(job_id, 2, 11)), "{}")
+    outcome = OperationOutcome(outcome="succeeded", message="1 found", commits=found)
     yard.report(search.id, outcome=outcome)
     assert [view.step for view in list_checkpoints(context, job_id)] == [10]
     with context.database.read() as connection:

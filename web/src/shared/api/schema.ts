@@ -11151,7 +11151,8 @@ export interface components {
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+             *     job.
              */
             checkpoint_id: string | null;
             /** @description Final state of the operation. */
@@ -11275,7 +11276,8 @@ export interface components {
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+             *     job.
              */
             checkpoint_id: string | null;
             /** @description Progress of the operation. */
@@ -11295,7 +11297,8 @@ export interface components {
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+             *     job.
              */
             checkpoint_id: string | null;
             /**
@@ -11355,7 +11358,8 @@ export interface components {
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+             *     job.
              */
             checkpoint_id: string | null;
             /**
@@ -11435,7 +11439,8 @@ export interface components {
             job_name: string;
             /**
              * Checkpoint Id
-             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+             *     job.
              */
             checkpoint_id: string | null;
             /**
@@ -11504,7 +11509,8 @@ export interface components {
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description Id of the checkpoint; absent for an operation on all checkpoints of a job.
+             * @description Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
+             *     job.
              */
             checkpoint_id: string | null;
             /**
