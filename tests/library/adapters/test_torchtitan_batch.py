@@ -55,13 +55,6 @@ def test_of_equal_splits_the_one_with_the_largest_micro_batch_is_taken() -> None
     assert (split.local_batch_size, split.accumulation_steps) == (1, 3)
 
 
-def test_pipelines_get_whole_micro_batches() -> None:
-    split = split_batch(24, 8, dp=2, unit=4)
-    assert (split.local_batch_size, split.accumulation_steps, split.padded_rows) == (4, 3, 0)
-    with pytest.raises(ValueError, match="legal is up to 3 ranks"):
-        split_batch(12, 4, dp=5, unit=4)
-
-
 def test_more_ranks_than_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="global_batch_size=3: legal is up to 3 ranks"):
         split_batch(3, 8, dp=4)
@@ -71,8 +64,8 @@ def test_padding_is_refused_with_the_nearest_legal_numbers() -> None:
     with pytest.raises(ValueError, match="the nearest legal numbers are 4 and 6"):
         split_batch(12, 8, dp=5, may_pad=False)
     assert split_batch(12, 8, dp=6, may_pad=False).padded_rows == 0
-    assert unpadded_degrees(12, dp=7, unit=2) == [6]
-    assert unpadded_degrees(7, dp=3, unit=2) == []
+    assert unpadded_degrees(12, dp=7) == [6, 12]
+    assert unpadded_degrees(12, dp=12) == [6]
 
 
 def test_a_recipe_without_a_global_batch_size_is_refused() -> None:
@@ -187,15 +180,17 @@ def test_metrics_have_the_names_of_the_built_in_trainer() -> None:
     }
 
 
+ONE_RANK = {"dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "pp": 1, "ep": 1, "padded_rows": 0}
+
+
 def test_layouts_become_a_program_with_the_recipes_own_first() -> None:
     recipe = {"cp": 1, "tp": 2, "pp": 1, "ep": 1}
-    one = {"dp_replicate": 1, "dp_shard": 1, "cp": 1, "tp": 1, "pp": 1, "ep": 1, "padded_rows": 0}
     layouts = [
-        one | {"dp_shard": 4, "ep": 2},
-        one | {"dp_shard": 4},
-        one | {"dp_replicate": 2, "tp": 2},
-        one | {"dp_shard": 2, "tp": 2},
-        one | {"dp_shard": 3, "padded_rows": 1},
+        ONE_RANK | {"dp_shard": 4, "ep": 2},
+        ONE_RANK | {"dp_shard": 4},
+        ONE_RANK | {"dp_replicate": 2, "tp": 2},
+        ONE_RANK | {"dp_shard": 2, "tp": 2},
+        ONE_RANK | {"dp_shard": 3, "padded_rows": 1},
     ]
     text = toml_of(program_layouts(layouts, recipe))
     program = {

@@ -139,6 +139,13 @@ def test_a_recipe_without_a_global_batch_size_is_refused(titan: TitanLaunch) -> 
     assert "training.global_batch_size=-1 would grow with the ranks" in log
 
 
+def test_pipeline_parallelism_is_refused(titan: TitanLaunch) -> None:
+    stages = ("--training.disable-cuda-graphs", "--parallelism.pipeline-parallel-degree", "2")
+    codes, log = titan.ranks("llama3", *stages, ranks=2)
+    assert codes != [0, 0]
+    assert "parallelism.pipeline_parallel_degree=2: legal is 1" in log
+
+
 def test_more_streams_than_samples_are_refused(titan: TitanLaunch) -> None:
     codes, log = titan.ranks("llama3", "--training.global-batch-size", "64", ranks=1)
     assert codes == [1]
@@ -203,14 +210,16 @@ def test_torchtitans_own_loader_needs_as_many_ranks(titan: TitanLaunch, tmp_path
 
 
 def test_layouts_are_listed_without_ranks(titan: TitanLaunch) -> None:
-    code, text = titan.layouts("llama3", "--world-size", "6", "--json")
+    code, text = titan.layouts(
+        "llama3", "--world-size", "6", "--json", "--training.disable-cuda-graphs"
+    )
     found = json.loads(text)
     assert code == 0
     assert (found["world_size"], found["global_batch_size"]) == (6, 12)
     sharded = {"dp_replicate": 1, "dp_shard": 6, "cp": 1, "tp": 1, "pp": 1, "ep": 1}
     batch = {"micro_batch_size": 2, "accumulation_steps": 1, "padded_rows": 0}
     assert sharded | batch in found["layouts"]
-    assert all(layout["cp"] == layout["ep"] == 1 for layout in found["layouts"])
+    assert all(layout["cp"] == layout["pp"] == layout["ep"] == 1 for layout in found["layouts"])
     assert {layout["tp"] for layout in found["layouts"]} == {1, 2}, "3 does not divide the heads"
 
     code, text = titan.layouts("llama3", "--world-size", "5")

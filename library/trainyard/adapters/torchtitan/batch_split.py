@@ -22,8 +22,6 @@ class BatchSplit:
     """Data-parallel ranks."""
     local_batch_size: int
     """Rows of a rank in one accumulation step, including padded rows."""
-    unit: int = 1
-    """Divisor of `local_batch_size`: number of rows in a micro-batch of the pipeline."""
 
     @property
     def accumulation_steps(self) -> int:
@@ -45,49 +43,44 @@ class BatchSplit:
         return BatchPartition(self.global_batch_size, self.local_batch_size, self.dp)
 
 
-def split_batch(
-    global_batch_size: int, most: int, *, dp: int, unit: int = 1, may_pad: bool = True
-) -> BatchSplit:
+def split_batch(global_batch_size: int, most: int, *, dp: int, may_pad: bool = True) -> BatchSplit:
     """Return the split with the fewest padded rows; at a tie, the one with the largest micro-batch.
 
     Args:
         global_batch_size: rows in one step, over all ranks.
         most: maximum number of rows of a rank in one accumulation step.
         dp: data-parallel ranks.
-        unit: divisor of the rows of an accumulation step.
         may_pad: whether padded rows are legal.
 
     Raises:
         ValueError: no split is legal; the message names the nearest legal numbers of ranks.
     """
-    per_rank = -(-global_batch_size // (dp * unit))  # in units
-    sizes = [
-        parts * unit
-        for parts in range(min(per_rank, most // unit), 0, -1)
+    per_rank = -(-global_batch_size // dp)
+    sizes = (
+        size
+        for size in range(min(per_rank, most), 0, -1)
         # Every rank needs a row of its own in each step.
-        if per_rank % parts == 0 and dp <= -(-global_batch_size // (parts * unit))
-    ]
-    if not sizes:
+        if per_rank % size == 0 and dp <= -(-global_batch_size // size)
+    )
+    if (size := next(sizes, None)) is None:
         raise ValueError(
-            f"{dp} data-parallel ranks with micro-batches of {unit} rows do not fit "
-            f"training.global_batch_size={global_batch_size}: legal is up to "
-            f"{-(-global_batch_size // unit)} ranks, each with a row"
+            f"{dp} data-parallel ranks do not fit training.global_batch_size={global_batch_size}: "
+            f"legal is up to {global_batch_size} ranks, each with a row"
         )
-    split = BatchSplit(global_batch_size, dp, sizes[0], unit)
+    split = BatchSplit(global_batch_size, dp, size)
     if split.padded_rows and not may_pad:
-        legal = " and ".join(map(str, unpadded_degrees(global_batch_size, dp=dp, unit=unit)))
+        legal = " and ".join(map(str, unpadded_degrees(global_batch_size, dp=dp)))
         raise ValueError(
             f"{dp} data-parallel ranks do not divide training.global_batch_size="
-            f"{global_batch_size} into micro-batches of {unit}, and the routers of a mixture of "
-            f"experts would count padded rows: the nearest legal numbers are {legal or 'none'}"
+            f"{global_batch_size}, and the routers of a mixture of experts would count padded "
+            f"rows: the nearest legal numbers are {legal}"
         )
     return split
 
 
-def unpadded_degrees(global_batch_size: int, *, dp: int, unit: int = 1) -> list[int]:
+def unpadded_degrees(global_batch_size: int, *, dp: int) -> list[int]:
     """Return the nearest numbers of ranks below and above `dp` that need no padded row."""
-    parts, rest = divmod(global_batch_size, unit)
-    divisors = [] if rest else [n for n in range(1, parts + 1) if parts % n == 0]
+    divisors = [n for n in range(1, global_batch_size + 1) if global_batch_size % n == 0]
     return [
         *[n for n in divisors if n < dp][-1:],
         *[n for n in divisors if n > dp][:1],

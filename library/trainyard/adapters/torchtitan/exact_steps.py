@@ -34,7 +34,6 @@ from trainyard.run.session import Run, init
 
 DEFAULT_SEED = 0
 """Seed of the random numbers in a step, if the recipe has no `debug.seed`."""
-LOSSES = ("train/loss", "train/loss_max")
 
 
 def exact_config(config: Any) -> Any:
@@ -70,16 +69,21 @@ def split_of(config: Any, world_size: int) -> BatchSplit:
     """Return the split of a recipe's global batch over the data-parallel ranks.
 
     Raises:
-        ValueError: the recipe has no global batch size, or no split is legal.
+        ValueError: the recipe has no global batch size, it has pipeline stages, or no split is
+            legal.
         AssertionError: the axes of the layout do not fit the world size.
     """
     batch = required_batch_size(config.training.global_batch_size)
+    if (stages := config.parallelism.pipeline_parallel_degree) > 1:
+        raise ValueError(
+            f"parallelism.pipeline_parallel_degree={stages}: legal is 1, because torchtitan 0.3.0 "
+            "calls a pipeline schedule with parameters that torch 2.13 does not have"
+        )
     dims = ParallelDims.from_config(config.parallelism, world_size)
     return split_batch(
         batch,
         config.training.local_batch_size,
         dp=dims.dp_replicate * dims.dp_shard,
-        unit=config.parallelism.pipeline_parallel_microbatch_size if dims.pp > 1 else 1,
         may_pad=not has_router(config),
     )
 
@@ -110,8 +114,6 @@ class ExactSteps:
     parallel_dims: Any
     metrics_processor: Any
     validator: Any
-    num_pipeline_parallel_microbatches: int
-    pp_has_last_stage: bool
 
     def __init__(self, config: Any) -> None:
         self.run = init()
@@ -123,13 +125,9 @@ class ExactSteps:
         self._may_save = config.checkpoint.enable and not config.checkpoint.load_only
         super().__init__(self._fitted(config))  # type: ignore[call-arg]
         dims = self.parallel_dims
-        stage_ranks = dims.world_size // dims.pp
-        rank = dist.get_rank()
-        self._reports_samples = rank < stage_ranks and rank % (dims.cp * dims.tp) == 0
+        self._reports_samples = dist.get_rank() % (dims.cp * dims.tp) == 0
         loss_mesh = dims.get_optional_mesh("loss")
         self._counts_tokens = loss_mesh is None or loss_mesh.get_local_rank() == 0
-        self._has_loss = dims.pp == 1 or (self.pp_has_last_stage and rank % stage_ranks == 0)
-        self._loss_group = dist.new_group(backend="gloo") if dims.pp > 1 else None
         self._logger = StepLogger(
             self.metrics_processor.logger,
             self.run,
@@ -137,16 +135,12 @@ class ExactSteps:
                 rows=self._split.global_batch_size,
                 tokens=self._step_tokens,
                 padded_rows=self._split.padded_rows,
-                micro_batches=(
-                    self._split.accumulation_steps * self.num_pipeline_parallel_microbatches
-                ),
+                micro_batches=self._split.accumulation_steps,
             ),
-            shared=None if dims.pp == 1 else self._with_loss,
         )
         self.metrics_processor.logger = self._logger
         if self.config.validator.enable:
-            if dims.pp == 1:
-                self.validator.local_batch_size = config.training.local_batch_size
+            self.validator.local_batch_size = config.training.local_batch_size
             self.validator = _ValidationPhase(self.validator, self.run)
         logger.info(
             "Exact steps: %d rows on %d data-parallel ranks, %d accumulation steps of %d rows, "
@@ -252,13 +246,6 @@ class ExactSteps:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue at counters of any world size."""
         self.step, self._tokens = state_dict["step"], state_dict["ntokens_seen"]
-
-    def _with_loss(self, values: dict[str, float]) -> dict[str, float]:
-        """Return `values` with the losses of the last pipeline stage; all ranks must call this."""
-        losses = [values[name] if self._has_loss else 0.0 for name in LOSSES]
-        shared = torch.tensor(losses, dtype=torch.float64)
-        dist.all_reduce(shared, group=self._loss_group)
-        return values | dict(zip(LOSSES, shared.tolist(), strict=True))
 
 
 class _ValidationPhase:

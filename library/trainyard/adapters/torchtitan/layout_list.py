@@ -7,16 +7,11 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from torchtitan.distributed import ParallelDims
-from torchtitan.distributed.pipeline_parallel import (
-    _generate_llm_fqn_per_model_part,
-    _get_pipeline_metadata,
-)
 from torchtitan.models.common.attention import FlexAttention
 from torchtitan.models.common.moe import MoE
 
 from trainyard.adapters.torchtitan.exact_steps import has_router, split_of
-from trainyard.adapters.torchtitan.program_layouts import AXES, Layout
+from trainyard.adapters.torchtitan.program_layouts import AXES, MODEL_AXES, Degrees
 
 
 def legal_layouts(config: Any, world_size: int) -> dict[str, Any]:
@@ -36,14 +31,14 @@ def legal_layouts(config: Any, world_size: int) -> dict[str, Any]:
     reasons: dict[str, None] = {}
     for layout in _layouts(world_size, has_router(config)):
         candidate = _arranged(config, layout)
-        key = tuple(layout[axis] for axis in ("cp", "tp", "pp", "ep"))
         try:
             split = split_of(candidate, world_size)
-            if key not in checked:
-                checked[key] = _problem(candidate, ParallelDims(world_size=world_size, **layout))
         except ValueError as error:
             reasons[str(error)] = None
             continue
+        key = tuple(layout[axis] for axis in MODEL_AXES)
+        if key not in checked:
+            checked[key] = _problem(candidate)
         if (problem := checked[key]) is not None:
             reasons[problem] = None
             continue
@@ -64,28 +59,27 @@ def legal_layouts(config: Any, world_size: int) -> dict[str, Any]:
 
 
 def _layouts(world_size: int, has_experts: bool) -> Iterator[dict[str, int]]:
-    """Yield each division of the ranks over the axes."""
-    for pp in _divisors(world_size):
-        for tp in _divisors(world_size // pp):
-            for cp in _divisors(world_size // (pp * tp)):
-                dp = world_size // (pp * tp * cp)
-                for shard in _divisors(dp):
-                    for ep in _divisors(shard * cp * tp) if has_experts else [1]:
-                        yield {
-                            "dp_replicate": dp // shard,
-                            "dp_shard": shard,
-                            "cp": cp,
-                            "tp": tp,
-                            "pp": pp,
-                            "ep": ep,
-                        }
+    """Yield each division of the ranks over the axes, without pipeline stages."""
+    for tp in _divisors(world_size):
+        for cp in _divisors(world_size // tp):
+            dp = world_size // (tp * cp)
+            for shard in _divisors(dp):
+                for ep in _divisors(shard * cp * tp) if has_experts else [1]:
+                    yield {
+                        "dp_replicate": dp // shard,
+                        "dp_shard": shard,
+                        "cp": cp,
+                        "tp": tp,
+                        "pp": 1,
+                        "ep": ep,
+                    }
 
 
 def _divisors(number: int) -> list[int]:
     return [each for each in range(1, number + 1) if number % each == 0]
 
 
-def _arranged(config: Any, layout: Layout) -> Any:
+def _arranged(config: Any, layout: Degrees) -> Any:
     """Return a shallow copy of a recipe with another layout; torchtitan's checks do not run."""
     degrees = {AXES[axis]: degree for axis, degree in layout.items()}
     candidate = copy.copy(config)
@@ -93,7 +87,7 @@ def _arranged(config: Any, layout: Layout) -> Any:
     return candidate
 
 
-def _problem(config: Any, dims: Any) -> str | None:
+def _problem(config: Any) -> str | None:
     """Return why torchtitan would refuse the model on these axes; None if the layout is legal.
 
     torchtitan makes most of these checks only when the trainer is created on all ranks.
@@ -102,44 +96,36 @@ def _problem(config: Any, dims: Any) -> str | None:
         dataclasses.replace(config)  # the checks of the config itself
         model = copy.deepcopy(config.model_spec.model)
         model.update_from_config(config=config)
-        _check_sequence(config, dims)
-        _check_experts(config, dims)
-        _check_context(config, dims)
-        _check_stages(config, dims)
+        _check_sequence(config)
+        _check_experts(config)
+        _check_context(config)
     except (ValueError, NotImplementedError) as error:
         return str(error)
     return None
 
 
-def _check_sequence(config: Any, dims: Any) -> None:
-    divisor = dims.tp if config.parallelism.enable_sequence_parallel else 1
-    divisor *= 2 * dims.cp if dims.cp > 1 else 1
+def _check_sequence(config: Any) -> None:
+    parallelism = config.parallelism
+    tp, cp = parallelism.tensor_parallel_degree, parallelism.context_parallel_degree
+    divisor = tp if parallelism.enable_sequence_parallel else 1
+    divisor *= 2 * cp if cp > 1 else 1
     if config.training.seq_len % divisor:
         raise ValueError(
-            f"training.seq_len={config.training.seq_len} is no multiple of {divisor}, which tp="
-            f"{dims.tp} and cp={dims.cp} need"
+            f"training.seq_len={config.training.seq_len} is no multiple of {divisor}, which "
+            f"tp={tp} and cp={cp} need"
         )
 
 
-def _check_experts(config: Any, dims: Any) -> None:
+def _check_experts(config: Any) -> None:
+    ep = config.parallelism.expert_parallel_degree
     for _, moe, *_ in config.model_spec.traverse(MoE.Config):
-        if moe.num_experts % dims.ep:
-            raise ValueError(f"ep={dims.ep} does not divide the {moe.num_experts} experts")
+        if moe.num_experts % ep:
+            raise ValueError(f"ep={ep} does not divide the {moe.num_experts} experts")
 
 
-def _check_context(config: Any, dims: Any) -> None:
+def _check_context(config: Any) -> None:
+    cp = config.parallelism.context_parallel_degree
     attention = getattr(config.model_spec.model, "first_attention", None)
     inner = getattr(attention, "inner_attention", None)
-    if dims.cp > 1 and not isinstance(inner, FlexAttention.Config):
-        raise ValueError(f"cp={dims.cp} needs FlexAttention, not {type(inner).__qualname__}")
-
-
-def _check_stages(config: Any, dims: Any) -> None:
-    if dims.pp == 1:
-        return
-    parallelism = config.parallelism
-    if config.model_spec.pipelining_fn is None:
-        raise ValueError(f"pp={dims.pp}: {config.model_spec.name} has no pipeline parallelism")
-    stages, *weights = _get_pipeline_metadata(dims, parallelism, config.model_spec.model)
-    if parallelism.module_fqns_per_model_part is None:
-        _generate_llm_fqn_per_model_part(stages, *weights)
+    if cp > 1 and not isinstance(inner, FlexAttention.Config):
+        raise ValueError(f"cp={cp} needs FlexAttention, not {type(inner).__qualname__}")

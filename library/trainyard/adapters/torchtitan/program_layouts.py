@@ -16,33 +16,34 @@ AXES = {
 """Fields of torchtitan's parallelism by axis."""
 SPEC_AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 """Axes of a layout in a job spec. Expert parallelism regroups ranks of the other axes."""
+MODEL_AXES = ("cp", "tp", "ep")
+"""Axes that divide a sequence or the model; the others divide the batch, or have the degree 1."""
 
-Layout = Mapping[str, int]
+Degrees = Mapping[str, int]
 
 
-def program_layouts(layouts: Iterable[Layout], recipe: Layout) -> list[Layout]:
+def program_layouts(layouts: Iterable[Degrees], recipe: Degrees) -> list[Degrees]:
     """Return one layout for each set of `SPEC_AXES`, in order of preference.
 
-    Layouts with the recipe's own degrees of `cp`, `tp`, `pp` and `ep` come first, then layouts with
-    fewer padded rows, then layouts with fewer replicas.
+    Layouts with the recipe's own degrees of `MODEL_AXES` come first, then layouts with fewer padded
+    rows, then layouts with fewer replicas.
 
     Args:
         layouts: legal layouts, with a degree per axis and `padded_rows`.
         recipe: the recipe's own degree per axis.
     """
-    own = ("cp", "tp", "pp", "ep")
 
-    def preference(layout: Layout) -> tuple[int, int, int]:
-        changed = sum(layout[axis] != recipe[axis] for axis in own)
+    def preference(layout: Degrees) -> tuple[int, int, int]:
+        changed = sum(layout[axis] != recipe[axis] for axis in MODEL_AXES)
         return changed, layout["padded_rows"], layout["dp_replicate"]
 
-    found: dict[tuple[int, ...], Layout] = {}
+    found: dict[tuple[int, ...], Degrees] = {}
     for layout in sorted(layouts, key=preference):
         found.setdefault(tuple(layout[axis] for axis in SPEC_AXES), layout)
     return list(found.values())
 
 
-def toml_of(layouts: Sequence[Layout]) -> str:
+def toml_of(layouts: Sequence[Degrees]) -> str:
     """Return `[[program.layouts]]` tables; each has the options that select its layout."""
     tables = []
     for layout in layouts:

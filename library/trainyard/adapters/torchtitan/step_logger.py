@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,27 +71,16 @@ class StepSize:
 class StepLogger:
     """Logger of torchtitan's metrics that also logs to the run.
 
-    All ranks call it at the same steps. Rank 0 logs to the run, including the loss, which another
-    rank may have computed.
+    All ranks call it at the same steps. Rank 0 logs to the run.
 
     Args:
         inner: the recipe's own logger.
         run: the run of this process.
         size: size of a step.
-        shared: function that, on all ranks, replaces the losses by those of the rank that computes
-            them; None if rank 0 computes the losses.
     """
 
-    def __init__(
-        self,
-        inner: Any,
-        run: Run,
-        *,
-        size: StepSize,
-        shared: Callable[[dict[str, float]], dict[str, float]] | None = None,
-    ) -> None:
-        self._inner, self._run, self._shared = inner, run, shared
-        self._size = size
+    def __init__(self, inner: Any, run: Run, *, size: StepSize) -> None:
+        self._inner, self._run, self._size = inner, run, size
         self._logged_at = self._begun_at = time.perf_counter()
         self._steps = 0
         self._seconds = 0.0
@@ -110,8 +99,6 @@ class StepLogger:
         self._inner.log(metrics, step)
         values = renamed(metrics)
         if "train/loss" in values:
-            if self._shared is not None:
-                values = self._shared(values)
             waits = metrics["time_metrics/data_loading(s)"] * self._size.micro_batches
             values |= self._of_steps(values, step) | {"perf/data_seconds": waits}
         if self._run.rank == 0:

@@ -31,10 +31,8 @@ Batch = tuple[dict[str, Any], torch.Tensor]
 class StreamLoader:
     """Yields this rank's micro-batches.
 
-    A step has `split.accumulation_steps` accumulation steps. Each has one micro-batch or, with
-    pipeline parallelism, several micro-batches of `split.unit` rows. All rows of a step are read
-    before its first micro-batch, so the state always lies between two steps, even if workers have
-    read ahead.
+    A step has `split.accumulation_steps` micro-batches. All rows of a step are read before its
+    first micro-batch, so the state always lies between two steps, even if workers have read ahead.
 
     Args:
         create: returns torchtitan's loader of one stream, with batches of one sample.
@@ -64,14 +62,13 @@ class StreamLoader:
         any_ended: Callable[[bool], bool] | None = None,
     ) -> None:
         self._rows = split.rows(dp_rank)
-        self._size = split.unit if split.unit > 1 else split.local_batch_size
-        self._micro_batches = split.local_batch_size // self._size
+        self._size = split.local_batch_size
         self._facts = facts
         self._ahead = steps_ahead
         self._pins = pin_memory
         self._any_ended = any_ended
         self._streams: dict[int, Any] = {}
-        self._collate: Callable[[Sequence[Sample]], Batch] = _collated
+        self._collate: Callable[[Sequence[Sample]], Batch]
         for row in (row for rows in self._rows for row in rows):
             try:
                 loader = create(row)
@@ -91,7 +88,7 @@ class StreamLoader:
         for samples in self._steps():
             self.step_samples = samples
             for rows in self._rows:
-                yield from self._batches([samples[row] for row in rows])
+                yield self._batch([samples[row] for row in rows])
 
     def _steps(self) -> Iterator[dict[int, Sample]]:
         shares = [iter(share) for share in self._shares()]
@@ -121,14 +118,12 @@ class StreamLoader:
                 prefetch_factor=self._ahead,
             )
 
-    def _batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
-        for number in range(self._micro_batches):
-            part = samples[number * self._size : (number + 1) * self._size]
-            # A padded row repeats a sample of this rank, because some models reject empty rows.
-            filler = part[0] if part else next(iter(self.step_samples.values()))
-            inputs, labels = self._collate([*part, *[filler] * (self._size - len(part))])
-            labels[len(part) :] = IGNORED_LABEL
-            yield ({k: self._pinned(v) for k, v in inputs.items()}, self._pinned(labels))
+    def _batch(self, samples: Sequence[Sample]) -> Batch:
+        # A padded row repeats a sample of this rank, because some models reject empty rows.
+        filler = samples[0] if samples else next(iter(self.step_samples.values()))
+        inputs, labels = self._collate([*samples, *[filler] * (self._size - len(samples))])
+        labels[len(samples) :] = IGNORED_LABEL
+        return {k: self._pinned(v) for k, v in inputs.items()}, self._pinned(labels)
 
     def _pinned(self, value: Any) -> Any:
         return value.pin_memory() if self._pins and isinstance(value, torch.Tensor) else value
@@ -251,10 +246,6 @@ def _key(row: int) -> str:
 
 def _unchanged(item: Any) -> Any:
     return item
-
-
-def _collated(samples: Sequence[Sample]) -> Batch:
-    raise NotImplementedError(f"a rank without rows has a batch of {len(samples)}")
 
 
 def _check_loader(loader: Any, row: int, streams: int) -> None:
