@@ -1,8 +1,9 @@
-"""The rows of each rank, and the names of metrics; without torchtitan."""
+"""The rows of each rank, the names of metrics, and the list of layouts; without torchtitan."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,15 +12,49 @@ from typing import Any
 
 import pytest
 
+from trainyard.adapters.torchtitan.__main__ import main
 from trainyard.adapters.torchtitan.batch_split import (
     required_batch_size,
     split_batch,
     unpadded_degrees,
 )
-from trainyard.adapters.torchtitan.program_layouts import program_layouts, toml_of
+from trainyard.adapters.torchtitan.program_layouts import AXES, program_layouts, toml_of
 from trainyard.adapters.torchtitan.recipe import BuiltBy, check_order, may_end, order_facts
 from trainyard.adapters.torchtitan.step_logger import renamed
 from trainyard.spec.job import parse_job_spec
+from trainyard.spec.sections.program import MAX_LAYOUTS
+
+COMMAND = ("layouts", "--module", "mine", "--config", "mine", "--world-size")
+
+
+@dataclass
+class Listing:
+    """Layouts by number of ranks, and what the command wrote."""
+
+    written: pytest.CaptureFixture[str]
+    layouts: dict[int, list[dict[str, int]]] = field(default_factory=dict)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Listing:
+    """The command with stand-ins for torchtitan and for its legal layouts."""
+    listing = Listing(capsys)
+    recipe = SimpleNamespace(parallelism=SimpleNamespace(**dict.fromkeys(AXES.values(), 1)))
+    manager = SimpleNamespace(parse_args=lambda words: recipe)
+    stand_ins: dict[str, Any] = {
+        "torchtitan": SimpleNamespace(),
+        "torchtitan.config": SimpleNamespace(ConfigManager=lambda: manager),
+        "trainyard.adapters.torchtitan.layout_list": SimpleNamespace(
+            legal_layouts=lambda config, size: {
+                "world_size": size,
+                "layouts": listing.layouts.get(size, []),
+                "reasons": [] if size in listing.layouts else [f"{size} is odd"],
+            }
+        ),
+    }
+    for name, module in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return listing
 
 
 @dataclass
@@ -209,3 +244,38 @@ def test_layouts_become_a_program_with_the_recipes_own_first() -> None:
     ]
     assert found[2][1]["parallelism.expert_parallel_degree"] == 1, "as in the recipe"
     assert found[0][1]["parallelism.tensor_parallel_degree"] == 2
+
+
+def test_a_table_without_layouts_has_the_reasons(command: Listing) -> None:
+    command.layouts = {2: [ONE_RANK | {"micro_batch_size": 3, "accumulation_steps": 4}]}
+    assert main([*COMMAND, "2", "5"]) == 1
+    written = command.written.readouterr()
+    lines = written.out.splitlines()
+    assert [line.split() for line in lines[:2]] == [
+        [*AXES, "micro_batch_size", "accumulation_steps", "padded_rows"],
+        [*"111111", "3", "4", "0"],
+    ]
+    assert lines[2:] == ["No layout of 5 ranks is legal:", "  5 is odd"]
+    assert written.err == ""
+
+
+def test_a_program_without_layouts_of_a_size_has_the_reasons_as_an_error(command: Listing) -> None:
+    command.layouts = {2: [ONE_RANK | {"dp_shard": 2}]}
+    assert main([*COMMAND, "2", "5", "--toml"]) == 1
+    written = command.written.readouterr()
+    assert tomllib.loads(written.out)["program"]["layouts"][0]["dp_shard"] == 2
+    assert written.err == "No layout of 5 ranks is legal:\n  5 is odd\n"
+
+    assert main([*COMMAND, "5", "--toml"]) == 1
+    assert command.written.readouterr().out == ""
+
+
+def test_more_layouts_than_a_spec_may_have_are_refused(command: Listing) -> None:
+    command.layouts = {n: [ONE_RANK | {"dp_shard": n}] for n in range(1, MAX_LAYOUTS + 2)}
+    sizes = [str(size) for size in command.layouts]
+    assert main([*COMMAND, *sizes[1:], "--toml"]) == 0
+    assert len(tomllib.loads(command.written.readouterr().out)["program"]["layouts"]) == MAX_LAYOUTS
+    assert main([*COMMAND, *sizes, "--toml"]) == 1
+    written = command.written.readouterr()
+    assert written.out == ""
+    assert "program.layouts has 513 layouts: legal are up to 512" in written.err

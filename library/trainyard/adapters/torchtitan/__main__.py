@@ -16,18 +16,8 @@ from typing import Any
 
 from trainyard.adapters.torchtitan.program_layouts import AXES, program_layouts, toml_of
 
-COLUMNS = {
-    "dp_replicate": "dp_replicate",
-    "dp_shard": "dp_shard",
-    "cp": "cp",
-    "tp": "tp",
-    "pp": "pp",
-    "ep": "ep",
-    "micro_batch_size": "micro-batch",
-    "accumulation_steps": "accumulation",
-    "padded_rows": "padded rows",
-}
-"""Headings by field of a layout."""
+COLUMNS = (*AXES, "micro_batch_size", "accumulation_steps", "padded_rows")
+"""Fields of a layout."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,13 +43,30 @@ def main(arguments: Sequence[str]) -> int:
     config = ConfigManager().parse_args([*recipe, *options])
     found = [legal_layouts(config, size) for size in known.world_size]
     if known.toml:
-        recipe_axes = {axis: getattr(config.parallelism, field) for axis, field in AXES.items()}
-        listed = [layout for each in found for layout in each["layouts"]]
-        sys.stdout.write(f"{toml_of(program_layouts(listed, recipe_axes))}\n")
+        try:
+            _write_toml(config, found)
+        except ValueError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
     else:
         for each in found:
             sys.stdout.write(f"{json.dumps(each) if known.json else _table(each)}\n")
     return 0 if all(each["layouts"] for each in found) else 1
+
+
+def _write_toml(config: Any, found: Sequence[dict[str, Any]]) -> None:
+    """Write the layouts as `program.layouts`, and the reasons of sizes without layouts as errors.
+
+    Raises:
+        ValueError: there are more layouts than a job spec may have.
+    """
+    recipe = {axis: getattr(config.parallelism, field) for axis, field in AXES.items()}
+    listed = program_layouts([layout for each in found for layout in each["layouts"]], recipe)
+    if listed:
+        sys.stdout.write(f"{toml_of(listed)}\n")
+    for each in found:
+        if not each["layouts"]:
+            sys.stderr.write(f"{_table(each)}\n")
 
 
 def _table(found: dict[str, Any]) -> str:
@@ -68,7 +75,7 @@ def _table(found: dict[str, Any]) -> str:
         reasons = (f"  {reason}" for reason in found["reasons"])
         return "\n".join([f"No layout of {found['world_size']} ranks is legal:", *reasons])
     rows = [[str(layout[name]) for name in COLUMNS] for layout in found["layouts"]]
-    table = [list(COLUMNS.values()), *rows]
+    table = [list(COLUMNS), *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
     lines = ("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in table)
     return "\n".join(lines)

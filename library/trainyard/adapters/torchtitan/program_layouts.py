@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+from trainyard.spec.sections.program import MAX_LAYOUTS
+
 AXES = {
     "dp_replicate": "data_parallel_replicate_degree",
     "dp_shard": "data_parallel_shard_degree",
@@ -31,6 +33,9 @@ def program_layouts(layouts: Iterable[Degrees], recipe: Degrees) -> list[Degrees
     Args:
         layouts: legal layouts, with a degree per axis and `padded_rows`.
         recipe: the recipe's own degree per axis.
+
+    Raises:
+        ValueError: there are more layouts than a job spec may have.
     """
 
     def preference(layout: Degrees) -> tuple[int, int, int]:
@@ -40,6 +45,11 @@ def program_layouts(layouts: Iterable[Degrees], recipe: Degrees) -> list[Degrees
     found: dict[tuple[int, ...], Degrees] = {}
     for layout in sorted(layouts, key=preference):
         found.setdefault(tuple(layout[axis] for axis in SPEC_AXES), layout)
+    if len(found) > MAX_LAYOUTS:
+        raise ValueError(
+            f"program.layouts has {len(found)} layouts: legal are up to {MAX_LAYOUTS}; list fewer "
+            "world sizes"
+        )
     return list(found.values())
 
 
