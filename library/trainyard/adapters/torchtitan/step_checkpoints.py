@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import DefaultLoadPlanner
 from torchtitan.components.checkpoint import (
     DATALOADER,
     LR_SCHEDULER,
@@ -114,13 +114,13 @@ class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
         self, state_dict: dict[str, Any], checkpoint_id: str, *arguments: Any, **keywords: Any
     ) -> None:
         """Load states; refuse a checkpoint after the last step or with another data order."""
-        if DATALOADER in state_dict:
-            self.states[DATALOADER].check_order(_saved(checkpoint_id, DATALOADER, FACTS))
-        if TRAIN_STATE in state_dict:
-            _check_steps(
-                self.states[TRAIN_STATE].config.training.steps,
-                _saved(checkpoint_id, TRAIN_STATE, "step"),
-            )
+        # A folder of Hugging Face's files, which has weights only, cannot be read.
+        if {DATALOADER, TRAIN_STATE} & state_dict.keys():
+            facts, saved_steps = _saved(checkpoint_id)
+            if DATALOADER in state_dict:
+                self.states[DATALOADER].check_order(facts)
+            if TRAIN_STATE in state_dict:
+                _check_steps(self.states[TRAIN_STATE].config.training.steps, saved_steps)
         super().dcp_load(state_dict, checkpoint_id, *arguments, **keywords)
 
     def _find_load_step(self, folder: str = "") -> int:
@@ -142,15 +142,14 @@ def _step_of(folder: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def _saved(folder: str, component: str, name: str) -> Any:
-    """Return a value of a component in a checkpoint; None if the checkpoint lacks the value."""
-    if f"{component}.{name}" not in FileSystemReader(folder).read_metadata().state_dict_metadata:
-        return None
-    state: dict[str, Any] = {component: {name: ""}}
+def _saved(folder: str) -> tuple[str | None, int | None]:
+    """Return the facts of the data order and the step; None for one that a checkpoint lacks."""
+    state: dict[str, Any] = {DATALOADER: {FACTS: None}, TRAIN_STATE: {"step": None}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each rank reads it alone
-        dcp.load(state, checkpoint_id=folder, no_dist=True)
-    return state[component][name]
+        planner = DefaultLoadPlanner(allow_partial_load=True)
+        dcp.load(state, checkpoint_id=folder, planner=planner, no_dist=True)
+    return state[DATALOADER][FACTS], state[TRAIN_STATE]["step"]
 
 
 def _check_steps(steps: int, saved: int | None) -> None:
