@@ -30,6 +30,9 @@ importlib.import_module("examples.programs.torchtitan.on_cpu")
 train: Any = importlib.import_module("torchtitan.train")
 utils: Any = importlib.import_module("torchtitan.distributed.utils")
 utils.set_pg_timeouts = lambda *_, **__: None
+trainer: Any = importlib.import_module("torchtitan.trainer")
+# At its end rank 0 sleeps, so that other ranks can still use its store; here it has none.
+trainer.time = SimpleNamespace(perf_counter=time.perf_counter, sleep=lambda _: None)
 importlib.import_module("tests.library.adapters.titan_recipes")
 importlib.import_module("trainyard.adapters.torchtitan.exact_steps")
 command: Any = importlib.import_module("trainyard.adapters.torchtitan.__main__")
