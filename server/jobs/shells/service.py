@@ -12,8 +12,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from server.api.auth.service import hold_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
-from server.core.database.rows import AttemptNode
-from server.core.database.tables import attempts
+from server.core.database.rows import AttemptNode, Job
+from server.core.database.tables import attempts, jobs
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import lock_job
@@ -65,15 +65,15 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         hold_token(connection, actor, now)
         if not context.settings.allow_code:
             raise InvalidRequestError.at("/argv", NO_CODE)
-        launch = newest_launch(connection, job_id)
-        if not actor.may_act_for(launch.job.token_id):
+        job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
+        if not actor.may_act_for(job.token_id):
             raise ForbiddenError(
                 "a command sees the secrets of its job: only the token with which "
-                f"{launch.job.created_by} submitted {launch.job.name}, and the admin token, may "
-                "run one in it"
+                f"{job.created_by} submitted {job.name}, and the admin token, may run one in it"
             )
-        if launch.job.state != JobState.RUNNING:
-            raise ConflictError(f"{launch.job.name} is {launch.job.state}, not running")
+        if job.state != JobState.RUNNING:
+            raise ConflictError(f"{job.name} is {job.state}, not running")
+        launch = newest_launch(connection, job_id)
         node = _node(request, launch.nodes)
         _refuse_another(context, connection, attempt_id=launch.attempt.id, actor=actor)
         attempt = update(attempts).where(attempts.c.id == launch.attempt.id)
@@ -94,8 +94,8 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         connection.execute(insert(shells).values(row))
         argv = tuple(map(hide_credentials, request.argv))
         words = shlex.join(argv) or "a shell"
-        own = actor.made(launch.job.token_id)
-        why = "who submitted the job" if own else f"an admin, in the job of {launch.job.created_by}"
+        own = actor.made(job.token_id)
+        why = "who submitted the job" if own else f"an admin, in the job of {job.created_by}"
         event = NewEvent(
             ShellOpened(shell_id=shell_id, argv=argv, rank=request.rank),
             actor,

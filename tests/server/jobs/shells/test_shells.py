@@ -240,6 +240,15 @@ def test_only_who_submitted_the_job_and_the_admin_run_a_command(
 
 
 @BRINGS_CODE
+def test_a_job_that_was_never_placed_runs_no_command(context: Context, harness: Harness) -> None:
+    job_id = harness.submit()
+    with pytest.raises(ForbiddenError, match="with which ada submitted"):
+        service.open_shell(context, job_id, LS, actor=EVE)
+    with pytest.raises(ConflictError, match="tiny is queued, not running"):
+        service.open_shell(context, job_id, LS, actor=ADA)
+
+
+@BRINGS_CODE
 def test_another_token_of_the_same_name_reads_nothing(context: Context, shell: ShellView) -> None:
     for other in (Actor(ADA.name, "another token of this name"), ADMIN):
         with pytest.raises(ForbiddenError, match="its output is private"):
