@@ -17,6 +17,7 @@ from server.cluster.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forec
 from server.cluster.projects.service import check_project
 from server.core.lifecycle import check_job
 from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.packs.store import check_pack
 from server.jobs.queue.duration import duration_of_spec
 from server.jobs.queue.forecaster import Forecaster
 from server.jobs.queue.groups import demand_of, lasts_of
@@ -98,6 +99,8 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
     with context.database.read() as connection:
         check_project(connection, spec.project)
         check_hardware(connection, spec)
+        if spec.pack is not None:
+            check_pack(connection, spec.pack)
         order = read_order(connection, candidate=spec.project)
         key = key_of_candidate(connection, order, project=spec.project, priority=priority, now=now)
         ahead, grouped = count_up_to(connection, order, key)

@@ -228,6 +228,13 @@ def test_a_spec_that_names_no_stored_pack_is_refused(context: Context, harness: 
         assert "trainyard submit" in problem.detail
 
 
+def test_the_forecast_of_a_job_whose_pack_is_missing_is_refused(client: TestClient) -> None:
+    spec = {"name": "tiny", **program(digest_of(b"never uploaded"))}
+    refused = client.post("/api/v1/queue/what-if", json=spec)
+    assert refused.status_code == 422
+    assert "/program/code/pack" in refused.text
+
+
 def test_number_and_bytes_of_a_person_are_bounded(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
