@@ -214,18 +214,21 @@ class TrackedRun:
 
         `exit_code` has no effect, because the exit code of the script decides the job's outcome.
         """
+        global run
         del exit_code, quiet
         if not self.ended:
             self._write()
             self._saved.finish(self._run, self._step)
             self._run.flush()
             self.ended = True
+        if run is self:
+            run = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _finish(self)
+        self.finish()
 
     def __getattr__(self, name: str) -> Inert:
         return _lacking(f"run.{name}", name)
@@ -314,19 +317,12 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
     """End the run; do nothing without a run."""
     del exit_code, quiet
     if run is not None:
-        _finish(run)
+        run.finish()
 
 
 def login(*_: object, **__: object) -> bool:
     """Return True, because the job needs no login."""
     return True
-
-
-def _finish(ended: TrackedRun) -> None:
-    global run
-    ended.finish()
-    if run is ended:
-        run = None
 
 
 def _is_whole(step: object) -> bool:

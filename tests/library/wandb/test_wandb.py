@@ -189,6 +189,19 @@ def test_summary_has_the_last_values(folder: Path) -> None:
     assert wandb.run is None
 
 
+def test_a_run_that_has_ended_is_not_started_again(folder: Path) -> None:
+    first = wandb.init()
+    first.log({"loss": 2.0})
+    first.finish()
+    second = wandb.init()
+    assert second is not first
+    wandb.log({"loss": 1.0}, step=4)
+    first.finish()
+    assert wandb.run is second
+    wandb.finish()
+    assert [(step, values["loss"]) for step, values in records(folder)] == [(0, 2.0), (4, 1.0)]
+
+
 def test_what_it_lacks_warns_once_by_name(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="trainyard"):
         run = wandb.init(name="x", mode="offline")
