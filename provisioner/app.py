@@ -59,8 +59,8 @@ def open_source(settings: Settings, config: SourceConfig) -> OpenSource:
     """Return a source with its folder and its engine; the engine is not called yet.
 
     Raises:
-        ValueError: an option is wrong, or the folder cannot be written to; the message names the
-            option or the folder.
+        ValueError: an option or a proxy variable is wrong, or the folder cannot be written to; the
+            message names the option, the variable or the folder.
     """
     folder = settings.state_dir.resolve() / "sources" / config.name
     try:

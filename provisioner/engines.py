@@ -54,8 +54,8 @@ def open_engine(config: SourceConfig, place: Place) -> NodeSource:
     """Return the engine of a source; the engine is not called yet.
 
     Raises:
-        ValueError: an option is wrong, or an extra is not installed; the message names the option
-            or the extra.
+        ValueError: an option or a proxy variable is wrong, or an extra is not installed; the
+            message names the option, the variable or the extra.
     """
     pointer = f"/sources/{config.name}/options"
     try:

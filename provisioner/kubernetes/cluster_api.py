@@ -18,7 +18,7 @@ from provisioner.base import LoginNeeded, SourceError
 from provisioner.kubernetes.manifest import KubernetesOptions, Manifest
 from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.outside.http_client import has_socks
-from trainyard.outside.proxies import ProxyError, for_other_readers
+from trainyard.outside.proxies import for_other_readers
 
 Result = TypeVar("Result")
 Verb = Literal["get", "list", "create", "patch", "delete"]
@@ -71,12 +71,9 @@ class Cluster:
         """Prepare the connection; the first call opens the connection.
 
         Raises:
-            SourceError: a proxy variable, which kr8s itself reads, cannot be used.
+            ProxyError: a proxy variable, which kr8s itself reads, cannot be used.
         """
-        try:
-            os.environ.update(for_other_readers(os.environ, socks=has_socks()))
-        except ProxyError as error:
-            raise SourceError.refusal(str(error)) from None
+        os.environ.update(for_other_readers(os.environ, socks=has_socks()))
         self._options = options
         self._lock = threading.Lock()
         self._runner: asyncio.Runner | None = None

@@ -171,6 +171,15 @@ def test_the_command_writes_a_line_for_each_finding(room: Room, tmp_path: Path) 
     assert "create jobs.batch in namespace training: 422" in done.stdout
 
 
+def test_the_command_names_a_proxy_that_cannot_be_used(room: Room) -> None:
+    command = [sys.executable, "-m", "provisioner", "conform", str(room.config), "k8s"]
+    env = os.environ | {"all_proxy": "socks5://127.0.0.1:9"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "all_proxy='socks5://127.0.0.1:9'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_command_names_the_sources_that_can_be_checked(room: Room) -> None:
     command = [sys.executable, "-m", "provisioner", "conform", str(room.config), "other"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -223,6 +223,25 @@ def test_a_template_that_defeats_the_source_is_refused_by_field(
     assert caught.value.refused
 
 
+def sources_file(folder: Path, options: str = "") -> Path:
+    """Write a file with one source."""
+    file = folder / "sources.toml"
+    file.write_text(
+        """
+        [[sources]]
+        name = "k8s"
+        kind = "kubernetes"
+        slots = 8
+        roots = { checkpoints = "/srv/checkpoints" }
+        [sources.options]
+        namespace = "training"
+        image = "worker:1"
+        """
+        + options
+    )
+    return file
+
+
 @pytest.mark.parametrize(
     ("template", "why"),
     [
@@ -237,27 +256,24 @@ def test_a_source_with_such_a_template_is_not_opened(
 ) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(template)
-    file = tmp_path / "sources.toml"
-    file.write_text(
-        """
-        [[sources]]
-        name = "k8s"
-        kind = "kubernetes"
-        slots = 8
-        roots = { checkpoints = "/srv/checkpoints" }
-        [sources.options]
-        namespace = "training"
-        image = "worker:1"
-        """
-        f"pod_template = '{path}'\n"
-    )
-    (config,) = read_sources(file)
+    (config,) = read_sources(sources_file(tmp_path, f"pod_template = '{path}'\n"))
     place = Place(name="k8s", python="python", folder=tmp_path)
     with pytest.raises(ValueError, match="/sources/k8s/options: pod_template") as caught:
         open_engine(config, place)
     assert why in str(caught.value)
     path.write_text("spec: {nodeSelector: {gpu: a100}}")
     open_engine(config, place)
+
+
+def test_a_source_is_not_opened_with_a_proxy_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("all_proxy", "socks5://ada:secret@127.0.0.1:9")
+    (config,) = read_sources(sources_file(tmp_path))
+    place = Place(name="k8s", python="python", folder=tmp_path)
+    with pytest.raises(ValueError, match="all_proxy='socks5://127") as caught:
+        open_engine(config, place)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_template_that_is_missing_is_refused(tmp_path: Path) -> None:
