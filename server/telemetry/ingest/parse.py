@@ -125,6 +125,7 @@ class ReportContent:
             if chunk.file == "events"
             else chunk
             for chunk in self.chunks
+            if chunk.file != "events" or chunk.start < offset
         ]
         self.skipped = [s for s in self.skipped if s.file != "events" or s.offset < offset]
 

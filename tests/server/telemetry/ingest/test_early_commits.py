@@ -83,6 +83,18 @@ def test_a_commit_comes_after_the_metrics_of_all_nodes(cluster: Cluster) -> None
     assert cluster.saved == [STEP]
 
 
+def test_no_byte_after_a_held_commit_is_acknowledged(cluster: Cluster) -> None:
+    made = manifest(
+        cluster.job_id, 1, STEP, world_size=4, created_at=cluster.harness.context.now() - AGO
+    )
+    commit = EventRecord(time=1.0, kind="checkpoint_committed", step=STEP, data=vars(made))
+    phase = b'{"time": 1.0, "kind": "phase", "step": 5, "data": {"phase": "saving"}}\n'
+    content = phase + to_json(commit).encode() + b"\n"
+    chunks = chunk("events", content), chunk("events", 3 * phase, start=len(content))
+    reply = send(cluster.harness.context, cluster.nodes[0], *chunks)
+    assert reply.acknowledged["events"] == len(phase)
+
+
 def test_a_commit_does_not_wait_for_ever(cluster: Cluster, clock: FakeClock) -> None:
     cluster.log(0)
     assert cluster.commit() == 0
