@@ -122,11 +122,14 @@ def replay(run: RecordedRun, interval: int) -> Replayed:
     for index, attempt in enumerate(run.attempts):
         if attempt.chosen_start:
             chosen = _newest(attempt.start_step, interval)
-            position = min(position, max(chosen, first))
+            before, position = position, min(position, max(chosen, first))
+            lost_steps += before - position
             while kept and kept[-1].start >= position:  # `kept` is in ascending order
-                kept.pop()
+                lost += kept.pop().milliseconds
             if kept:
-                kept[-1] = kept[-1].until(position)
+                cut = kept[-1].until(position)
+                lost += kept[-1].milliseconds - cut.milliseconds
+                kept[-1] = cut
         is_last = index == len(run.attempts) - 1
         pace = _Pace(attempt, position, interval, run, run.step_milliseconds(attempt))
         left = max(run.steps - position, 0)

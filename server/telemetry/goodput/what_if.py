@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, func, select
 
 from server.core.context import Context
 from server.core.database.rows import TypedRow
-from server.core.database.tables import attempts, checkpoints, jobs
+from server.core.database.tables import attempts, checkpoints, events, jobs
 from server.jobs.attempts.lineage import NEVER
 from server.telemetry.goodput.queries import JobRecords, milliseconds, records_of
 from server.telemetry.goodput.reliability import daly_interval, expected_ettr
@@ -20,9 +20,10 @@ from server.telemetry.goodput.replay import RecordedRun, TrainedAttempt, best_in
 from server.telemetry.goodput.step_sums import SAVE, RecordedSteps, store_step_sums
 from server.telemetry.metrics.points import MAX_SUMMED
 from server.telemetry.metrics.series import find_series, read_values
+from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.goodput import IntervalOutcome, SaveIntervalWhatIf, TimeCategory
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
+from trainyard.protocol.states import AttemptCause, AttemptOutcome, AttemptState, JobState
 
 SAVE_TIME = "checkpoint/save_seconds"
 """Series of the times from the start of a save to its commit, with a point for each save."""
@@ -34,6 +35,7 @@ WAITS = (TimeCategory.QUEUED, TimeCategory.REQUEUED, TimeCategory.BACKOFF)
 class _Attempt(TypedRow):
     table: ClassVar[Table] = attempts
     number: int
+    cause: AttemptCause
     state: AttemptState
     outcome: AttemptOutcome | None
     parent_named: bool
@@ -61,13 +63,19 @@ def save_interval_what_if(context: Context, job_id: str, interval_steps: int) ->
         query = _Attempt.select().join(jobs, jobs.c.id == attempts.c.job_id)
         rows = _Attempt.all(connection, query.where(attempts.c.job_id == job_id))
         stall, save = _save_times(connection, records.recorded)
+        chosen = _chosen_starts(connection, job_id, rows)
     by_number = {row.number: row for row in rows}
     spent, wall = records.ledger.spent, sum(records.ledger.spent.values())
     trained = sorted(
         (one for one in records.recorded if one.number in records.trainings),
         key=lambda one: one.number,
     )
-    replayable = [_trained(records, one, by_number[one.number]) for one in trained]
+    replayable, earlier = [], 0
+    for one in trained:
+        # An attempt that ended before its first step passes its start on to the next attempt.
+        is_chosen = any(earlier < number <= one.number for number in chosen)
+        replayable.append(_trained(records, one, by_number[one.number], chosen=is_chosen))
+        earlier = one.number
     kept = [
         max(min(one.until, attempt.last_step) - one.start_step, 0)
         for one, attempt in zip(trained, replayable, strict=True)
@@ -141,7 +149,23 @@ def _replays(
     }
 
 
-def _trained(records: JobRecords, one: RecordedSteps, row: _Attempt) -> TrainedAttempt:
+def _chosen_starts(connection: Connection, job_id: str, rows: Sequence[_Attempt]) -> set[int]:
+    """Return the numbers of the attempts whose start a rollback or a person chose."""
+    event = events.c
+    failed = select(event.attempt).where(
+        event.job_id == job_id, event.kind == EventKind.ROLLED_BACK
+    )
+    rolled_back = {number + 1 for number in connection.scalars(failed)}
+    return {
+        row.number
+        for row in rows
+        if row.parent_named or (row.cause == AttemptCause.RETRY and row.number in rolled_back)
+    }
+
+
+def _trained(
+    records: JobRecords, one: RecordedSteps, row: _Attempt, *, chosen: bool
+) -> TrainedAttempt:
     training = records.trainings[one.number]
     left_orderly = row.outcome in (AttemptOutcome.SUCCEEDED, AttemptOutcome.STOPPED)
     saved_after = milliseconds(row.saved_at) - training.began if row.saved_at else 0
@@ -154,7 +178,7 @@ def _trained(records: JobRecords, one: RecordedSteps, row: _Attempt) -> TrainedA
         compilation=training.compiled,
         stalls=training.save_stall,
         loses_tail=row.state == AttemptState.ENDED and not left_orderly,
-        chosen_start=row.parent_named,
+        chosen_start=chosen,
     )
 
 

@@ -128,6 +128,10 @@ def test_a_chosen_start_stays_at_or_before_its_step() -> None:
     chosen = replace(run, attempts=(run.attempts[0], back), wall=run.wall + 30 * STEP)
     assert replay(chosen, 10).wall == run.wall + 30 * STEP
     assert replay(chosen, 8).wall == run.wall + (50 - 16) * STEP
+    for interval in (8, 10):
+        replayed = replay(chosen, interval)
+        assert replayed.lost_steps == 50 - interval * (20 // interval)
+        assert replayed.lost == replayed.lost_steps * STEP
 
 
 def test_the_best_interval_weighs_stalls_against_lost_steps() -> None:

@@ -14,7 +14,7 @@ from server.telemetry.metrics.points import CHUNK_POINTS, Points
 from server.telemetry.metrics.store import store_points
 from tests.server.harness import Harness
 from trainyard.protocol.goodput import GoodputView, TimeCategory
-from trainyard.run.failures import FailureReason
+from trainyard.run.failures import BadWindow, FailureReason
 
 STEPS, STEP_SECONDS, STALL_SECONDS = 300, 2.0, 1.5
 QUEUE_SECONDS, STARTUP_SECONDS = 30.0, 20.0
@@ -101,6 +101,36 @@ def test_the_forecast_of_an_interval_is_what_a_run_with_it_records(
     if recorded == asked:
         assert answer.replayed.lost_steps == answer.recorded.lost_steps
         assert answer.replayed.wall_milliseconds == answer.recorded.wall_milliseconds
+
+
+@pytest.mark.parametrize("lost_before_its_first_step", [False, True])
+def test_an_attempt_after_a_rollback_starts_where_it_started(
+    harness: Harness, context: Context, *, lost_before_its_first_step: bool
+) -> None:
+    harness.add_node()
+    job_id = harness.submit(training={"steps": STEPS}, retry={"max_retries": 3})
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(job_id)
+    train(harness, context, job_id=job_id, start=0, interval=50, fault=270.0)
+    window = BadWindow(start=960, end=976, first_step=60)
+    supervisor.end("failed", FailureReason.LOSS_SPIKE, bad_window=window)
+    for _ in range(lost_before_its_first_step):
+        harness.clock.advance(QUEUE_SECONDS)
+        assert harness.place() == 1
+        harness.claim_all(job_id)[0].end("failed", FailureReason.TRAINER_ERROR)
+    harness.clock.advance(QUEUE_SECONDS)
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(job_id)
+    train(harness, context, job_id=job_id, start=50, interval=50, fault=None)
+    harness.clock.advance(2)
+    supervisor.end("succeeded")
+    answer = save_interval_what_if(context, job_id, 50)
+    assert answer.replayed is not None
+    assert answer.replayed.wall_milliseconds == answer.recorded.wall_milliseconds
+    assert answer.replayed.lost_steps == answer.recorded.lost_steps == 133 - 50
+    assert answer.replayed.lost_milliseconds == pytest.approx(
+        answer.recorded.lost_milliseconds, abs=2 * STEP_SECONDS * 1000
+    )
 
 
 def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: Context) -> None:
