@@ -310,8 +310,6 @@ def _startup(observed: Observed) -> Iterator[AdviceFinding]:
 
 
 def _every(best: BestSaves, *, program: bool) -> str:
-    if not best.interval_steps:
-        return "Save only at the end: no failure was recorded."
     if program:
         return f"Save every {best.interval_steps:,} steps, the best in a replay."
     return f"Set checkpoint.interval_steps to {best.interval_steps:,}, the best in a replay."
