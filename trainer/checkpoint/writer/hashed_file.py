@@ -82,8 +82,8 @@ class HashedFile:
             if len(self._gathered) >= PIECE:
                 self._flush()
             return
-        self._flush()
         try:
+            self._flush()
             for start in range(0, len(data), PIECE):
                 self._put(data[start : start + PIECE])
         finally:

@@ -53,6 +53,17 @@ def test_a_write_that_fails_leaves_no_thread_behind(tmp_path: Path) -> None:
     assert not file._hashing.is_alive()
 
 
+def test_a_buffer_is_released_if_earlier_small_writes_fail(tmp_path: Path) -> None:
+    released = []
+    with HashedFile(tmp_path / "x") as file:
+        file.write(b"small")
+        file._file.close()
+        file._file = io.FileIO("/dev/full", "wb")
+        with pytest.raises(CheckpointError, match="No space left"):
+            file.write(bytes(1000), release=lambda: released.append(True))
+    assert released == [True]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn])
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0, 4), (1000, 300)])
 def test_a_frame_is_what_torch_writes_around_a_tensor(
