@@ -85,9 +85,11 @@ def parse(
     ]
 
 
-def pending(collectives: Iterable[Recorded]) -> PendingCollective | None:
-    """Return this rank's oldest unfinished collective, for which the rank waits."""
-    first = next((one for one in collectives if not one.completed), None)
+def pending(*rings: Iterable[Recorded]) -> PendingCollective | None:
+    """Return the oldest unfinished collective of all rings, for which this rank waits."""
+    unfinished = ([one for one in ring if not one.completed] for ring in rings)
+    firsts = (ring[0] for ring in unfinished if ring)
+    first = min(firsts, key=lambda one: one.started_at, default=None)
     if first is None:
         return None
     return PendingCollective(

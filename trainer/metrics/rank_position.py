@@ -60,13 +60,12 @@ def _write(directory: RunDirectory, rank: int, *, step: int, main: int) -> None:
     """Replace the position file of this rank; an error is logged and does not end training."""
     try:
         directory.positions.mkdir(exist_ok=True)
-        collectives = [*recorded(nccl=True), *recorded(nccl=False)]
         position = RankPosition(
             rank=rank,
             time=time.time(),
             step=step,
             place=_place(main),
-            collective=pending(collectives),
+            collective=pending(recorded(nccl=True), recorded(nccl=False)),
         )
         replace_record(directory.position(rank), position)
     except Exception:

@@ -90,6 +90,20 @@ def test_the_form_of_nccl() -> None:
     )
 
 
+def test_the_oldest_collective_of_both_recorders_is_the_one_in_which_a_rank_waits() -> None:
+    def call(op: str, started_at: float, *, completed: bool = False) -> Recorded:
+        return Recorded("g", (0, 1), 1, op, "", completed, started_at, None)
+
+    nccl = [call("all_reduce", 1.0, completed=True), call("all_gather", 4.0), call("send", 2.5)]
+    for older, op in ((3.0, "barrier"), (5.0, "all_gather")):
+        gloo = [call("broadcast", 2.0, completed=True), call("barrier", older)]
+        for rings in ((nccl, gloo), (gloo, nccl)):
+            waiting = pending(*rings)
+            assert waiting is not None
+            assert waiting.op == op
+    assert pending([], gloo[:1]) is None
+
+
 @pytest.mark.parametrize(
     ("ranks", "ranges"),
     [
