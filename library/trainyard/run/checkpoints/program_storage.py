@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ CONTROL = ".save-"
 LEFTOVER = re.compile(r"\.(?P<step>step-[0-9]+)\.(?P<kind>old|gone)")
 """Names of folders that remain if a save outside a job is killed: `old` is the step's earlier
 checkpoint, and `gone` is a partly removed checkpoint."""
+
+MESSAGES_SECONDS = 5400.0
+"""Time without a new message after which a save by another run counts as ended. No rank waits
+longer for a message."""
 
 
 class UnusableCheckpointError(RuntimeError):
@@ -229,8 +234,8 @@ class LocalStorage:
                         found.rename(named)
 
     def _sweep(self) -> None:
-        """Remove the remains of saves by earlier runs; keep drafts, because their runs may be
-        alive.
+        """Remove the remains of saves by earlier runs; keep drafts and recent messages, because
+        their runs may be alive.
 
         Raises:
             OSError: the storage reports an error.
@@ -242,7 +247,7 @@ class LocalStorage:
             is_rest = leftover and (
                 leftover["kind"] == "gone" or (self.folder / leftover["step"]).exists()
             )
-            if is_message or is_rest:
+            if is_rest or (is_message and _is_old(found)):
                 shutil.rmtree(found, ignore_errors=True)
 
 
@@ -288,6 +293,13 @@ def check_committed(folder: Path, identifier: str) -> None:
         raise UnusableCheckpointError(
             f"{folder} is no checkpoint of a program: {error}", CheckpointFault.MANIFEST_DAMAGED
         ) from error
+
+
+def _is_old(messages: Path) -> bool:
+    try:
+        return time.time() - messages.stat().st_mtime > MESSAGES_SECONDS
+    except FileNotFoundError:  # another process has removed it meanwhile
+        return False
 
 
 def remove_messages(folder: Path, *, run: str, before: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.library.run.checkpoints.program import JOB, Program, committed, own_file, save_on
-from trainyard.run.checkpoints.program_save import ProgramCheckpoints
-from trainyard.run.checkpoints.program_storage import JobStorage, LocalStorage
+from trainyard.run.checkpoints.program_save import WAIT_SECONDS, ProgramCheckpoints
+from trainyard.run.checkpoints.program_storage import MESSAGES_SECONDS, JobStorage, LocalStorage
 from trainyard.run.checkpoints.save_messages import CheckpointSaveError, SaveMessages
 
 
@@ -113,7 +115,20 @@ def test_messages_of_former_runs_go_and_drafts_which_may_be_of_live_ones_stay(
 ) -> None:
     for name in (".step-1.partial", ".save-3-0", ".step-x.old", ".step-1.older", "notes"):
         (tmp_path / name).mkdir()
+    os.utime(tmp_path / ".save-3-0", (0, time.time() - MESSAGES_SECONDS - 60))
     with local(tmp_path).save(5) as folder:
         (folder / "model").write_text("whole")
     found = sorted(path.name for path in tmp_path.iterdir())
     assert found == [".step-1.older", ".step-1.partial", ".step-x.old", "notes", "step-5"]
+
+
+def test_two_live_runs_in_one_folder_keep_their_messages(tmp_path: Path) -> None:
+    of_other = tmp_path / ".save-3-0"
+    of_other.mkdir()
+    (of_other / "begun.json").write_text("{}")
+    recent = time.time() - MESSAGES_SECONDS + 60
+    os.utime(of_other, (recent, recent))
+    with local(tmp_path).save(5) as folder:
+        (folder / "model").write_text("whole")
+    assert (of_other / "begun.json").exists()
+    assert MESSAGES_SECONDS >= 3 * WAIT_SECONDS, "the longest wait of a rank"
