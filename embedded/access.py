@@ -17,8 +17,8 @@ from trainyard.run.atomic import replace_file
 def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
     """Create a token for the user of the `trainyard` command; return the name of the user.
 
-    The token is stored in the data folder and reused while it is valid. Token and server address
-    are also stored in the given profile.
+    The token is stored in the data folder and reused while it is valid; a new token revokes older
+    ones of the same name. Token and server address are also stored in the given profile.
     """
     token = _saved_token(folders)
     if token is None or not _opens(admin.url, token):

@@ -63,7 +63,10 @@ class Child:
         self.record = identify(self._process.pid)
 
     def exit_code(self) -> int | None:
-        """Return the exit code of an ended process, negative after a signal; None while it runs."""
+        """Return the exit code of an ended process, negative after a signal; otherwise None.
+
+        The code is lost once `tend` or `reap` has noticed the end.
+        """
         return None if self._process is None else self._process.poll()
 
     def tend(self) -> str | None:

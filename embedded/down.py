@@ -17,14 +17,15 @@ from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 
 POLL_SECONDS = 0.5
 WHOLE_END_SECONDS = 6 * END_SECONDS
-"""Maximum time, in seconds, that `up` takes to end all its processes one after another."""
+"""Time, in seconds, that `down` waits for `up` to end its processes, or only the scheduler."""
 
 
 def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
     """End the processes on a data folder; return the exit status.
 
     Each running job first saves a checkpoint and stops; with `keep_running`, all jobs continue
-    training. Queued jobs wait for the next `up`.
+    training. Queued jobs wait for the next `up`. If a job has not stopped after `timeout_seconds`,
+    the status is 1, and a running `up` continues without its scheduler.
     """
     record = read_record(folders.record)
     if record is None:
@@ -60,7 +61,7 @@ def _with_up(
     keep_running: bool,
     timeout_seconds: float,
 ) -> int:
-    """Send SIGTERM to the running `up`, which then ends its processes."""
+    """Stop the jobs unless `keep_running`, then end the running `up` by SIGTERM."""
     if record.up is None or not is_alive(record.up):
         notify(f"Trainyard is starting or ending on {folders.root} at this moment; try again.")
         return 1

@@ -29,7 +29,7 @@ class Folders:
 
     @property
     def state(self) -> Path:
-        """Folder of the server's own files: its admin token and the user's token."""
+        """Folder of the server's own files, such as its admin token, and of the user's token."""
         return self.root / "state"
 
     @property
@@ -72,7 +72,10 @@ class Folders:
         return self.root / "logs" / f"{name}.log"
 
     def make(self) -> None:
-        """Create the folders, which only their owner can access.
+        """Create the missing folders.
+
+        Only the owner can access a new root. An existing root keeps its mode, and only the mode of
+        the root protects `checkpoints` and `data`.
 
         Raises:
             OSError: a folder cannot be created.

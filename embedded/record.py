@@ -21,13 +21,13 @@ class ProcessRecord(RecordModel):
     """Identity of a process, unique until the machine reboots."""
 
     pid: int
-    """Process id, which is also the id of the process group."""
+    """Process id; except for `up`, also the id of the process group."""
     start_time: int
     """Start time, in clock ticks after boot."""
 
 
 class RunRecord(RecordModel):
-    """The processes that run on a data folder; if none runs, the processes of the last `up`."""
+    """The processes that `up` runs on a data folder; none after its end, unless it was killed."""
 
     url: str
     """URL of the API; supervisors that outlive the server reconnect to it."""

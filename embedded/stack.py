@@ -33,7 +33,7 @@ NOT_PASSED_ON = ("TRAINYARD_TOKEN", "TRAINYARD_JOIN_TOKEN")
 
 
 class StartError(Exception):
-    """A process of the control plane did not start; the text names the process, reason and log."""
+    """The control plane did not start; the text has the reason and, for a process, its log."""
 
 
 class StopRequestedError(Exception):
@@ -119,6 +119,7 @@ class Stack:
         Raises:
             StartError: the worker did not start.
             StopRequestedError: the user requested the end meanwhile.
+            TrainyardError: the server created no join token.
         """
         checkpoints = os.environ.get("TRAINYARD_CHECKPOINTS") or self.folders.checkpoints
         settings = {
@@ -185,7 +186,7 @@ class Stack:
         return broker
 
     def _settings(self, broker: Broker) -> dict[str, str]:
-        """Return each process's environment: the caller's variables and the stack's settings."""
+        """Return the environment of all processes but the broker, without the caller's tokens."""
         passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
         public = {} if self.address.is_loopback else {"TRAINYARD_PUBLIC_URL": self.address.url}
         return (

@@ -26,7 +26,7 @@ from trainyard.protocol.states import ACTIVE_JOB_STATES
 DEFAULT_PORT = 8470
 TEND_SECONDS = 0.25
 AWKWARD = ",?%#"
-"""Characters that a path must not contain, because the processes' settings cannot hold them."""
+"""Printable characters that a path must not contain, because no setting can hold them."""
 
 Notify = Callable[[str], None]
 
@@ -61,7 +61,7 @@ class UpSignals:
 
 
 def up(options: Options, notify: Notify) -> int:
-    """Run until SIGINT or SIGTERM; return the exit status."""
+    """Run until SIGINT or SIGTERM; return the exit status, 0 at once if `up` runs already."""
     folders = Folders(options.root)
     try:
         _check(options.root)
@@ -198,7 +198,7 @@ def _already(folders: Folders) -> str:
 
 
 def _another_link(folders: Folders, url: str) -> str | None:
-    """Return a new login link; None if the server does not respond."""
+    """Return a new login link; None if the server does not respond or serves no dashboard."""
     try:
         token = folders.admin_token.read_text(encoding="utf-8").strip()
         with Client(url, token) as yard:

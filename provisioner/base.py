@@ -157,13 +157,13 @@ def run_command(
     Args:
         command: program and arguments; it must contain no secret, because other users can read it.
         stdin: input for the command.
-        seconds: time limit, after which the command and its whole session are killed.
+        seconds: time limit, after which the command and its process group are killed.
         variables: additional environment variables.
         kept_bytes: maximum number of bytes returned of each output; unlimited if negative.
 
     Raises:
         CommandTimeout: the command did not end within the time limit.
-        SourceError: the program does not exist.
+        SourceError: the program cannot be run.
     """
     clean = {key: value for key, value in os.environ.items() if not key.startswith("TRAINYARD_")}
     text = stdin if isinstance(stdin, bytes) else None
@@ -227,7 +227,8 @@ def run_over_ssh(
 
 
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return a command's stderr or, if it is empty, its stdout, printable and truncated."""
+    """Return the printable end of a command's stderr or, if it is empty, of its stdout; without
+    either, return the exit status."""
     text = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace")
     return printable(text)[-SHOWN_CHARACTERS:] or f"exit status {done.returncode}"
 

@@ -290,6 +290,7 @@ def _printable(jobs: Iterable[EngineJob]) -> Iterable[EngineJob]:
 
 
 def clean(text: str, *, longest: int = 2000) -> str:
-    """Return an engine's text without control characters, limited in length."""
+    """Return an engine's text, limited in length, without control characters other than tabs and
+    line breaks."""
     shown = printable(text.strip())
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."

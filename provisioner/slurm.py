@@ -145,7 +145,7 @@ class SlurmSource:
         return ref
 
     def list(self) -> EngineListing:
-        """Return every job of this source that the controller remembers."""
+        """Return the jobs that the controller remembers; remove ended jobs' secrets in `folder`."""
         jobs = self._jobs(self._rows([]))
         ended = [job.request_id for job in jobs if job.state == "ended" and job.gone]
         if self._options.folder is not None:
@@ -254,7 +254,7 @@ class SlurmSource:
         )
 
     def _jobs(self, rows: Sequence[_Row]) -> Sequence[EngineJob]:
-        """Return the jobs for these rows; one call to the controller covers all their nodes."""
+        """Return the jobs for these rows; one call to the controller covers `AT_ONCE` nodes."""
         lives = {row.job_id: self._lives(row) for row in rows}
         each = (hosts for of_job in lives.values() for hosts in of_job.values())
         addresses = self._addresses({host for hosts in each for host in hosts})

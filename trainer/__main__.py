@@ -73,7 +73,8 @@ def enter() -> NoReturn:
 
 
 def main() -> int:
-    """Run the command line; return 0 if the run succeeded or was stopped, otherwise 1."""
+    """Run the command line; return 0 if the run succeeded or was stopped, `INTERRUPTED` after
+    Ctrl-C, and otherwise 1; `compare` returns 2 on an error."""
     match sys.argv[1:]:
         case ["export", *words]:
             from trainer.hugging_face.export import main as export

@@ -1,6 +1,7 @@
 """Checks a run before its ranks start, so that common errors appear within seconds.
 
-Needs torch only for own models, which are built on the meta device.
+Needs torch only for own models, which are built on the meta device, and for the initial weights of
+hub models.
 """
 
 from __future__ import annotations

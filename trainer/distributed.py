@@ -34,8 +34,8 @@ LISTENER = "TRAINYARD_STORE_FD"
 serve the store. All ranks have the variable, but only rank 0 uses its value.
 """
 SAVING_TIMEOUT_SECONDS = 3600.0
-"""Timeout of the CPU group, in seconds. In this group, ranks wait while other ranks read and write
-files.
+"""Minimum timeout of the CPU group, in seconds. In this group, ranks wait while other ranks read
+and write files.
 """
 STARTING_SECONDS = 600.0
 """The supervisor's hang limit, in seconds, from the start until the ranks read data or weights."""
@@ -140,8 +140,9 @@ def _store_at_listener(timeout: timedelta) -> dist.Store:
 def collective_timeout(hang_seconds: float) -> timedelta:
     """Return the timeout of the collectives in training.
 
-    The supervisor ends the attempt after `hang_seconds` without a heartbeat. Collectives time out
-    before that, so that the ranks can still record the hanging collective.
+    The supervisor ends the attempt after `hang_seconds` without a heartbeat. Unless this limit is
+    below `SHORTEST_TIMEOUT_SECONDS`, collectives time out before that, so that the ranks can still
+    record the hanging collective.
     """
     return timedelta(seconds=max(TIMEOUT_SHARE * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
 
@@ -210,7 +211,7 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
 
     Raises:
         RunError: the action failed on a rank. Every rank raises the same error, which names the
-            lowest failing rank.
+            lowest rank with a permanent failure, or else the lowest failing rank.
     """
     rank = dist.get_rank(group)
     answers: list[tuple[T | None, RunError | None]] = [(None, None)] * dist.get_world_size(group)

@@ -52,7 +52,7 @@ class RunError(Exception):
 
 
 class LaunchError(RunError):
-    """The run directory, spec or number of ranks does not fit; nothing was started."""
+    """The run directory, the spec, the code or the launch does not fit."""
 
     reason = FailureReason.LAUNCH_ERROR
 
@@ -68,7 +68,7 @@ class CheckpointError(RunError):
 
     `of_storage`: the storage failed, so the error proves nothing about the checkpoint. `transient`:
     a retry may succeed, because the storage is full, read-only or unreachable. `fault`: proof that
-    the checkpoint is unusable. `load`: whether the load of the parent checkpoint failed.
+    the checkpoint is unusable. `load`: record of the failed load of the parent, if any.
     """
 
     reason = FailureReason.CHECKPOINT_ERROR

@@ -54,7 +54,7 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
     Args:
         folder: run directory, which must contain `spec.json`. Without `attempt.json`, the run is a
             launch by hand: attempt 1 of a job with the `name` in the spec.
-        world_size: number of launched ranks; if None, the world size in the spec.
+        world_size: number of launched ranks; if None, that of `attempt.json` or else of the spec.
         roots: path of each root, by name; these override and extend the roots in `attempt.json`.
 
     Raises:

@@ -26,7 +26,7 @@ from trainyard.spec.job import JobSpec
 
 
 def main() -> int:
-    """Print the prompt and its continuation; return 1 if the checkpoint cannot be loaded."""
+    """Print the prompt and its continuation; return 1 if run or checkpoint cannot be loaded."""
     given = _parser().parse_args()
     try:
         run = open_run(given.run, world_size=None, roots=dict(given.root))
@@ -59,6 +59,7 @@ def load_weights(
     With `point`, the folder must hold exactly that checkpoint.
 
     Raises:
+        LaunchError, DataError: as for `build_model`.
         CheckpointError: the checkpoint is missing, is damaged, or belongs to another model.
     """
     manifest = read_manifest(folder)

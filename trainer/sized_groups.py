@@ -1,4 +1,4 @@
-"""Groups items in order; each group stays within a size limit."""
+"""Groups items in order; each group of several items stays within a size limit."""
 
 from __future__ import annotations
 

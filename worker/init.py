@@ -62,7 +62,7 @@ class Init:
         self._refusals = 0
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT is handled, or until the worker is refused too often.
+        """Run until a drain by SIGTERM or SIGINT is over, or until the worker is refused too often.
 
         Returns 0, or 2 after too many refusals.
         """

@@ -36,8 +36,8 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
     A message alone starts nothing; first the server must grant the claim.
 
     Raises:
-        ValueError: the message has an invalid attempt id, or the claimed share cannot be started on
-            this node.
+        ValueError, OSError, SubprocessError: the message has an invalid attempt id, or the claimed
+            share cannot be started on this node.
         ServerAway: the server does not respond; it will send the message again.
         ApiError: the server refuses a report that the launch must be placed again.
     """
@@ -78,7 +78,7 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
 
 
 def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: ClaimReply) -> None:
-    """Hand the launch to the idle process or, if that fails, start a supervisor."""
+    """Hand a launch to the idle process; if that fails or the job has code, start a supervisor."""
     if claim.spec.program is not None or claim.spec.model.runs_code:
         start_supervisor(run, lock)  # no forkserver has imported the code of a job
         return
@@ -182,7 +182,7 @@ def _device(node: LocalNode, claim: ClaimReply) -> Literal["cpu", "cuda"]:
 
 
 def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
-    """Return the variables that depend on the node and the slots: GPUs, threads."""
+    """Return the variables for GPUs and threads; ValueError if this node lacks a slot."""
     visible = node.devices.visible
     on_gpus = _device(node, claim) == "cuda"
     ranks = {share.node_rank: share.slots for share in claim.attempt.allocation}
@@ -200,7 +200,8 @@ def start_supervisor(run: WorkerRun, lock: AttemptLock, *, why_cold: str | None 
     """Start a detached supervisor, which inherits the attempt's lock, for a run directory.
 
     The command forks, and its first process exits immediately (`worker.__main__`). So the
-    supervisor outlives this worker, as a child of the machine's first process, which reaps it.
+    supervisor outlives this worker, as a child of the machine's first process, which reaps it. The
+    errors are those of `detach`.
 
     Args:
         run: the run directory.

@@ -132,8 +132,9 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     """Write the folder for a claim; the folder must not exist yet.
 
     Raises:
-        ValueError: this node does not define the storage root, or the operation would run a job's
-            code, which the node does not allow.
+        ValueError: this node does not define the storage root, cannot build the environment, or
+            does not allow the job's code, which the operation would run.
+        OSError: the folder cannot be written.
     """
     sample = claim.task.sample
     if sample is not None and not node.allow_code and (refused := code_of(sample.spec)):

@@ -112,10 +112,10 @@ class Settings(BaseSettings):
     allow_code: bool = False
     """Whether this node runs code of jobs; the server has a setting with the same name."""
     run_as: Annotated[str, AfterValidator(_check_run_as)] = ""
-    """Users of torchrun, ranks and operations as `user:first-count`: one id per attempt from
-    `first` on, in the groups of `user`. The worker then needs the capabilities CHOWN, KILL, SETGID
-    and SETUID. When empty, ranks run as the worker's user, and a job's code can read the node's
-    token.
+    """Users of torchrun, ranks and operations as `user:first-count`: `first` for operations, then
+    one id per attempt, in the groups of `user`. The worker then needs the capabilities CHOWN, KILL,
+    SETGID and SETUID. When empty, ranks run as the worker's user, and a job's code can read the
+    node's token.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slots; `auto` uses GPUs if NVML lists some."""

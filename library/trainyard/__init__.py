@@ -1,4 +1,4 @@
-"""The API for users, and code that all programs of Trainyard share. It needs no torch.
+"""The API for users, and code that all programs of Trainyard share. Only `adapters` needs torch.
 
 Names are imported at their first use, so that `import trainyard` costs nothing, and
 `trainyard.init`, `trainyard.run` and `trainyard.data` work in an interpreter without packages.

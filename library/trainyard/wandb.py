@@ -112,7 +112,7 @@ class TrackedRun:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags that the script added to the tags of the job."""
+        """Tags that the script set last; the tags that it set before stay tags of the job, too."""
         return self._tags
 
     @tags.setter
@@ -130,12 +130,13 @@ class TrackedRun:
         """Log numbers, images, histograms and tables of a step; nested values are named `a.b`.
 
         Without `step`, each call logs one step, counted from 0, unless `commit=False`. With `step`,
-        the values of a step are collected until a call gives a later step or the run ends. A call
-        is left out with a warning if its step is before the current step, or is not an integer from
-        0 to 1,000,000,000.
+        the values of a step are collected until a call gives a later step or `commit=True`, or the
+        run ends. A call is left out with a warning if its step is before the current step, or is
+        not an integer from 0 to 1,000,000,000.
 
         Raises:
             Error: the run has ended.
+            BadLossError: a guard of the job found the logged loss or gradient norm bad.
         """
         if self.ended:
             raise Error("wandb.log after wandb.finish: call wandb.init first")
@@ -383,7 +384,8 @@ def __getattr__(name: str) -> Any:
     """Return `config`, `summary`, or an object that does nothing.
 
     Raises:
-        Error: a script needs the result of this name, which this module cannot give.
+        Error: a script needs the result of this name, which this module cannot give, or there is no
+            run for `config` or `summary`.
         AttributeError: wandb has no such name, or this module does not know the name.
     """
     if name in ("config", "summary"):

@@ -99,8 +99,8 @@ class Cluster:
         """Return the response to one request; retry while the server is busy or unreachable.
 
         Raises:
-            ClusterError: the server refused the request; the error has the status of the response,
-                and `refused` is set if a retry is useless.
+            ClusterError: the server refused the request or did not respond in time; the error has
+                the status of the response, and `refused` is set if a retry is useless.
             LoginNeeded: the credentials have expired, and a person must renew them.
         """
         what = f"{verb} {resource} in namespace {self._options.namespace}"

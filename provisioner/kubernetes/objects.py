@@ -228,7 +228,8 @@ class IndexedJob(_Part):
 
     @property
     def ends_at(self) -> float | None:
-        """Unix time of the Job's deadline, or of its end if it has ended."""
+        """Unix time of the Job's deadline, or of its success if it has succeeded; None if
+        unknown."""
         if self.status.completion_time is not None:
             return self.status.completion_time.timestamp()
         if self.status.start_time is None or self.spec.active_deadline_seconds is None:

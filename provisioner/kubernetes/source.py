@@ -362,13 +362,13 @@ class KubernetesSource:
         """Record that a call returns the proofs of these objects' ends.
 
         Returns:
-            The age of the newest of these proofs, in seconds.
+            The age of the newest of these proofs, in seconds; infinity without objects.
         """
         return min((self._proved.note(item.metadata.uid) for item in items), default=math.inf)
 
 
 def _nodes(pods: Sequence[Pod]) -> tuple[EngineNode, ...]:
-    """Return the started nodes, live nodes first.
+    """Return at most `MAX_NODES` started nodes, live nodes first.
 
     Live and ended nodes are each sorted by index. Nodes with the same index are sorted by age,
     oldest first.

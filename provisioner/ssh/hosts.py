@@ -61,7 +61,7 @@ def expand_hosts(text: str) -> list[str]:
     """Return the machine names for a pattern such as `gpu-[01-04,07].lab`.
 
     Raises:
-        ValueError: a name is invalid, or a range is empty.
+        ValueError: a name is invalid, or a range names no machine or more than `MAX_HOSTS`.
     """
     found = RANGE.search(text)
     if found is None:

@@ -44,10 +44,10 @@ class Machine:
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Machine:
-        """Parse a response to `look`.
+        """Parse a response to `look`; lines of unknown kinds are ignored.
 
         Raises:
-            ValueError: a line does not have the format of `host.sh`.
+            ValueError: the line of a request does not have the format of `host.sh`.
         """
         addresses: tuple[str, ...] = ()
         pilots: dict[str, RemotePilot] = {}

@@ -98,7 +98,8 @@ class SshSource:
         return EngineListing([job for job in jobs.values() if job is not None], next(logins, None))
 
     def status(self, request_ids: Sequence[str]) -> Sequence[EngineJob]:
-        """Return these requests; call only the machines chosen for them."""
+        """Return these requests; call only the machines chosen for them, or all machines if a
+        choice is not recorded."""
         hosts = {host for each in request_ids for host in self._hosts_of(each)}
         machines, errors = self._look(sorted(hosts))
         if not machines:
@@ -219,8 +220,8 @@ class SshSource:
     def _job(
         self, request_id: str, machines: Mapping[str, Machine], errors: Mapping[str, SourceError]
     ) -> EngineJob | None:
-        """Describe a request from the responses of all machines; None if no machine has the
-        request."""
+        """Describe a request from the responses of all machines; None if it belongs to another
+        source, or if no machine has it and no machine chosen for it is silent."""
         pilots = {h: m.pilots[request_id] for h, m in machines.items() if request_id in m.pilots}
         recorded = self._recorded(request_id)
         silent = [f"{h}: {errors[h]}" for h in recorded.values() if h in errors]

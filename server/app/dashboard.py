@@ -27,7 +27,8 @@ def dashboard_dir(given: Path | None) -> Path | None:
 
 
 class Dashboard:
-    """Serves the files of a folder to GET requests, and passes all other requests on."""
+    """Serves the files of a folder, and its page for other paths outside the API, to GET requests;
+    passes all other requests on."""
 
     def __init__(self, folder: Path, *, otherwise: ASGIApp) -> None:
         self._files = StaticFiles(directory=folder)

@@ -12,7 +12,8 @@ BATCH = 500
 
 
 def ensure_key(context: Context) -> str | None:
-    """Create the first key if nothing is encrypted yet; return the error of an unusable key file.
+    """Create the first key if nothing is encrypted yet; return the error of an unusable key file,
+    else None.
 
     A lost key file is not replaced, because a new key cannot decrypt the stored values.
     """

@@ -1,4 +1,7 @@
-"""`/workers`: API for workers and supervisors. It needs the token of a node or an attempt."""
+"""`/workers`: API for workers, pilots and supervisors.
+
+It needs the token of a node or an attempt; to register or to check, a join token or join secret.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ IPV6_PREFIX = 64
 
 
 def counted_as(host: str) -> str:
-    """Return the key for counting a client: its IPv4 address, or the /64 of its IPv6 address."""
+    """Return the key for counting a client: its IPv4 address, or the /64 of its IPv6 address.
+
+    The key of a text that is not an address is the text, cut to 100 characters.
+    """
     address = address_of(host)
     if address is None:  # a unix socket, or a text from a proxy that is not an address
         return host[:100]

@@ -1,7 +1,8 @@
 """The context that each service function gets first: settings, database and clock.
 
-The clock determines when leases expire, and the times in the columns `*_at`. Periods and pauses
-within one process use the monotonic time.
+The clock determines when leases expire, and the times in the columns `*_at`; the lead of the
+scheduler uses the database's clock instead. Periods and pauses within one process use the monotonic
+time.
 """
 
 from __future__ import annotations
@@ -59,6 +60,6 @@ class Context:
         return self.clock.now()
 
     def new_id(self) -> str:
-        """Return a new id that sorts after the ids made earlier."""
+        """Return a new id, which sorts after the ids made in earlier milliseconds."""
         milliseconds = int(self.now().timestamp() * 1000)
         return make_id(milliseconds=milliseconds, entropy=os.urandom(10))

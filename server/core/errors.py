@@ -135,7 +135,7 @@ class UnreadableError(RefusalError):
 
 
 class UnavailableError(RefusalError):
-    """The database or the broker does not respond."""
+    """The request may succeed later, for example when the database responds or a place is free."""
 
     status = 503
     title = "Temporarily unavailable"

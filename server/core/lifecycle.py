@@ -103,10 +103,11 @@ def operation_to(operation_id: str, target: OperationState, **values: Any) -> Mo
 
 
 def move(context: Context, connection: Connection, event: NewEvent | None, *moves: Move) -> None:
-    """Carry out moves in one transaction, and store the event for them.
+    """Carry out moves in one transaction, and store the event; forget an ended operation's notice.
 
     Raises:
-        IllegalMoveError: a move is illegal from the state of its record. The error must end the
+        NotFoundError: a record does not exist.
+        IllegalMoveError: a move is illegal from the state of its record. Each error must end the
             transaction, so that no move takes effect.
     """
     for each in moves:

@@ -28,7 +28,8 @@ Run = Callable[[], object]
 """Function that starts a run. It returns the run's `Steps`, or anything else if the run is over."""
 EACH_ROUND = 0.0
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.5, 10.0
-"""Delay of a task after a failed run, in seconds; it doubles with each further failure in a row."""
+"""First and longest delay of a task after failed runs, in seconds; the delay doubles with each
+further failure in a row."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class TaskTimes:
     seconds: float = 0.0
     """Working time of the last run, summed over the rounds that the run took."""
     lag_seconds: float = 0.0
-    """Delay between the due time and the start of the last run."""
+    """Delay between the due time and the start of the last run; 0 for the first run."""
 
 
 class PeriodicWork:

@@ -60,7 +60,7 @@ class SecretsBox:
         """Return an environment with decrypted values, as it was submitted.
 
         Raises:
-            KeyFileError: the key file is missing, or none of its keys decrypts a value.
+            KeyFileError: the key file is missing or damaged, or none of its keys decrypts a value.
         """
         return {name: self._decrypt(token, name) for name, token in (sealed or {}).items()}
 
@@ -68,12 +68,15 @@ class SecretsBox:
         """Return a stored spec with its submitted environment.
 
         Raises:
-            KeyFileError: the key file is missing, or none of its keys decrypts a value.
+            KeyFileError: the key file is missing or damaged, or none of its keys decrypts a value.
         """
         return spec.model_copy(update={"env": self.open(sealed)}) if sealed else spec
 
     def shown(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
-        """Return an environment for a view, with values outside the allow-list masked."""
+        """Return an environment for a view, with values outside the allow-list masked.
+
+        If a value cannot be decrypted, all values are masked.
+        """
         try:
             env = self.open(sealed)
         except KeyFileError:
@@ -84,7 +87,7 @@ class SecretsBox:
         """Return an environment with its values decrypted, and encrypted again with the newest key.
 
         Raises:
-            KeyFileError: no key of the file decrypts a value.
+            KeyFileError: the key file is missing or damaged, or none of its keys decrypts a value.
         """
         return {name: self._encrypt(value) for name, value in self.open(sealed).items()}
 

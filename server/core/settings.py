@@ -65,8 +65,8 @@ class Settings(BaseSettings):
     claim_seconds: Annotated[float, Field(gt=0)] = 120.0
     """Time within which every node of an attempt must claim its share."""
     cordon_after_failures: Annotated[int, Field(ge=0)] = 3
-    """Number of attempts that fail because of one node within `cordon_window_seconds`. After this
-    number nothing new is placed on the node; if 0, failures have no effect.
+    """Minimum number of attempts that fail because of one node within `cordon_window_seconds`
+    before nothing new is placed on the node; if 0, failures have no effect.
     """
     cordon_window_seconds: Annotated[float, Field(gt=0)] = 21_600.0
     """Period in which the failures of a node are counted together."""
@@ -146,7 +146,8 @@ class Settings(BaseSettings):
     nodes.
     """
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
-    """Maximum size of a request body in bytes, except the bodies of reports."""
+    """Maximum size of a request body in bytes, except logins, packs, and calls of workers and
+    provisioners."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0
     """Maximum lifetime of a stream of events. After this time the client reconnects, and its token
     is checked again.

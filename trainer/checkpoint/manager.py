@@ -64,7 +64,7 @@ class SaveObserver:
         """
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """Called between two steps, after all ranks have learned of the commit."""
+        """Called between two steps or before the first update, when all ranks know the commit."""
 
     def failed(self, failure: SaveFailed) -> None:
         """Called, only on rank 0, when a save has failed and will be retried."""
@@ -76,8 +76,9 @@ class CheckpointManager:
     With `async_mode`, a save runs during the next steps; only one save runs at a time. Rank 0
     detects the end of the save; then all ranks settle it at the same step. In every mode the
     preflight runs during the first step, and is settled before that step's update. A temporary
-    failure becomes an error only after `checkpoint.give_up_after_seconds`. Until then training
-    continues, and rank 0 decides when the next try is due.
+    failure, except of the preflight, becomes an error only after
+    `checkpoint.give_up_after_seconds`. Until then training continues, and rank 0 decides when the
+    next try is due.
     """
 
     def __init__(self, run: TrainerRun, ranks: Ranks, *, code_digest: str | None = None) -> None:
@@ -138,7 +139,7 @@ class CheckpointManager:
 
     @property
     def retry_due(self) -> bool:
-        """Whether the retry of a failed save is due, according to this rank's clock."""
+        """Whether the retry of a failed save is due, by rank 0's clock; false on other ranks."""
         return self._pending is None and self._retry.due
 
     def raise_fence(self) -> None:
@@ -204,7 +205,7 @@ class CheckpointManager:
             kind: reason of the save: `preflight`, `interval`, `request`, `stop` or `final`.
 
         Raises:
-            RunError: the previous save has failed permanently.
+            RunError: the previous save has failed permanently or, outside of a thread, this save.
         """
         before = self._pending
         self.settle()
@@ -238,7 +239,7 @@ class CheckpointManager:
                 self._pending.staged.wait()
 
     def settle(self) -> None:
-        """Wait for the save in progress, if there is one.
+        """Wait for the save in progress, if any; after a temporary failure, set `failed_kind`.
 
         Raises:
             RunError: the save has failed permanently.

@@ -54,7 +54,8 @@ def stored_manifests(
 ) -> list[Manifest | ProgramManifest]:
     """Return the manifests of a job's or an attempt's committed checkpoints, by attempt and step.
 
-    Omits a folder that is incomplete, does not match its marker, or belongs at another path.
+    Omits a folder that is incomplete or unreadable, does not match its marker, or belongs at
+    another path.
     """
     found = []
     for folder in checkpoint_folders(root, job_id):
@@ -74,8 +75,8 @@ def read_manifest(folder: StoragePath) -> Manifest:
     """Return the manifest of a checkpoint that the built-in trainer committed.
 
     Raises:
-        CheckpointError: the checkpoint is not committed, its manifest is damaged, or a program
-            saved it.
+        CheckpointError: the checkpoint is not committed, its manifest is unreadable or damaged, or
+            a program saved it.
     """
     return _of_trainer(read_stored(folder), folder)
 
@@ -93,7 +94,7 @@ def read_stored(folder: StoragePath) -> Manifest | ProgramManifest:
     """Return the manifest of a committed checkpoint of the trainer or of a program.
 
     Raises:
-        CheckpointError: the checkpoint is not committed, or its manifest is damaged.
+        CheckpointError: the checkpoint is not committed, or its manifest is unreadable or damaged.
     """
     path = folder / MANIFEST
     marker = folder / COMMITTED
@@ -206,7 +207,7 @@ def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) ->
     """Reject checkpoint files that are symbolic links to targets outside of the storage root.
 
     Raises:
-        CheckpointError: a file is such a link.
+        CheckpointError: a file is such a link, or cannot be resolved.
     """
     for path in (folder / name for name in names):
         with storage_errors("read", path):
@@ -242,7 +243,7 @@ def check_contents(folder: StoragePath, files: Iterable[ManifestFile | SavedFile
     """Compare each file's checksum with the checksum in the manifest; reads whole files.
 
     Raises:
-        CheckpointError: the content of a file differs.
+        CheckpointError: the content of a file differs, or a file cannot be read.
     """
     for file in files:
         if isinstance(file, SavedFile):
@@ -255,7 +256,7 @@ def check_content(path: StoragePath, expected: str, *, algorithm: str = XXH3_128
     """Compare a file's checksum with the expected checksum; reads the whole file.
 
     Raises:
-        CheckpointError: the content of the file differs.
+        CheckpointError: the content of the file differs, or the file cannot be read.
     """
     with storage_errors("read", path):
         found = file_digest(path, algorithm=algorithm)

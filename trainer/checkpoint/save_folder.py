@@ -39,7 +39,7 @@ class Point(StrEnum):
     FILE_MADE = "file made"
     """A data file or an index file exists and is empty."""
     PIECE_WRITTEN = "piece written"
-    """The system has accepted another piece of the file, at most 8 MiB."""
+    """The system has accepted another piece of the file, less than 9 MiB."""
     FILE_SYNCED = "file synced"
     """The file is complete and durable."""
     PART_WRITTEN = "part written"
@@ -69,10 +69,10 @@ def reached(point: Point, path: StoragePath) -> None:
 
 
 def create_folder(folder: StoragePath) -> None:
-    """Create the folder of a new checkpoint exclusively; remove a leftover without a marker first.
+    """Create the folder of a new checkpoint exclusively; remove an existing folder first.
 
-    An object store has no folders. In an object store, this call only removes the leftover, and
-    each file is later created exclusively.
+    The caller must have found no marker in it. An object store has no folders. In an object store,
+    this call only removes the leftover, and each file is later created exclusively.
 
     Raises:
         CheckpointError: the folder cannot be created, or another process is creating it.

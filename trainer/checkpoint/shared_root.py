@@ -44,7 +44,8 @@ def check_shared_root(run: TrainerRun, ranks: Ranks) -> None:
     storage may have been unmounted since the UUID was read.
 
     Raises:
-        LaunchError: a node does not see the file of another node; the message names both.
+        LaunchError: a node does not see the job's folder or the file of another node; the message
+            names both.
         CheckpointError: the storage reports an error.
     """
     if os.environ.get("LOCAL_WORLD_SIZE", "1") == str(ranks.world_size):

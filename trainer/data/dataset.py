@@ -61,7 +61,7 @@ class Dataset:
         self.document_masks = document_masks
         """Whether attention is restricted to single documents; the model then needs `segments`."""
         self.digest = digest
-        """Digest of tokens, order, masks and format; equal on every node."""
+        """Digest of tokens, number and length of windows, masks and format, but not of the seed."""
         self.same_order = same_order
         """Digests of this dataset with and without document masks; both have the same sequence
         order.
@@ -105,10 +105,10 @@ def open_dataset(
         spec: the job's spec.
         roots: absolute path of each root on this node, by name.
         cache_dir: folder of this node's token caches.
-        on_progress: called about every half second while this process or another one builds the
-            cache.
+        on_progress: called at most every half second while this process lists the files, or while
+            it or another one builds the cache.
         processes: number of processes that build the cache; None for one process per available
-            core.
+            core, but at most 64.
 
     Raises:
         DataError: the input is missing, outside of its root, unreadable, modified during the build,

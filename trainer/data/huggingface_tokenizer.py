@@ -83,7 +83,8 @@ class TokenizerFile:
         """Return the tokenizer for a model with a vocabulary of `rows` tokens.
 
         Raises:
-            DataError: the file is damaged, names no EOS token, or has more tokens than `rows`.
+            DataError: a file is unreadable or damaged, no EOS token is named, or the vocabulary
+                lacks a named token or has more tokens than `rows`.
         """
         content = self._read(self._path)
         try:
@@ -121,8 +122,9 @@ class TokenizerFile:
         key: str,
         usual: Sequence[str],
     ) -> int | None:
-        """Return the token that the configuration names, or else the first existing token in
-        `usual`.
+        """Return the token that the configuration names, None for null.
+
+        Without the key, return the first existing token in `usual`, or None.
         """
         if key not in config:
             ids = (known.token_to_id(name) for name in usual)

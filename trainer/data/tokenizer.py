@@ -13,7 +13,7 @@ from trainyard.spec.rules import BYTE_VOCABULARY
 BOS, EOS, PAD = 256, 257, 258
 """Special tokens of the byte tokenizer."""
 TOKENS_PER_BOUNDARY = 2
-"""Number of special tokens added per document."""
+"""Number of special tokens that the byte tokenizer adds per document."""
 
 
 class Tokenizer(Protocol):

@@ -25,7 +25,7 @@ class ExportRecord(RecordModel):
     checkpoint_id: str
     """Id of the exported checkpoint."""
     metadata_digest: str
-    """Digest of the checkpoint's DCP metadata."""
+    """Digest of the checkpoint's index."""
     dtype: str
     """Dtype of the exported weights."""
     shard_bytes: int
@@ -45,7 +45,7 @@ def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
     """Return the record of a complete, equal export in `to`; None if `to` does not exist.
 
     Raises:
-        LaunchError: `to` holds other data.
+        LaunchError: `to` holds other data, or an incomplete export.
     """
     if not os.path.lexists(to):
         return None

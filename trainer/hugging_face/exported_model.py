@@ -86,7 +86,7 @@ class HubExport:
         return {part.name: tensor[part.place].clone() for part in places}
 
     def write_config(self, folder: Path, *, dtype: str, ids: SpecialIds | None) -> None:
-        """Write `config.json` with the exported dtype and tokens, and copy Python files."""
+        """Write `config.json` with the exported dtype and tokens; copy the files of remote code."""
         content: dict[str, Any] = {**self._content, "dtype": dtype}
         content.pop("torch_dtype", None)
         if ids is not None:

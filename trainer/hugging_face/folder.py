@@ -132,7 +132,7 @@ class WeightsFolder(PublishedFolder):
 
         Raises:
             DataError: the place is missing or outside of its root, holds no weights, or holds
-                weights of another model; the message names every difference.
+                weights of another model; the message names differences.
         """
         place = spec.model.initial_weights
         assert place is not None, "the spec names no weights"
@@ -151,6 +151,7 @@ class WeightsFolder(PublishedFolder):
         """Reject a folder that does not hold exactly the tensors of a model.
 
         If the embeddings are tied, the folder may contain the head as well (`check_tied_head`).
+        It may always contain rotary angles.
 
         Raises:
             DataError: the config or the tensors differ from the model; the message names the

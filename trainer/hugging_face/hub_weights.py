@@ -36,7 +36,8 @@ class HubWeights(PublishedFolder):
         Raises:
             DataError: the place is missing or outside of its root, or holds other tensors than
                 those of the model.
-            LaunchError: the library would convert a tensor in an unsupported way.
+            LaunchError: the library cannot build the model, or would convert a tensor in an
+                unsupported way.
         """
         place = spec.model.initial_weights
         assert place is not None, "the spec names no weights"

@@ -88,6 +88,7 @@ class FolderFiles:
 
         Raises:
             LaunchError: the folder has none of the files.
+            DataError: a file is a pointer of Git LFS.
         """
         del rows
         found = {name: self.folder / name for name in FILES if (self.folder / name).is_file()}

@@ -29,7 +29,7 @@ ONEDNN, MKL = "medium", "highest"
 PROBED = 128
 """Rows and columns of the test product; for up to 16^3 multiplications torch always uses MKL."""
 UNIT_ROUNDOFF = 2.0**-24
-"""Unit roundoff of float32; the unit roundoff of bfloat16 is 2^-9."""
+"""Unit roundoff of float32; the unit roundoff of bfloat16 is 2^-8."""
 
 
 @contextmanager

@@ -95,7 +95,8 @@ class KernelCache:
         self._fetched = frozenset(file.filename for file in files)
 
     def archive(self) -> None:
-        """Archive all kernels for the worker; write an empty file if the node has them already."""
+        """Archive all kernels for the worker; write an empty file if the node has them already, and
+        nothing if there are none or if they exceed `LARGEST_ARCHIVE`."""
         files = sorted(_files(self._kernels))
         if not files:
             return

@@ -23,7 +23,7 @@ BUCKET_ELEMENTS = 1 << 26
 
 
 def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
-    """Return Adam or AdamW over all parameters.
+    """Return Adam or AdamW over all parameters that require gradients.
 
     Weight decay applies to parameters with two or more dimensions, except those in `no_decay`.
     Norms, biases and scales do not decay. Adam is AdamW without decay. The loop sets the learning

@@ -94,7 +94,7 @@ class RequestChannel:
         return Decision(flags)
 
     def save_begun(self) -> None:
-        """Assign the pending save requests to the save that now starts."""
+        """Assign the pending save requests to the save that now starts; restart the interval."""
         self._saved_at = self._clock()
         self._answered_by_save += self._save_requests
         self._save_requests.clear()

@@ -54,6 +54,7 @@ def starting_state(
     Raises:
         DataError: the stream must continue, but the checkpoint was trained on other data.
         CheckpointError: the checkpoint cannot be loaded, or was written under other settings.
+        LaunchError: as for `leave_out`.
     """
     resume = run.attempt.resume
     if resume is None:
@@ -145,7 +146,8 @@ def check_takeover(
         code_digest: digest of the own model's code; None without a code folder.
 
     Raises:
-        MismatchError: a field that must not change differs, or the code of an own model differs.
+        MismatchError: a field that must not change differs, or, on a resume without
+            `allow_code_change`, the code of an own model differs.
         DataError: the stream must continue, but the data differ.
     """
     resume = run.attempt.resume

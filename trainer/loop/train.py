@@ -178,7 +178,7 @@ class Loop(SaveObserver):
         self._metrics_logger.keep(metrics)
 
     def run(self, dataset: Dataset) -> Outcome:
-        """Train until the last step or a stop; save; return the outcome."""
+        """Train until the last step or a stop; save if a deadline permits; return the outcome."""
         if self._spec.checkpoint.preflight:
             # The preflight ends before the first update (`wait_until_writable`), and only reads the
             # weights.

@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Return this rank's peak memory since its start, in GiB, and counts of failed allocations."""
+    """Return this rank's peak memory in GiB; on a GPU, also the counts of failed allocations."""
     if device.type == "cuda":
         stats = torch.cuda.memory_stats(device)
         return {
@@ -66,7 +66,7 @@ class HardwareUse:
             logger.info("no perf/mfu: the %s peak of %r is not known", precision, device_name)
 
     def values(self, tokens_per_second: float) -> dict[str, float]:
-        """Return model TFLOP/s and MFU for a throughput per device, in tokens per second."""
+        """Return model TFLOP/s and MFU, where known, for a throughput per device in tokens/s."""
         if self._flops_per_token is None:
             return {}
         flops = self._flops_per_token * tokens_per_second

@@ -50,7 +50,8 @@ FLUSH_STEPS = 256
 process loses the digests of the waiting steps.
 """
 RANK_TIMES_SECONDS = 30.0
-"""Interval, in seconds, between events with the times of all ranks."""
+"""Interval, in seconds, between events with the times of all ranks; a new or a recovered straggler
+causes one earlier."""
 MICROSECOND = 1e-6
 
 
@@ -361,7 +362,7 @@ class Losses:
         )
 
     def __call__(self, metrics: StepMetrics) -> dict[str, float]:
-        """Return mean loss, maximum loss and gradient norm; the host waits for them."""
+        """Return mean loss, largest mean of a data-parallel rank, and gradient norm; this waits."""
         loss_D = torch.zeros_like(self._tokens_share_D)
         # Each tensor-parallel rank has the whole loss, so divide by tp; on the other axes, ranks
         # have parts of the loss.

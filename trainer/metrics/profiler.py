@@ -45,7 +45,7 @@ class Profiler:
         self._recording: _Profile | _MemorySnapshot | None = None
 
     def step_done(self, step: int, request: ProfileRequest | None) -> tuple[bool, str] | None:
-        """Start or end a recording if one is due; the end of a recording is a collective.
+        """Start or end a recording if one is due; the end with `every_rank` is a collective.
 
         Returns:
             Success and message of a recording that has ended or cannot start; otherwise None.

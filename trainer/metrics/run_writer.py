@@ -50,7 +50,7 @@ class RunWriter:
     """Writes the records of a run; every rank calls every method, and one rank writes.
 
     Global rank 0 appends lines, each line by one write. The first rank of each node replaces files
-    atomically.
+    atomically. Only a failing rank calls `fail`, which writes on every rank.
     """
 
     def __init__(self, directory: RunDirectory, *, rank: int, local_rank: int) -> None:
@@ -63,7 +63,7 @@ class RunWriter:
         self.step = 0
         """Number of completed optimizer steps."""
         self.checkpoint_id: str | None = None
-        """Id of the last committed checkpoint; None before the first one."""
+        """Id of the last committed or loaded checkpoint; None before the first one."""
 
     def enter(self, phase: Phase) -> None:
         """Start a phase: write a heartbeat immediately, and an event."""

@@ -25,7 +25,7 @@ from trainer.models.stateless_rng import dropout, keys_of_sites
 from trainyard.training.architectures import Architecture
 
 STD = 0.02
-"""Standard deviation of the initial weights."""
+"""Standard deviation of the initial weights, except of matrices that add to the residual stream."""
 
 
 class Transformer(Model):
@@ -93,7 +93,7 @@ class Transformer(Model):
         return self.arch.tied_embeddings
 
     def keep(self, names: Collection[str]) -> None:
-        """Remove all modules except the named ones, in place; parameter names do not change."""
+        """Remove all modules with weights except the named ones, in place; parameter names stay."""
         layers = self.layers.items()
         self.layers = nn.ModuleDict({i: layer for i, layer in layers if f"layers.{i}" in names})
         for name in {"tok_embeddings", "norm", "output"}.difference(names):

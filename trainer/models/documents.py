@@ -60,8 +60,8 @@ def block_mask(segments_BS: Tensor, queries_Q: Tensor) -> BlockMask:
 
     A block is needed if the ranges of its indices and documents allow a query to attend to a key.
     The ranges are conservative: a superfluous block costs time but changes no result, because the
-    kernel checks every score. A block is full if all its queries and keys are in one document and
-    no key follows a query; the scores of a full block are not checked.
+    kernel checks every score. A block of 128 x 128 scores is full if all its queries and keys are
+    in one document and no key follows a query; the scores of a full block are not checked.
     """
     queries, keys = queries_Q.shape[0], segments_BS.shape[1]
     query_segments_BQ = segments_BS[:, queries_Q]

@@ -41,7 +41,7 @@ class NormedAttention(Attention):
     """Attention with an RMSNorm over queries and keys, per head, before the rotation.
 
     The norm bounds the scores, which otherwise grow during training (Dehghani et al., ViT-22B,
-    2023). All heads share one weight [W].
+    2023). All query heads share one weight [W], and all key heads another one.
     """
 
     def __init__(self, arch: Architecture) -> None:
@@ -66,7 +66,7 @@ def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
 
     Raises:
         LaunchError: an own model cannot be built.
-        DataError: the code of the own model is not on this node.
+        DataError: the code or the folder of an own model cannot be read on this node.
     """
     with torch.device("meta"):
         if spec.model.is_own:

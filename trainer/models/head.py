@@ -1,6 +1,7 @@
 """The head: logits over the vocabulary, or their loss without materializing all logits.
 
-On a GPU, two kernels compute the loss for a chunk of logits (`trainer.kernels.fused_loss`).
+On a GPU, two kernels compute the loss of a chunk of logits and its gradient
+(`trainer.kernels.fused_loss`).
 
 Shapes: B sequences, S tokens, T = B x S tokens, D model width, V vocabulary.
 """
@@ -208,7 +209,8 @@ def fused_loss() -> FusedLoss:
 def gradient_of_logits(probs_CV: Tensor, labels_C: Tensor, first_row: int = 0) -> Tensor:
     """Replace probabilities by the loss' gradient by the logits: probability minus one-hot.
 
-    `probs_CV` may cover a part of the vocabulary, from token `first_row`.
+    `probs_CV` may cover a part of the vocabulary, from token `first_row`. Tokens without a label
+    get the gradient 0.
     """
     rows_C1, here_C1 = rows_of_labels(labels_C[:, None], first_row, probs_CV.shape[1])
     probs_CV.scatter_add_(1, rows_C1, -here_C1.to(probs_CV.dtype))

@@ -19,8 +19,9 @@ def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
     """Delete the checkpoints in a task; with `whole_job`, also the rest of the job's folder.
 
     Raises:
-        LaunchError: a path lies outside of the job's folder, so nothing was deleted.
-        CheckpointError: the storage reports an error. A partly deleted checkpoint is unusable.
+        LaunchError: a path is no checkpoint folder of the job, so nothing was deleted.
+        CheckpointError: the root has another UUID, or the storage reports an error. A partly
+            deleted checkpoint is unusable.
     """
     folders = folders_of(order)
     with storage_errors("read", storage_root(order.root_path)):

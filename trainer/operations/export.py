@@ -23,8 +23,9 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
     """Export the checkpoint in the task to its destination.
 
     Raises:
-        LaunchError: the task has no export, or the destination exists or lies outside of its root.
-        DataError: the tokenizer is missing.
+        LaunchError: the task has no export, its root is no folder on this node, or the destination
+            holds other data or lies outside of its root.
+        DataError: the tokenizer or the folder of a hub model is missing.
         CheckpointError: the checkpoint is damaged, or the storage reports an error.
     """
     task = order.task.export

@@ -44,7 +44,7 @@ def load_everything(
         folder: folder of the checkpoint.
         point: resume point that the folder must have.
         ranks: number of ranks over which tensors are sharded; 1 loads each tensor whole.
-        progress: counts the bytes read.
+        progress: counts the bytes read, but only with a single rank.
         operation: folder in which the ranks create their rendezvous file.
 
     Raises:

@@ -85,7 +85,7 @@ def checkpoint_of(order: OperationOrder) -> tuple[StoragePath, ResumePoint]:
 
 
 def check_root(root: StoragePath, expected: str | None) -> None:
-    """Reject a root whose UUID is not `expected`, for example because storage is not mounted.
+    """Reject a root whose UUID is not `expected` (None: any), such as an unmounted storage.
 
     Raises:
         CheckpointError: the UUID of the root is not `expected`, or cannot be read.

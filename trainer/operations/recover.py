@@ -36,7 +36,7 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
 
     Raises:
         LaunchError: the task names no attempt.
-        CheckpointError: the storage reports an error.
+        CheckpointError: the root has another UUID, or the storage reports an error.
     """
     task, job_id = order.task.recover, order.task.job_id
     if task is None or not JOB_ID.fullmatch(job_id):

@@ -27,7 +27,8 @@ def draw(
     """Generate the text for the task.
 
     Raises:
-        LaunchError: the task has no sample, or the model needs too much memory.
+        LaunchError: the task has no sample or no single checkpoint, or the model cannot be built or
+            needs too much memory.
         DataError: the tokenizer cannot be opened.
         CheckpointError: the checkpoint is damaged, or the storage reports an error.
     """

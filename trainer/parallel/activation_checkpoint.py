@@ -49,8 +49,8 @@ def checkpoint_activations(
     Args:
         blocks: transformer blocks.
         section: `full` keeps only the input of a block; `selective` also keeps the outputs of
-            attention, of collectives and of every second matrix product. `memory_budget` sets an
-            option of the compiler, which then selects what to recompute.
+            attention, of collectives except all-gathers, and of every second matrix product.
+            `memory_budget` sets an option of the compiler, which then selects what to recompute.
         own_randomness: whether a block may draw from torch's generators, whose state is then
             restored for the recomputation. The model families draw by keys and need no state.
     """

@@ -1,4 +1,4 @@
-"""torch.compile for each block; all blocks of a model share one compiled program."""
+"""torch.compile for each block; blocks of the same class share one compiled program."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _require_compiler(device_type: str) -> None:
 def waiting_for_compilers(
     spec: JobSpec, mesh: DeviceMesh, cpu_group: dist.ProcessGroup
 ) -> Iterator[None]:
-    """Raise the timeout of collectives to the supervisor's limit while ranks compile.
+    """Raise the timeout of collectives to 0.9 of the supervisor's limit while ranks compile.
 
     Does nothing if the job does not compile. A barrier ends the block. Without the barrier, a rank
     could post collectives of the next step, with the shorter timeout, while another rank still

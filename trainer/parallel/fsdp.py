@@ -106,7 +106,7 @@ def set_gradient_sync(model: Model, spec: JobSpec, *, last_round: bool) -> None:
 
 
 def reduces(spec: JobSpec, *, last_round: bool) -> bool:
-    """Return whether the backward pass that `set_gradient_sync` configures reduces gradients.
+    """Return whether the pass that `set_gradient_sync` configures fully reduces gradients.
 
     With `reshard_after_forward="never"`, and for the all-reduce over replicas, gradients of earlier
     rounds wait for the last round.

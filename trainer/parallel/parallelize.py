@@ -40,7 +40,8 @@ def parallelize(model: Model, mesh: DeviceMesh, *, spec: JobSpec, layout: Layout
         model keeps only the modules of this rank.
 
     Raises:
-        LaunchError: an axis, the recipe or the compiler cannot be applied on this machine.
+        LaunchError: an axis, the recipe or the compiler cannot be applied on this machine, or an
+            own model does not fit the layout.
     """
     # The order matters. Modules are changed from the inside out: first this rank's set of modules
     # and tokens, then single layers, then blocks, then stages.

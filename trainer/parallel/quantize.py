@@ -43,15 +43,15 @@ def quantize_linear_layers(
         model: whole model, or a part of it.
         spec: has the recipe and the excluded layers.
         device_type: type of the device; on `cpu` the products are emulated.
-        shards: number of ranks over which FSDP divides the rows of the weights that it gathers from
-            the device; None if it gathers no weights. With `float8_tensorwise`, FSDP gathers
-            weights in float8, half the bytes of bfloat16. Weights whose rows do not divide evenly
-            are gathered in high precision, because torchao cannot gather padded shards. The other
-            recipes gather all weights in high precision, because they scale each row or block of
-            the gathered weight.
+        shards: number of ranks over which FSDP and TP divide the rows of the weights that FSDP
+            gathers from the device; None if it gathers no weights. With `float8_tensorwise`, FSDP
+            gathers weights in float8, half the bytes of bfloat16. Weights whose rows do not divide
+            evenly are gathered in high precision, because torchao cannot gather padded shards; so
+            are tied weights. The other recipes gather all weights in high precision, because they
+            scale each row or block of the gathered weight.
 
     Raises:
-        LaunchError: this rank's GPU cannot multiply in the recipe's number format.
+        LaunchError: as for `refuse_unable`.
     """
     section = spec.quantization
     if section.recipe == "none":
@@ -112,7 +112,7 @@ def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
 
 
 def refuse_unknown_names(model: Model, spec: JobSpec) -> None:
-    """Reject entries in `exclude` that match no layer; the default entries need not match.
+    """Reject entries in `exclude` that match no layer, except defaults and with recipe `none`.
 
     Raises:
         LaunchError: an entry matches no layer; the message names these entries and the existing
@@ -137,8 +137,8 @@ def refuse_unable(spec: JobSpec, name: str, capability: tuple[int, int]) -> None
     """Reject a GPU whose tensor cores do not support the recipe's number format.
 
     Raises:
-        LaunchError: the GPU is unsuitable; the message names the field, the GPU and the required
-            capability.
+        LaunchError: the GPU or the job's `param_dtype` is unsuitable for the recipe; the message
+            names the field, the GPU or dtype, and the requirement.
     """
     wanted, recipe = number_format(spec), spec.quantization.recipe
     assert wanted is not None

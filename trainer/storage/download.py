@@ -14,7 +14,7 @@ sequential, the size doubles after each span. So a short read fetches little ext
 needs few requests.
 """
 AHEAD = 4
-"""Maximum number of concurrent requests, and thus of spans in memory."""
+"""Maximum number of concurrent requests; their spans, and the one being read, are in memory."""
 
 
 class Download:
@@ -59,7 +59,7 @@ class Download:
         return bytes(content)
 
     def seek(self, offset: int) -> int:
-        """Continue at `offset`; keep the fetched spans if `offset` lies within them."""
+        """Continue at `offset`; keep the fetched spans if it lies within; may raise `OSError`."""
         while self._at + len(self._here) < offset < self._next:
             self._at += len(self._here)
             self._take()

@@ -15,7 +15,7 @@ DELETED_AT_ONCE = 1000
 """Maximum number of objects per delete request, a limit of S3."""
 
 LARGEST_SMALL = 2**30
-"""Maximum object size for `read_bytes`, in bytes."""
+"""Maximum number of bytes that `read_bytes` returns; a larger object is cut off."""
 
 
 class ObjectStat(NamedTuple):
@@ -58,7 +58,7 @@ class ObjectPath:
 
     @property
     def name(self) -> str:
-        """Last part of the key."""
+        """Last part of the key; the bucket's name if the key is empty."""
         return self.parts[-1] if self.parts else self.bucket
 
     @property

@@ -35,7 +35,7 @@ def storage_root(text: str) -> StoragePath:
 
 
 def is_beneath(path: StoragePath, root: StoragePath) -> bool:
-    """Return whether a path lies below a root, with symbolic links followed."""
+    """Return whether a path is a root or lies below it, with symbolic links followed."""
     if isinstance(path, ObjectPath):
         return isinstance(root, ObjectPath) and path.resolve().is_relative_to(root)
     return isinstance(root, Path) and path.resolve().is_relative_to(root.resolve())

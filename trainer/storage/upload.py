@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainer.storage.object_path import ObjectPath
 
 PART = 32 * 2**20
-"""Bytes per part. All parts except the last have the same size, which some object stores
+"""Minimum bytes per part. All parts except the last have the same size, which some object stores
 require."""
 MAX_PARTS = 9_000
 """Maximum number of parts for an object of the expected size. S3's limit is 10,000; the margin is

@@ -35,10 +35,10 @@ class ArtifactTail:
         self._refused: set[int] = set()
 
     def records(self, process: int, start: int) -> Iterator[tuple[int, ArtifactRecord | None]]:
-        """Yield the records of a process from offset `start`, each with its end offset.
+        """Yield the next records of a process from offset `start`, each with its end offset.
 
-        An invalid line is yielded as None. If a line is longer than one read, the line and
-        everything after it are ignored.
+        One call reads at most `TURN_BYTES`. An invalid line is yielded as None. If a line is longer
+        than one read, the line and everything after it are ignored.
         """
         if process in self._refused:
             return

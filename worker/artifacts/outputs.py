@@ -65,9 +65,10 @@ def outputs_of(share: Share) -> Iterator[tuple[str, BinaryIO | None]]:
 def matching(
     base: Path, inner: Tail, patterns: frozenset[Tail], *, owner: int
 ) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Yield the files below a folder that match a pattern, sorted by name.
+    """Yield the files below a folder that match a pattern; each folder is sorted by name.
 
-    Each file is yielded open, or as None if it cannot be opened.
+    Each file is yielded open, or as None if it cannot be opened. `MAX_ENTRIES` and `DEEPEST` limit
+    the search; a folder that cannot be opened yields nothing.
 
     Args:
         base: a trusted folder.

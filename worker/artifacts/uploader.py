@@ -41,7 +41,7 @@ MAX_OUTPUTS, OUTPUT_BYTES = 1000, 1024 * 1024 * 1024
 UNKNOWN = 401
 """Status that may come from another program on the server's port while the server is down."""
 MAX_REPEATS = 5
-"""Number of consecutive responses without progress after which the server counts as unreachable."""
+"""Maximum number of consecutive responses without progress; one more counts as unreachable."""
 OVER = 409
 """Status by which the server refuses all further artifacts of this attempt."""
 NO_ROUTE = frozenset({404, 405})
@@ -79,7 +79,7 @@ class ArtifactUploader:
 
     @property
     def done(self) -> bool:
-        """Whether every artifact of the share is dropped or in the file of lines."""
+        """Whether the uploads are over: all done, stopped or refused, or past the deadline."""
         # An upload in progress may overrun the deadline.
         return self._done.is_set() or (self._ending and self._is_late)
 
@@ -93,7 +93,7 @@ class ArtifactUploader:
         return self._stopped or (self._ending and self._is_late)
 
     def finish(self, *, wait_seconds: float = 0.5) -> None:
-        """Upload the remaining artifacts; called after all processes of the share have ended.
+        """Let the thread upload the rest; called after all processes of the share have ended.
 
         Args:
             wait_seconds: time to wait, so that a short upload can finish.
@@ -129,7 +129,7 @@ class ArtifactUploader:
             logger.warning("lost output is noted later: %s", error)
 
     def upload_until_over(self) -> None:
-        """Upload until the share has ended and everything is sent, or until `stop` is called."""
+        """Upload until all of an ended share is sent, or a refusal, the deadline or `stop`."""
         if self.done:
             return
         try:
@@ -167,7 +167,7 @@ class ArtifactUploader:
                     self._wake.clear()
 
     def _turn(self, api: WorkerApi) -> bool:
-        """Upload the artifacts of all new records; return whether there were new records.
+        """Upload the artifacts of the next new records; return whether there were any.
 
         Once the processes have ended and no new record is left, also upload the program's output
         files.
@@ -186,7 +186,7 @@ class ArtifactUploader:
         return more
 
     def _collect(self, api: WorkerApi) -> None:
-        """Upload the files that the spec names, in the order of the spec.
+        """Upload the files that match the spec, in the order of `outputs_of`.
 
         Raises:
             ServerAway, ApiError: from the server; a repeated call continues the upload.
@@ -278,7 +278,7 @@ class ArtifactUploader:
 def send_file(
     api: WorkerApi, attempt_id: str, file: BinaryIO, *, stopped: Callable[[], bool]
 ) -> tuple[str | None, int, DropReason | None]:
-    """Upload an open file from the server's offset, in blocks; return digest and size.
+    """Upload an open file in blocks; return its digest and size, or why the file was dropped.
 
     Only the bytes present at the start of the call are uploaded, because a rank may append to the
     file.
@@ -328,7 +328,7 @@ def _send_block(
     """Upload a block; return a reply even if the server refuses this content.
 
     Raises:
-        ServerAway: the server does not respond.
+        ServerAway: the server does not respond, or responds without the route or with `UNKNOWN`.
         ApiError: the server accepts no artifacts of this attempt.
     """
     try:

@@ -32,7 +32,7 @@ PARTIAL = re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}\.partial")
 USED_EVERY = 3600.0
 """Minimum time, in seconds, between two updates of an environment's time of last use."""
 IN_USE_SECONDS = 3 * USED_EVERY
-"""Time, in seconds, for which an environment is kept after its last use."""
+"""Time, in seconds, after its last use for which an environment is kept above the size limit."""
 LEFT_SECONDS = 86_400.0
 """Age, in seconds, at which a request or the leftover of an interrupted build is removed."""
 MAX_BYTES = 200 * 2**30
@@ -141,8 +141,8 @@ class EnvironmentStore:
         return size
 
     def clean(self, *, unused_days: float, most_bytes: int, now: float | None = None) -> list[str]:
-        """Remove unused environments; above the size limit, also the least recently used
-        environments.
+        """Remove unused environments and old leftovers; above the size limit, also the
+        least recently used environments.
 
         Args:
             unused_days: time since the last use, in days, after which an environment is removed.

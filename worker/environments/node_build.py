@@ -37,8 +37,8 @@ class NodeBuild:
 
         Raises:
             OSError: a file cannot be read or written.
-            ValueError: the request is missing, or this node differs from the node that made the
-                request.
+            ValueError: the request is missing, this node differs from the node that made the
+                request, or another user can change the environments.
         """
         order = BuildOrder()
         if self._store.find(self._digest) is None:

@@ -4,7 +4,7 @@ Started as `python -m worker.environments FOLDER`. FOLDER is the folder of an op
 
 ```
 build.json       the BuildOrder
-project/         the lock and the files next to it
+project/         the lock and the files next to it, removed at the end
 build.log        output of uv
 cache/           uv's cache, removed at the end
 ```

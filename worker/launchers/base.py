@@ -64,7 +64,7 @@ class Share:
 
     @property
     def processes_of_program(self) -> frozenset[int]:
-        """Valid process numbers of a program on this node: one for each slot, or a single one."""
+        """Valid process numbers of a program on this node, per slot or a single one; else empty."""
         if not self.runs_program:
             return frozenset()
         return frozenset({*self.ranks, self.launch.node_rank})
@@ -111,7 +111,7 @@ class Share:
         The job's variables override the node's, and the launch record's variables override both.
         For the number of threads, the job's value overrides the node's, and both override the
         launch record's. An attempt of several nodes gets the name of the network interface between
-        them, unless the node or the job sets one.
+        them, unless the node or the job sets one. A separate user's name and home override all.
         """
         launch, job, node = self.launch, self.spec.env, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")

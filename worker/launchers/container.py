@@ -42,7 +42,7 @@ class ApptainerContainer:
     def words(
         self, image: str, command: Sequence[str], *, folder: str, variables: Mapping[str, str]
     ) -> list[str]:
-        """Return the command line that runs `command` in the image; all variables are inherited.
+        """Return the command line that runs `command` in the image.
 
         `--pid` is absent, because the supervisor ends processes by their host pids. `--ipc` is
         absent, because the ranks of a node share memory. `--contain` hides the node's home and
@@ -52,7 +52,7 @@ class ApptainerContainer:
             image: the result of `loaded`.
             command: the command to run in the container.
             folder: working folder of the command.
-            variables: variables of the ranks; all of them are inherited.
+            variables: variables of the ranks; all are inherited, except `OF_OTHER_PYTHONS`.
         """
         del variables
         binds = [word for bind in (*self.binds, SHARED_MEMORY) for word in ("--bind", bind)]

@@ -73,9 +73,9 @@ def read_pack(archive: Path, folder: Path, *, group: int | None) -> None:
             group.
 
     Raises:
-        OSError: a file or folder cannot be written.
+        OSError: a file or folder cannot be written, or the archive is not gzipped.
         TarError, EOFError, zlib.error: the archive is damaged.
-        ValueError: the archive holds an illegal entry.
+        ValueError: the archive holds an illegal entry or exceeds a limit.
     """
     with gzip.open(archive, "rb") as source:
         bounded = _Bounded(source)

@@ -116,7 +116,7 @@ class ProgramLauncher(TorchrunLauncher):
             self._watch = RankWatch(share.run, share.ranks[:1])
 
     def prepare(self) -> list[str] | Failure:
-        """Find interpreter, folder and command; return the command that loads an image, if any."""
+        """Find interpreter, folder, command; return an image's load command, [], or a failure."""
         if (taken := taken_port(self._share)) is not None:
             return taken
         try:
@@ -131,7 +131,7 @@ class ProgramLauncher(TorchrunLauncher):
             return self._unfit(error)
 
     def start(self, *, check: Sequence[str] = ()) -> None:
-        """Start torchrun, or the single process of the node; the check has already run."""
+        """Start torchrun or the node's single process, but nothing if its image cannot be used."""
         assert not check, "an image is loaded before its ranks start"
         share, environment = self._share, self._environment
         if (container := self._container) is not None:

@@ -23,7 +23,7 @@ LARGEST_RECORD = 16 * 1024 * 1024
 
 
 def read_record(path: Path, kind: type[Record], *, owner: int | None = None) -> Record | None:
-    """Return the record in a file, or None if the file is missing or unreadable.
+    """Return the record in a file; None if the file is missing, unreadable or no such record.
 
     Args:
         path: path of the file.

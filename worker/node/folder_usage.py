@@ -298,7 +298,7 @@ class FolderWatch:
         self._over.set()
 
     def make_room(self, kept: Container[Path], records: Container[Path]) -> None:
-        """Remove the folder's excess content if its disk is nearly full.
+        """Remove the folder's content if it exceeds its limit and the disk is nearly full.
 
         Other attempts of the node write to the same disk.
 

@@ -5,7 +5,7 @@
 <data_dir>/node.id, worker.lock  which worker serves the node (`worker.node.lock`)
 <data_dir>/server.url          URL of the server, as last seen by the worker
 <data_dir>/server.pem          trusted certificates of the server, if the worker names some
-<data_dir>/leaving             why this node is drained, written by `worker.init`
+<data_dir>/leaving             why attempts must leave this node, written by `worker.init`
 <data_dir>/deadline            time at which a notice ends the processes, if it is known
 <data_dir>/idle.sock, idle.log  socket and output of the idle process, which waits for launches
 <data_dir>/cache/              token caches, shared by all attempts
@@ -184,7 +184,7 @@ class NodeStore:
 
     @property
     def leaving(self) -> Path:
-        """File with the reason of a drain; it exists only while the container is being ended."""
+        """File with the reason why attempts must leave; the container's next start removes it."""
         return self.data_dir / "leaving"
 
     def deadline(self) -> float | None:
@@ -346,7 +346,7 @@ class LocalNode:
 
 
 def identity_of(run: WorkerRun) -> Identity | None:
-    """Return the identity of an attempt's present or last supervisor."""
+    """Return the identity of an attempt's present or last supervisor; None without one."""
     return read_record(run.identity, Identity)
 
 

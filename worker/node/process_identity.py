@@ -77,7 +77,7 @@ def own_identity() -> Identity:
 
 
 def open_process(identity: Identity) -> int | None:
-    """Return a pidfd of the process with this identity; None if the process has ended."""
+    """Return a pidfd of an identity's process; None if it ended or is in another PID namespace."""
     if identity.boot_id != boot_id() or identity.pid_namespace != _pid_namespace():
         return None
     return open_started_at(identity.pid, identity.start_time)
@@ -101,7 +101,7 @@ def open_started_at(pid: int, start_time: int) -> int | None:
 
 
 def is_alive(identity: Identity) -> bool:
-    """Return whether the process with an identity still runs."""
+    """Return whether the process with an identity still runs in this PID namespace."""
     pidfd = open_process(identity)
     if pidfd is None:
         return False

@@ -111,10 +111,10 @@ class RunAs:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Groups of the account: first its primary group, then all others.
+        """Groups of the account: first its primary group, then all others except group 0.
 
         Raises:
-            ValueError: the account is missing, or another account has an id of the range.
+            ValueError: the account is missing, or an account or group has an id of the range.
         """
         try:
             account = pwd.getpwnam(self.user)
@@ -163,7 +163,7 @@ class RunAs:
                 there an entry of another user or of the worker, such as an environment.
 
         Raises:
-            ValueError: an id, a capability or the account is missing, or the ids are not mapped.
+            ValueError: a capability, the account or ids are missing, or ids are unmapped or taken.
         """
         if self.count <= slots:
             raise ValueError(

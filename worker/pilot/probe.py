@@ -1,4 +1,4 @@
-"""Checks whether a source's allocation fits a pilot; reports within a minute."""
+"""Checks whether a source's allocation fits a pilot, and reports the findings."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LEFT = 128 + signal.SIGTERM
 
 
 def run_pilot() -> int:
-    """Serve a node until its allocation ends or becomes unusable; return the exit status.
+    """Serve a node until its allocation ends or is unusable, or only check it; return the status.
 
     Raises:
         ValueError: the process has no allocation of a source, or the disk is unusable.

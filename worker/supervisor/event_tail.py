@@ -232,7 +232,7 @@ def event_tail_of(share: Share) -> EventTail | None:
 
 
 def _event_files(folder: int) -> Iterator[tuple[str, int]]:
-    """Yield path and size of each event file below an open folder."""
+    """Yield path and size of each event file below an open folder, within the limits."""
     found: list[tuple[str, int]] = []
     waiting, left = [""], MAX_ENTRIES
     while waiting and left > 0:

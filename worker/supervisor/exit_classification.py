@@ -68,7 +68,7 @@ class Findings:
     outrun: bool = False
     """Whether the server refused a report because another attempt is current."""
     fault: Failure | None = None
-    """Failure that the supervisor itself found: a failed check, a hang, or ranks that never
+    """Failure that the supervisor itself found, such as a failed check, a hang, or ranks that never
     started.
     """
     ranks: tuple[RankExit, ...] = ()
@@ -161,8 +161,8 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
 def judge(findings: Findings, *, time: float) -> ExitRecord:
     """Return the exit record for the findings.
 
-    The trainer's outcome has priority over orders. After its last save the trainer has succeeded or
-    stopped, whatever its processes did later.
+    The trainer's outcome has priority over orders, except that a cancel overrides `stopped`. After
+    its last save the trainer has succeeded or stopped, whatever its processes did later.
     """
     of_program = findings.program_ranks is not None
     outcome, failure = _judge_program(findings) if of_program else _judge(findings)
@@ -194,7 +194,8 @@ def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
 def _judge_program(found: Findings) -> tuple[Verdict, Failure | None]:
     """Judge a program by orders and exit codes, because it need not write an outcome.
 
-    After an order to stop, every exit counts as `stopped`, because most ranks end by the signal.
+    After an order to stop in time, every exit counts as `stopped`, or as preempted if the node
+    ends, because most ranks end by the signal.
     """
     if found.outrun or found.desired is DesiredState.CANCEL:
         return "cancelled", None

@@ -78,7 +78,7 @@ class InputCheck:
         return self._status is not None or self._is_late
 
     def refusal(self, orders: Orders) -> Failure | None:
-        """Return why the ranks cannot run; None if the check ended because the node leaves."""
+        """Return why ranks cannot run; None if the check passed, or the leaving node ended it."""
         if self._status == -SIGTERM and orders.leaves_soon():
             return None
         return self._failure()

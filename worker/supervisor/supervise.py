@@ -57,10 +57,10 @@ class Supervisor:
     """
 
     def __init__(self, run: WorkerRun, launcher: LauncherFactory) -> None:
-        """Read the run directory; nothing starts yet.
+        """Read the run directory, and write this process' identity to it; nothing starts yet.
 
         Raises:
-            OSError, ValueError: a file in the run directory is missing or damaged.
+            OSError, ValueError: a file in the run directory is missing, damaged or not writable.
         """
         identity = own_identity()
         self._run = run
@@ -147,7 +147,7 @@ class Supervisor:
         return self._reporter.delivered or self._orders.outrun
 
     def _sign_of_program(self) -> Heartbeat | None:
-        """Return a heartbeat for a program, which may write none, while all its ranks run."""
+        """Return a heartbeat for a program, from the start of its last rank to the end of all."""
         seen = self._seen
         if self._stop is None or not seen.pidfds or len(seen.pids) < seen.ranks:
             return None
@@ -205,7 +205,7 @@ class Supervisor:
         return None if excess is None else self._fault(FailureReason.DISK_LIMIT, excess)
 
     def _make_room(self) -> None:
-        """End the folder watch; on a nearly full disk, remove the run directory's excess."""
+        """End the folder watch; on a nearly full disk, empty a run directory above its limit."""
         if self._disk is not None:
             self._disk.stop()
             self._disk.make_room(self._spool.paths, self._run.records(self._share.ranks))

@@ -81,7 +81,7 @@ class RunCleaner(threading.Thread):
 
         Raises:
             ServerAway, ApiError: the server does not return which jobs have ended.
-            OSError: a folder cannot be listed or renamed.
+            OSError: the lock of the node's user ids cannot be opened.
         """
         for path in _entries(self._store.runs):
             # Left by a round that was interrupted or failed.

@@ -123,7 +123,7 @@ def import_for_ranks(name: str, caches: Path, *, kept: Set[int] = frozenset()) -
 
     Args:
         name: name of the module, which defines `preload` and `enter`.
-        caches: folder for the caches of compilers; the imports leave it empty.
+        caches: folder for the caches of compilers; the imports write nothing to it.
         kept: descriptors that were open before the imports.
 
     Raises:

@@ -1,5 +1,5 @@
 """Adapters that connect training libraries to exact data and to the calls of a job.
 
-Each module imports the library that it adapts. No other module of `trainyard` imports this package.
+A module may import the library that it adapts. No other module of `trainyard` imports this package.
 The contract is in docs/adapters.md.
 """

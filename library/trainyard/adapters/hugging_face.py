@@ -41,9 +41,9 @@ class ExactTrainer(Trainer):
 
     To combine it with your own `Trainer`, write `class Mine(ExactTrainer, YourTrainer)`.
 
-    The trainer sets three fields of `args`: `gradient_accumulation_steps` (for this world size,
+    The trainer sets four fields of `args`: `gradient_accumulation_steps` (for this world size,
     with at most `per_device_train_batch_size` samples per micro-batch), `max_steps` (by default
-    from `num_train_epochs`) and `ignore_data_skip`.
+    from `num_train_epochs`), `average_tokens_across_devices` and `ignore_data_skip`.
 
     Args:
         args: positional arguments of `Trainer`; `kwargs` has the keyword arguments of `Trainer`.
@@ -120,7 +120,8 @@ class ExactTrainer(Trainer):
     ) -> tuple[list[Any], torch.Tensor | int | None]:
         """Return the micro-batches of one step, and the number of labels by which to divide losses.
 
-        A micro-batch of weight 0 adds no labels, and its loss is multiplied by 0.
+        The number is None if the loss is a mean over samples. A micro-batch of weight 0 adds no
+        labels, and its loss is multiplied by 0.
         """
         weights = self.sampler.weights
         found = [next(epoch_iterator) for _ in range(num_batches)]

@@ -169,7 +169,8 @@ class ExactCallback(Callback):
         """Continue at the position in a checkpoint of any world size.
 
         Raises:
-            ValueError: the checkpoint has another data set, seed or global batch size.
+            ValueError: the checkpoint has another data set, seed or global batch size, or has no
+                state of the callback.
         """
         state = checkpoint["callbacks"].get(self.state_key)
         if state is None:

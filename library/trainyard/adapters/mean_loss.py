@@ -14,7 +14,7 @@ class MeanLoss:
     """The mean loss of an evaluation, over all labels or over all samples.
 
     The loader of an evaluation repeats samples so that the last batches of all ranks have the same
-    size. This class drops the predictions of repeated samples, as `gather_for_metrics` does.
+    size. This class leaves out the repeated samples that `gather_for_metrics` drops.
 
     Args:
         accelerator: the trainer's accelerator.
@@ -82,7 +82,7 @@ class MeanLoss:
         return total / weight if weight else None
 
     def _cut(self, value: Any) -> Any:
-        """Return the first samples of tensors, sequences and nested containers."""
+        """Return the first samples of tensors and sequences of samples, also in mappings."""
         if isinstance(value, Mapping):
             return {name: self._cut(each) for name, each in value.items()}
         if isinstance(value, torch.Tensor) and value.ndim == 0:

@@ -79,7 +79,7 @@ class TrafficFacts:
     """Number of elements in the rank's share of the token embedding; 0 if it has no share."""
     head_weights: int
     """Number of elements in the rank's share of the final norm and the head; 0 if they are on
-    another rank, or if the head is a tied embedding."""
+    another rank. A tied embedding is not counted here."""
     compute_bytes: int
     """Size of an element in computation, in bytes."""
     reduce_bytes: int

@@ -14,7 +14,7 @@ class DataParallelFields(AxisFields):
     """Fields of data parallelism."""
 
     dp_replicate: Ranks = 1
-    """Number of replicas of the sharded model; HSDP if it is above 1."""
+    """Number of replicas of the sharded model; above 1, HSDP or, without shards, DDP."""
     dp_shard: Annotated[int, Field(ge=-1, le=65_536, json_schema_extra={"unit": "ranks"})] = -1
     """Number of ranks that share the weights of one replica (FSDP); -1 uses all remaining slots."""
     reshard_after_forward: Literal["default", "always", "never"] = "default"

@@ -98,7 +98,10 @@ def own_model(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def pipeline_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """The schedule must be able to divide the model into stages, and a step into micro-batches."""
+    """The schedule must be able to divide the model into stages, and a step into micro-batches.
+
+    Tied embeddings are illegal. With a split backward pass, some other settings are illegal too.
+    """
     pp = facts.size("pp")
     if pp > 1 and facts.architecture.tied_embeddings:
         yield problem(

@@ -40,8 +40,8 @@ def own_model(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """Each rank must have equal numbers of heads, feed-forward columns, vocabulary rows and
-    tokens."""
+    """Each rank must have equal numbers of heads, feed-forward columns, vocabulary rows and, with
+    `sequence_parallel`, tokens."""
     tp, cp, tokens = facts.size("tp"), facts.size("cp"), facts.seq_len
     if tp == 1:
         return
@@ -61,7 +61,7 @@ def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
-    """`async_tp` needs CUDA and torch.compile.
+    """`async_tp` needs `tp` above 1, `sequence_parallel`, torch.compile and CUDA.
 
     torch.compile fuses the communication with the matrix products.
     """

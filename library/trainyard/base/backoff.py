@@ -73,7 +73,8 @@ class Retries:
     def failed(self) -> float | None:
         """Record a failure; return the seconds until the next try, or None after the last try.
 
-        The last try is due exactly at the deadline, even if the next pause would be longer.
+        Unless `tries` ends earlier, the last try is due exactly at the deadline, even if the next
+        pause would be longer.
         """
         now = self._clock()
         self.failures += 1
@@ -94,7 +95,7 @@ class Retries:
 
     @property
     def deadline(self) -> float:
-        """Time at which the last try is due; only valid after a failure."""
+        """Time of the last try, unless `tries` ends earlier; only valid after a failure."""
         assert self.failing_since is not None
         return self.failing_since + self._for_seconds
 

@@ -69,7 +69,8 @@ def _no_control_characters(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_no_control_characters)]
-"""Free text, in which the only control characters are line breaks and tabs."""
+"""Free text. Of the characters that are not printable in Python's sense, such as control characters
+and no-break spaces, only line breaks and tabs are legal."""
 
 
 Steps = Annotated[int, Field(ge=0, le=LAST_STEP, json_schema_extra={"unit": "steps"})]

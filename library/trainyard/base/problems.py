@@ -25,7 +25,7 @@ class Problem(RecordModel):
     pointer: str
     """JSON pointer (RFC 6901) to the field; empty for the whole document."""
     detail: str
-    """Description of the problem, with the given value and the legal values."""
+    """Description of the problem, usually with the given value and the legal values."""
 
 
 class SpecError(ValueError):

@@ -1,4 +1,4 @@
-"""Turns errors into text on stderr and exit codes; no other module does so."""
+"""Turns errors of the SDK into text on stderr and exit codes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ Origin = Callable[[Problem], str | None]
 
 
 class CommandGroup(TyperGroup):
-    """Runs a command, and turns its exceptions into an explanation and an exit code."""
+    """Runs a command, and turns a `TrainyardError` into an explanation and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
         Raises:
-            typer.Exit: with 2 for an error in the command line or the spec, otherwise with 1.
+            typer.Exit: with 2 for an error in the command line or the spec, and for an unknown id;
+                with 1 for another `TrainyardError`.
         """
         try:
             return super().invoke(ctx)

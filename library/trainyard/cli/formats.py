@@ -111,7 +111,7 @@ def date(moment: datetime | None) -> str:
 
 
 def clipped(text: str, columns: int) -> str:
-    """Return a text cut to a maximum number of columns."""
+    """Return a text cut to a maximum number of characters."""
     return text if len(text) <= columns else f"{text[: columns - 1].rstrip()}…"
 
 

@@ -90,7 +90,7 @@ def write_json_line(value: BaseModel | dict[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with all models converted to JSON values."""
+    """Return a value with models converted to JSON values, also in lists and tuples."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value

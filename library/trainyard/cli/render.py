@@ -24,7 +24,7 @@ MAX_STRAGGLERS = 4
 
 
 def job_line(job: JobSummary) -> Text:
-    """Return a job on one line: name, state, reason, id."""
+    """Return a job on one line: name, state, id, reason."""
     line = Text.assemble((job.name, "bold"), "  ", state_text(job.state), "  ", (job.id, "dim"))
     return line.append(f"  {job.reason}") if job.reason else line
 
@@ -49,7 +49,7 @@ def progress_words(progress: Progress, state: JobState) -> str:
 
 
 def draw_show(job: JobView, attempts: Sequence[AttemptView], *, name: str) -> RenderableType:
-    """Return all details of a job: state, progress, attempts and their lineage, next commands.
+    """Return the details of a job: state, progress, attempts and their lineage, next commands.
 
     The commands refer to the job as `name`, which is the job's id if other jobs have the same name.
     """
@@ -231,7 +231,7 @@ def _failure(attempt: AttemptView, action: NextAction | None) -> list[Renderable
 
 
 def _helping(job: JobView, name: str) -> list[tuple[str, str]]:
-    """Return the command of the suggested action; empty if that is to resume without a change."""
+    """Return the command of the suggested action, if any; empty for a resume without a change."""
     action = job.next_action
     if action is None or (action.verb == "resume" and action.setting is None):
         return []

@@ -22,7 +22,7 @@ class Listing:
         columns: headings, from left to right.
         right: headings of the right-aligned columns, which contain numbers.
         spare: headings of the columns that may be dropped, in the order of dropping.
-        elastic: heading of the column with cells that may be cut.
+        elastic: heading of the column that is cut first; then the widest column is cut.
         least: minimum width of the elastic column; spare columns are dropped to keep this width.
     """
 

@@ -1,7 +1,7 @@
 """Errors of the SDK: failed calls to the server, and wrong input from the user.
 
 TrainyardError
-├── UsageError                 a file, a setting or a name is wrong; no request was sent
+├── UsageError                 a file, a setting or a name is wrong
 │   ├── NotConfiguredError     no server address is known
 │   └── UnknownReferenceError  no object, or more than one, has this name
 └── ConnectionFailedError, ApiError and its kinds   see `trainyard.protocol.rest.errors`

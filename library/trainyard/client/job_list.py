@@ -43,9 +43,11 @@ class JobListCalls:
             tags: only jobs with all of these tags.
             name: only jobs with exactly this name.
             project: only jobs of this project.
-            search: only jobs with this text in the name or at the start of the id.
+            search: words; each must occur in the name or in a tag, begin the id, or equal a
+                `name=value` of the configuration.
             imported: True for imported jobs only, False for jobs that ran here only.
-            order: `newest` for the newest first, or `active` for active jobs before ended ones.
+            order: `newest` for the newest first, or `active` for running jobs, then waiting jobs,
+                then ended jobs.
         """
         query = _filter(
             states, tags, name=name, project=project, search=search, imported=imported

@@ -35,7 +35,7 @@ SECRET = (
 )
 """Patterns, in lower case, for names of files and folders that often contain secrets."""
 LEFT_OUT = frozenset({".git", "__pycache__"})
-"""Names of subfolders that are left out if the packed folder is not in a git repository."""
+"""Names of subfolders that are left out of included folders and of a folder without git."""
 DIFF_LINES = 200
 LARGEST = 5
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -57,9 +57,9 @@ class Code:
     commit: str | None = None
     """Commit of the repository; None if there is no repository or no commit."""
     dirty: bool = False
-    """Whether packed files differ from the commit."""
+    """Whether files that git does not ignore differ from the commit."""
     changes: tuple[str, ...] = ()
-    """Lines that show the differences from the commit."""
+    """Lines that show the differences from the commit, at most `DIFF_LINES` of them."""
 
     @property
     def summary(self) -> str:
@@ -314,7 +314,8 @@ def _git(folder: Path, *words: str) -> str:
     """Return the output of git.
 
     Raises:
-        UsageError: git failed (the error text is git's last line) or is not installed.
+        UsageError: git failed (the error text is git's last line), took longer than `GIT_SECONDS`,
+            or is not installed.
     """
     variables = {
         **{name: value for name, value in os.environ.items() if name not in OF_HOOKS},

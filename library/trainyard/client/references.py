@@ -39,7 +39,7 @@ class Target:
 
 
 def resolve_job(yard: Client, reference: str) -> str:
-    """Return the id of the job that a reference names.
+    """Return the id of the job that a reference names; a whole id is returned unchecked.
 
     Raises:
         UnknownReferenceError: no job, or more than one job, matches the reference.
@@ -63,7 +63,8 @@ def resolve_job(yard: Client, reference: str) -> str:
 def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
     """Return the job that a reference names, and the checkpoint that `JOB@step-400` names.
 
-    `JOB@a2.step-400` also names the attempt; `JOB@step-400` prefers the current lineage.
+    `JOB@a2.step-400` also names the attempt; `JOB@step-400` prefers the current lineage. Whole ids
+    are returned unchecked.
 
     Args:
         yard: client of the server.

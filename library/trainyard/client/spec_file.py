@@ -166,7 +166,7 @@ def section_of(field: FieldInfo) -> type[SpecModel] | None:
 def origin(
     problem: Problem, *, file: Path | None, assignments: Sequence[Assignment] = ()
 ) -> str | None:
-    """Return the source of a problem's field: the last `--set` that changed it, or the file."""
+    """Return the source of a problem's field: the last `--set` that changed it, else the file."""
     here = problem.pointer
     for assignment in reversed(assignments):
         if _within(here, assignment.pointer) or (here and _within(assignment.pointer, here)):

@@ -29,7 +29,7 @@ SHOWN = {
     "program.command": ["train.py"],
     "program.code.folder": "data:my-code",
 }
-"""Fields that most people set; the template comments out all other fields."""
+"""Fields that most people set; the template comments out all other fields except `name`."""
 OF_PROGRAMS = ("description", "tags", "project", "checkpoint", "resources", "retry", "guard")
 """Fields and sections of the spec that also apply to a job with a program."""
 OF_THE_TRAINER = tuple(name for name in CheckpointSection.model_fields if name not in KEPT)

@@ -79,7 +79,7 @@ class Transport:
         """Poll until `is_over` is true for the value; return the value.
 
         Raises:
-            TimeoutError: `timeout` seconds have passed; `waiting` is the format string of the
+            TimeoutError: the pauses took `timeout` seconds; `waiting` is the format string of the
                 error's text, with the value as `{0}`.
         """
         waited = 0.0

@@ -37,10 +37,11 @@ class ExactStream:
             pipeline parallelism, the data-parallel rank. By default, rank and world size come from
             `torch.distributed` if it is initialised, else from torchrun's variables `RANK` and
             `WORLD_SIZE`; otherwise the rank is 0 and the world size is 1.
-        world_size: number of processes that divide the batch.
+        world_size: number of processes that divide the batch; given only with `rank`.
 
     Raises:
-        ValueError: a number is not an integer or is out of range; the message gives the range.
+        ValueError: a number is not an integer or is out of range, or only one of rank and world
+            size is given; the message gives the legal values.
     """
 
     _kind: ClassVar = "ExactStream"
@@ -204,7 +205,7 @@ class ExactSampler(ExactStream):
         world_size: as in `ExactStream`.
 
     Raises:
-        ValueError: a number is not an integer or is out of range; the message gives the range.
+        ValueError: as in `ExactStream`.
     """
 
     _kind = "ExactSampler"

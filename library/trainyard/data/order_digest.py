@@ -42,7 +42,7 @@ def merge_digests(digests: Iterable[str]) -> str:
     """Return the digest of all samples, given the digests of parts of the samples.
 
     Raises:
-        ValueError: a digest is not 32 hexadecimal digits.
+        ValueError: a digest is not 32 hexadecimal digits in lower case.
     """
     return _hexadecimal(sum(map(_number, digests)))
 

@@ -87,7 +87,8 @@ def names_proxy(environment: Mapping[str, str]) -> bool:
 def for_other_readers(environment: Mapping[str, str], *, socks: bool) -> dict[str, str]:
     """Return `no_proxy` in both spellings, for a library that reads the variables itself.
 
-    The value includes this machine, in a form that every such library accepts.
+    The value includes this machine, in a form that every such library accepts, and omits networks
+    of IPv6 addresses.
 
     Raises:
         ProxyError: a variable is invalid.
@@ -116,10 +117,11 @@ def without_login(proxy: str) -> str:
 def is_this_machine(host: str) -> bool:
     """Return whether a host is this machine.
 
-    Names of this machine are `localhost`, names below `localhost`, the machine's own name with any
-    domain, and names that `/etc/hosts` maps to an address of this machine. No other name is
-    resolved. Addresses of this machine are loopback addresses, unspecified addresses and the
-    addresses of its interfaces, in every form, such as `127.1`.
+    Names of this machine are `localhost`, names below `localhost`, the machine's own name, and
+    names that `/etc/hosts` maps only to addresses of this machine. The own name with another domain
+    is resolved, and counts if all its addresses are of this machine. No other name is resolved.
+    Addresses of this machine are loopback addresses, unspecified addresses and the addresses of its
+    interfaces, in every form, such as `127.1`.
     """
     name = host.strip("[]").rstrip(".").lower()
     if LOCAL_NAMES.fullmatch(name):

@@ -27,7 +27,8 @@ def read_secret(path: Path, variable: str, index: int = 0) -> str:
         index: number of the line, from 0.
 
     Raises:
-        ValueError: the file cannot be read, lacks the line, or may be read by other users.
+        ValueError: the file cannot be read, lacks the line, may be read by other users, or belongs
+            to one.
     """
     where = f"{variable}={path}"
     try:

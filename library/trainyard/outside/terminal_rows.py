@@ -40,7 +40,8 @@ _HELD = re.compile(
 def split_rows(former: bytes, more: bytes) -> tuple[list[str], bytes]:
     """Return the completed rows, and the state of the rows that may still change.
 
-    The result does not depend on where the output is cut, except for rows longer than `ROW_BYTES`.
+    The result does not depend on where the output is cut, except for rows longer than `ROW_BYTES`
+    and escape sequences longer than `LONGEST_ESCAPE`.
 
     Args:
         former: state that the previous call returned; empty for the first call.

@@ -52,9 +52,9 @@ def read_yaml(text: str, *, as_old: bool = False) -> Any:
             YAML 1.1.
 
     Raises:
-        ValueError: the text is not YAML, a key occurs twice in one table or is not a word, a tag is
-            unknown, or the document with expanded aliases has too many values or is nested too
-            deeply.
+        ValueError: the text is too long or not YAML, a key occurs twice in one table or is not a
+            word, a tag is unknown, a word is illegal because of `as_old`, or the document with
+            expanded aliases has too many values or is nested too deeply.
     """
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"{len(text):,} characters; {MAX_CHARACTERS:,} are the most")
@@ -86,7 +86,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_document(node)
 
     def _check(self, node: yaml.Node, level: int) -> int:
-        """Return the number of values in a node before aliases are expanded.
+        """Return the number of values in a node with expanded aliases, without expanding them.
 
         A node with aliases is counted once, and its count is added again for each alias.
         """

@@ -58,10 +58,11 @@ class LegalLayouts:
         self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     def on(self, world_size: int, *, at_most: int = MAX_LISTED) -> ResumeOption:
-        """Return the legal layouts for a number of slots, or the reason why none is legal.
+        """Return up to `at_most` legal layouts for a number of slots, or why none is legal.
 
-        A layout keeps the job's micro-batch size if this size is legal and leaves few slots idle;
-        otherwise a smaller size is chosen (`chosen_micro_batch_size`). The layout of the job's own
+        A layout keeps the job's micro-batch size if this size is legal, and leaves few slots idle
+        or the number of data-parallel ranks is the job's own; otherwise a smaller size is chosen
+        (`chosen_micro_batch_size`, `legal_micro_batch_size`). The layout of the job's own
         axes comes first, if it has this number of slots. The others are sorted by the number of
         changed sizes among cp, tp and pp, then by the number of replicas, fewest first.
 

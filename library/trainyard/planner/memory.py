@@ -244,7 +244,7 @@ class Step:
         return gathered - kept * gathered_in_float8(self.spec, self.layout) * (self.compute - 1)
 
     def weights(self, gathered: int) -> int:
-        """Return the bytes of `gathered` weights, or of all weights if none are freed."""
+        """Return the bytes of `gathered` weights, or of all if none are freed; 0 without FSDP."""
         if not self.sharded:
             return 0
         return (self.total if self._keeps_weights() else gathered) * self.compute

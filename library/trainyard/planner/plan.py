@@ -43,7 +43,7 @@ from trainyard.training.pipeline_schedule import runs_of
 BUBBLE_SHARE_LIMIT = 0.25
 """Share of waiting time in a pipeline above which the plan warns."""
 VOCABULARY_PADDING = 64
-"""Vocabulary rows are padded to a multiple of this number, which speeds up matrix products."""
+"""A warning suggests a multiple of this number of rows, which speeds up matrix products."""
 
 
 def plan_job(
@@ -130,7 +130,7 @@ def resume_options(
     slots: Collection[Slot] = (),
     predictor: Predictor | None = None,
 ) -> list[ResumeOption]:
-    """Return the legal layouts for each world size, or the reason why none is legal.
+    """Return the legal layouts for each world size, the nearest of many, or why none is legal.
 
     Args:
         spec: spec of a job of the built-in trainer or of a program, with or without the overrides

@@ -128,7 +128,7 @@ def _option(spec: JobSpec, layout: Layout) -> LayoutOption:
 
 
 def size_refusal(spec: JobSpec, world_size: int) -> str | None:
-    """Return the reason why a program cannot resume on a number of slots; None if it can."""
+    """Return why `program.resume` forbids a number of slots, else None; layouts are not checked."""
     program, own = _program(spec), spec.resources.world_size
     if program.resume != "same_world_size" or world_size == own:
         return None

@@ -32,7 +32,7 @@ class ParameterCount(RecordModel):
     """Parameters of the three SwiGLU matrices in one block; of a hub model, the mean of all that is
     outside of attention and norms."""
     norms: Count
-    """Parameters of the norms in one block."""
+    """Parameters of the norms in one block; in a hub model, the mean of all blocks."""
     final_norm: Count
     """Parameters of the norm before the head."""
     head: Count
@@ -138,8 +138,8 @@ class LayoutOption(RecordModel):
     name: str
     """Layout as text, such as `HSDP 2x2`; for a program without layouts, the number of slots."""
     batch: BatchPlan | None
-    """Split of the global batch, with the job's own micro-batch size if it is legal on this layout.
-    Absent for a program."""
+    """Split of the global batch; the micro-batch size is at most the job's own. Absent for a
+    program."""
     pipeline: PipelinePlan | None
     """Stages of the pipeline; absent without pipeline parallelism."""
     memory: MemoryEstimate | None

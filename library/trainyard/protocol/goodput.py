@@ -158,9 +158,11 @@ class SaveIntervalWhatIf(RecordModel):
     interval_steps: int
     """Requested steps between two saves; 0 disables saves."""
     replayed: IntervalOutcome | None
-    """Outcome with this interval; null before the first recorded step."""
+    """Outcome with this interval; null before the first recorded step, and if the job's total
+    number of steps is unknown."""
     best_interval_steps: int | None
-    """Interval between saves, in steps, with the highest goodput among the tried intervals."""
+    """Interval between saves, in steps, with the highest goodput among the tried intervals; null if
+    `replayed` is null."""
     best: IntervalOutcome | None
     """Outcome with the best interval."""
     stall_seconds: float
@@ -227,8 +229,8 @@ class ClusterGoodputView(MeanTimeToFailure):
     since: datetime
     """Start of the first day."""
     until: datetime
-    """End of the last day. During that day: time at which this result was computed; a result is
-    reused for a minute."""
+    """End of the last day. During that day: time for which this result was computed; a result may
+    be ten minutes old while the next one is computed."""
     slot_milliseconds: int
     """Slot-time that the nodes offered: number of slots times milliseconds. For a project:
     slot-time that its jobs held. Equals the sum of the categories."""
@@ -283,7 +285,8 @@ class AdviceFinding(RecordModel):
     words: str
     """Finding as a sentence."""
     share: float
-    """Time that the cause takes, as a share (0 to 1) of the time on slots or of a recent step."""
+    """Time that the cause takes, as a share (0 to 1) of the time on slots or of a recent step; 0 if
+    the records do not show it."""
     evidence: tuple[Evidence, ...]
     """Recorded values behind the finding."""
     field: str | None
@@ -302,7 +305,8 @@ class AdviceView(RecordModel):
     job_id: str
     """Id of the job."""
     attempt: int | None
-    """Number of the attempt with the recent steps; null before the first recorded step."""
+    """Number of the newest attempt with recorded steps; null if it has none after its first
+    step."""
     recent_steps: int
     """Number of recent steps over which the findings take means."""
     findings: tuple[AdviceFinding, ...]

@@ -32,8 +32,8 @@ SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"}
 """Fields that set the end of the schedule. Comparisons use the resulting end in tokens instead of
 these fields."""
 MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
-"""Sections and fields that may differ from the checkpoint's spec; all other fields must be
-equal."""
+"""Sections and fields that may differ from the checkpoint's spec; all other fields, except those in
+`LABELS` and `SCHEDULE_END`, must be equal."""
 SAME_ORDER = frozenset({"data.document_masks", "data.prefetch_batches"})
 """Fields of the section `data` that change neither the sequences nor their order."""
 ORDER_FIELDS = (

@@ -60,12 +60,12 @@ class Hardware(RecordModel):
     device_name: str
     """Name of the GPU or CPU."""
     device_memory_bytes: Annotated[int, Field(ge=0)]
-    """Memory of one slot: the memory of its GPU; on CPUs, the host's memory divided by the number
-    of slots."""
+    """Memory of the smallest slot: of a GPU or a MIG instance; on CPUs, the host's memory divided
+    by the number of slots."""
     cores: Annotated[int, Field(ge=1)]
-    """Number of CPU cores."""
+    """Number of CPU cores that the worker may use."""
     memory_bytes: Annotated[int, Field(ge=0)]
-    """Memory of the host."""
+    """Memory of the host, or the worker's cgroup limit if it is lower."""
     isolation: Isolation = "none"
     """Isolation of a node's files from ranks. `user`: each attempt runs as a Unix user of its own.
     `namespace`: as `user`, but with the users of a user namespace. `none`: a job's code can read
@@ -245,10 +245,11 @@ class Chunk(RecordModel):
 
     The server ignores bytes that it already has. After a gap the server stores nothing, and its
     reply contains the offset at which the sender must continue. The server rejects a whole report
-    (422) if a chunk is damaged or has a partial or unreadable line. There is one exception, in all
-    files except logs: if an unreadable line is *alone* in its chunk, the server skips and
-    acknowledges the line, and records an event. Therefore, after a 422, the sender sends such files
-    with one line per chunk until it has passed the fault.
+    (422) if a chunk is damaged or has a partial or unreadable line. There are two exceptions, in
+    which the server skips and acknowledges an unreadable line, and records an event: in all files
+    except logs if the line is *alone* in its chunk, and always in `metrics:<n>` and `artifacts`.
+    Therefore, after a 422, the sender sends such files with one line per chunk until it has passed
+    the fault.
     """
 
     file: Annotated[str, Field(pattern=SPOOL_FILE_PATTERN)]
@@ -304,7 +305,8 @@ class ReportReply(RecordModel):
     """Reply to a report: desired state, open requests and stored offsets."""
 
     acknowledged: dict[str, int]
-    """Number of stored bytes (end offset) of each file in the report."""
+    """End offset of the stored bytes of each file in the report. After the end or loss of the
+    share, all bytes except those of logs are dropped, and still count here."""
     desired: DesiredState
     """Desired state of the attempt; every reply contains it until the attempt ends."""
     requests: tuple[PendingRequest, ...] = ()
@@ -341,7 +343,7 @@ class OperationClaimReply(RecordModel):
     storage: str | None
     """Required UUID of the storage root; when absent, any UUID is accepted."""
     fence: int
-    """Fencing number of this claim; the server ignores reports with a lower number."""
+    """Fencing number of this claim; the server refuses reports with another number."""
     report_seconds: float
     """Maximum time between two reports."""
 

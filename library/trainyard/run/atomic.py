@@ -58,10 +58,10 @@ def replacing(path: PurePath, *, mode: int = 0o644, durable: bool = True) -> Ite
 
 
 def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> bool:
-    """Write a file durably unless it exists; return whether it was written.
+    """Write a file unless it exists; return whether it was written.
 
-    If several processes on any machines do this at the same time, one of them succeeds, and none
-    reads a partial file.
+    The content is synced; `sync_folder` syncs the name. If several processes on any machines do
+    this at the same time, one of them succeeds, and none reads a partial file.
 
     Raises:
         OSError: the file cannot be written.
@@ -91,7 +91,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         path: the target, which is absent or an empty folder. Its parents are created.
 
     Raises:
-        FileExistsError: another process has created `path` during the block.
+        FileExistsError: at the end of the block, `path` is a file or a folder with content.
         OSError: the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable; fsync of a file does not cover the file's name."""
+    """Make the names in a folder durable, if the file system can sync folders; fsync of a file does
+    not cover the file's name."""
     try:
         _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

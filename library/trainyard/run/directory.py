@@ -67,7 +67,7 @@ class RunDirectory:
     facts = Entry("facts.json")
     """The `RunFacts` of a program, replaced atomically; only on the node of global rank 0."""
     tensorboard = Entry("tensorboard")
-    """Folder with TensorBoard files, if the job enables them."""
+    """Folder with TensorBoard files of a program, or of the trainer if the job enables them."""
     flight_recorder = Entry("flight_recorder")
     """Folder with `rank-<r>`: the last collectives of each rank, written at a timeout on CUDA."""
     positions = Entry("positions")
@@ -80,7 +80,8 @@ class RunDirectory:
     """Folder with the caches of torch's compilers for this attempt; removed at the attempt's
     end."""
     kernel_archive = Entry("kernels.zip")
-    """Archive of the folder `kernels`, made by the first rank of a node after its first step."""
+    """Archive of the folder `kernels`, made by the first rank of a node after its first step; an
+    empty file if the node already has these kernels."""
     exit = Entry("exit.json")
     """The supervisor's `ExitRecord`."""
     secret = Entry("supervisor.secret")

@@ -42,7 +42,8 @@ NEVER_RETRIED = frozenset(
         FailureReason.DISK_LIMIT,
     }
 )
-"""Reasons of failures that a retry would repeat. Such a failure ends the job, with a remedy."""
+"""Reasons of failures that a retry would repeat. Such a failure ends the job, with a remedy, unless
+`Failure.free_retry` is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,8 @@ class LoadFailure(JsonRecord):
 @dataclass(frozen=True, kw_only=True)
 class BadWindow(JsonRecord):
     """Sequences of all steps since the last good value of the metric; some of these sequences may
-    have damaged the weights."""
+    have damaged the weights. A program does not report sequences, so steps replace the positions.
+    """
 
     start: Annotated[int, Bounds(ge=0, lt=2**63)]
     """Position of the first sequence."""

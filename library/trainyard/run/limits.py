@@ -55,7 +55,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of a number, or the maximum number of items in a tuple or dict."""
+    """Bounds of a number, or the maximum length of a text, a tuple or a dict."""
 
     ge: int | None = None
     gt: int | None = None

@@ -10,8 +10,9 @@ from trainyard.run.record_base import JsonRecord, to_json
 
 
 def append_record(path: PurePath, record: JsonRecord) -> None:
-    """Append a record as one line, completely or not at all; a full disk leaves no partial line.
+    """Append a record as one line; a full disk leaves no partial line.
 
+    A part of the line stays only if another process has appended meanwhile.
     Raises:
         OSError: the record could not be appended completely.
     """
@@ -41,7 +42,7 @@ def replace_record(path: PurePath, record: JsonRecord) -> None:
 
 
 def create_record(path: PurePath, record: JsonRecord) -> bool:
-    """Write a file for people, indented and durable, unless it exists.
+    """Write a file for people, indented and with synced content, unless it exists.
 
     Returns:
         Whether the file was written.

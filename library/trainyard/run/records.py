@@ -11,7 +11,7 @@ from trainyard.run.limits import LAST_STEP, Bounds, Cut, Number, ShortText
 from trainyard.run.record_base import JsonRecord
 
 DIFF_LIMIT_BYTES = 1_000_000
-"""Maximum length of `Provenance.git_diff`."""
+"""Maximum size of `Provenance.git_diff`, in bytes."""
 MAX_RANKS = 100_000
 """Upper limit of the number of ranks."""
 MAX_RANK_RANGES = 256
@@ -102,8 +102,9 @@ class EventRecord(JsonRecord):
     step: int
     """Completed optimizer steps at the time of the event."""
     data: dict[str, object] = field(default_factory=dict)
-    """Details of the event: a `Manifest` for a commit, a `SaveSettled` for a noticed end of a save,
-    a `SaveFailed` for a save that is retried, the name of a phase, or the id of a request."""
+    """Details of the event, such as a `Manifest` for a commit, a `SaveSettled` for a noticed end of
+    a save, a `SaveFailed` for a save that is retried, the name of a phase, or the id of a request.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +224,9 @@ class RankPosition(JsonRecord):
     step: Number | None = None
     """Completed optimizer steps; absent if the rank did not respond."""
     place: ShortText | None = None
-    """Innermost frame outside Python's library and installed packages, such as `data/batches.py:113
-    in __next__`; absent if the rank did not respond."""
+    """Innermost frame of the main thread outside Python's library and installed packages, such as
+    `data/batches.py:113 in __next__`, then those of other threads; absent without such a frame, or
+    if the rank did not respond."""
     collective: PendingCollective | None = None
     """Oldest collective that has not ended on the rank."""
     process: ShortText | None = None

@@ -53,8 +53,9 @@ def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None)
     """Return the resolved value of each field that is `auto`.
 
     The arguments are those of `resolved`. On CPUs the value is the field's entry in
-    `FIRST_DEFAULTS`. A returned value breaks a rule only if no legal value exists. The result is
-    empty for a program, because only the built-in trainer reads these fields.
+    `FIRST_DEFAULTS`, unless a rule requires another value. A returned value breaks a rule only if
+    no legal value exists. The result is empty for a program, because only the built-in trainer
+    reads these fields.
     """
     if spec.program is not None:
         return {}

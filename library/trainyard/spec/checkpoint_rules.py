@@ -13,8 +13,7 @@ from trainyard.training.known_devices import Slot
 
 
 def most_kept(spec: JobSpec, *, step: int = 0) -> int:
-    """Return the maximum number of checkpoints that a job holds at the same time after a step.
-
+    """Return how many checkpoints from after a step a job holds at the same time, at most.
     Saves on request are not counted, because their number is unknown. Without `keep_latest_k`,
     saves by the clock are not counted either. With `keep_latest_k` the job holds one checkpoint
     more than it keeps, because the oldest is deleted only after the newest is committed.

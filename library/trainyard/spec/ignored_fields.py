@@ -1,7 +1,7 @@
 """Rules for fields that other fields make ineffective.
 
-A new job with such a field is rejected. A stored job, or a resume with a new layout, continues; its
-plan then contains a warning.
+A new job with a field of `NEW_JOB_RULES` is rejected. In all other cases, such as a stored job or a
+resume with a new layout, the plan contains a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def overlap(spec: JobSpec) -> Iterator[Problem]:
 
 
 def decay(spec: JobSpec) -> Iterator[Problem]:
-    """A cosine schedule ignores the decay fields: it decays from the warm-up to the last step."""
+    """A cosine schedule ignores the decay fields: it decays from the warm-up to its end."""
     if spec.lr_schedule.name != "cosine":
         return
     for field, value in _changed(spec.lr_schedule, "decay_steps", "decay_tokens", "decay_shape"):
@@ -143,7 +143,6 @@ def shrinking(spec: JobSpec) -> Iterator[Problem]:
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
 NEW_JOB_RULES: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed, retries)
-"""Rules that reject a new job. Their fields would stay without effect on any layout and under any
-override."""
+"""Rules that reject a new job. Their fields would stay without effect on any layout."""
 WARNING_RULES: tuple[Rule, ...] = (*NEW_JOB_RULES, pipeline, budget, shrinking)
 """Rules that the plan reports as warnings."""

@@ -119,8 +119,8 @@ class JobSpec(SpecModel):
     """Loss on held-out sequences."""
     env: Env = Field(default_factory=dict)
     """Environment variables of the ranks. Where jobs must not bring code, only the variables in
-    docs/environment.md are legal. Values are stored encrypted; views mask the values of variables
-    that docs/environment.md does not list."""
+    docs/environment.md are legal. Values are stored encrypted; views mask all values that
+    docs/environment.md does not list."""
 
     @model_validator(mode="after")
     def _fit_warmup(self) -> Self:
@@ -298,8 +298,8 @@ class JobSpec(SpecModel):
         """Return the job with the axes and number of slots of another layout.
 
         An option that depends on the size of an axis is reset if this size changes: `async_tp` if
-        `tp` changes, the pipeline's stages if `pp` changes, and the pipeline's micro-batches if
-        `pp` or `dp` changes.
+        `tp` becomes 1, the pipeline's stages if `pp` changes, and the pipeline's micro-batches if
+        `pp` or `dp` changes. Of a job with a program, only the number of slots changes.
         """
         resources = self.resources.model_copy(update={"world_size": layout.world_size})
         if self.program is not None:

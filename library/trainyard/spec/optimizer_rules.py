@@ -14,7 +14,7 @@ place."""
 
 
 def weight_decay(spec: JobSpec) -> Iterator[Problem]:
-    """`weight_decay` is illegal with Adam, which would ignore it."""
+    """A `weight_decay` other than 0 and the default is illegal with Adam, which would ignore it."""
     section = spec.optimizer
     default = OptimizerSection().weight_decay
     if section.name == "adam" and section.weight_decay not in (0.0, default):

@@ -28,7 +28,8 @@ def split_place(place: str) -> tuple[str, PurePosixPath]:
     links and checks that the resolved path is below the root.
 
     Raises:
-        ValueError: the text contains no root, or the path is absolute or contains `..`.
+        ValueError: the text contains no root, or the path is empty or absolute, or contains `..` or
+            a control character.
     """
     root, colon, relative = place.partition(":")
     if not colon or not ROOT_PATTERN.fullmatch(root):

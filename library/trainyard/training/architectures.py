@@ -44,7 +44,7 @@ class Architecture:
     vocab_size: int
     """Number of rows of the embedding."""
     own_head_dim: int | None = None
-    """Width of one attention head, if it differs from `dim / n_heads`."""
+    """Width of one attention head; None for `dim / n_heads`."""
     rope_theta: float = 500_000.0
     """Base of the rotary position frequencies."""
     rope_scaling: RopeScaling | None = None

@@ -16,7 +16,8 @@ class BatchPartition:
     """Partition of one global batch into micro-batches over `dp` ranks.
 
     Raises:
-        ValueError: there are fewer micro-batches than ranks, so that some ranks never have work.
+        ValueError: a number is below 1, or there are fewer micro-batches than ranks, so that some
+            ranks never have work.
     """
 
     global_batch_size: int

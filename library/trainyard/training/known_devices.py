@@ -2,8 +2,8 @@
 
 FLOP/s are the dense peaks in the manufacturers' data sheets (half of the values "with sparsity"),
 for products that are summed in float32. Names are those in `nvidia-smi` and
-`torch.cuda.get_device_name`. For a device that is not listed, no rule rejects a job, and no plan
-makes a prediction.
+`torch.cuda.get_device_name`. For a GPU that is not listed, no rule rejects a job, and no plan makes
+a prediction before the first measured run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Device:
     nvlink: bool
     """Whether GPUs of a node can access each other's memory, which symmetric memory requires."""
     peak_flops: dict[Precision, float]
-    """Dense peak in FLOP/s, by precision; a precision without tensor cores is absent."""
+    """Dense peak in FLOP/s, by precision; except float32, a precision without tensor cores is
+    absent."""
 
     def can(self, number_format: Literal["float8", "mxfp8"]) -> bool:
         """Return whether the GPU's tensor cores support a number format."""

@@ -15,7 +15,7 @@ PipelineSchedule = Literal[
     "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"
 ]
 INTERLEAVED = ("Interleaved1F1B", "InterleavedZeroBubble")
-"""Schedules with two or more stages per rank."""
+"""Schedules with any number of stages per rank from two on."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
 """Schedules that compute the gradients of inputs and those of weights at different times."""
 
@@ -121,7 +121,7 @@ def in_flight(
     GPipe holds all forward passes of a run. 1F1B holds one for this rank's stage and one for each
     later stage. The interleaved schedules hold (v - 1) g + k (p - 1 - rank) + 1, for groups of g
     micro-batches. k is 2, or 1 with a zero bubble. A schedule with a zero bubble also holds the
-    weight gradients of `rank` backward passes. ZB-V holds 2 p, or slightly less if m < 2 p - 1.
+    weight gradients of `rank` backward passes. ZB-V holds up to 2 p. No rank holds more than v m.
     """
     most = stages_per_rank * microbatches
     group = microbatches // max(1, microbatches // pp)

@@ -155,7 +155,8 @@ def check_origin(context: Context, request: Request) -> None:
     accepted, because another site can point its name at the server's address (DNS rebinding).
 
     Raises:
-        ForbiddenError: the `Origin` header is absent or differs from the server's origin.
+        ForbiddenError: the `Origin` header is absent or differs from the server's origin, or the
+            host is no loopback host and `public_url` is not set.
     """
     origin = request.headers.get("origin", "")
     public_url = context.settings.public_url

@@ -111,7 +111,7 @@ def list_(
     "/tokens/{token_id}", status_code=204, dependencies=[admin], summary="Revoke a token"
 )
 def revoke(context: ServerContext, token_id: TokenId) -> None:
-    """Revoke a token, and end the browser sessions that it opened."""
+    """Revoke a token, and end its browser sessions and its commands in running attempts."""
     service.revoke_token(context, token_id)
 
 

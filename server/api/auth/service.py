@@ -247,7 +247,8 @@ def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
 
 
 def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[Token]:
-    """Return tokens that are not revoked or used up, the newest first."""
+    """Return at most `limit` tokens with ids below `after` that are not revoked or used up, the
+    newest first."""
     query = Token.select().where(tokens.c.revoked_at.is_(None))
     if after is not None:
         query = query.where(tokens.c.id < after)

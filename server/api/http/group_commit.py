@@ -56,7 +56,8 @@ async def served_together(
         serve: serves a group, in a thread.
         item: the input of `serve` for this request.
         key: requests with the same key are served in order, in different groups.
-        gather_seconds: the pause before a group that follows another one within this time.
+        gather_seconds: the pause before a group that follows another one within this time; the
+            first call for a function sets it.
 
     Raises:
         Exception: the error that `serve` returns for this request, or raises for its group.
@@ -160,7 +161,8 @@ def serve_apart(
 ) -> Sequence[Any]:
     """Return the results for a group; after an error, serve the two halves separately.
 
-    A database error is returned for all requests, because the halves would fail, too.
+    An `OperationalError` or a timeout of the connection pool is returned for all requests, because
+    the halves would fail, too.
     """
     try:
         return serve(items)

@@ -70,7 +70,7 @@ async def stream(
         ),
     ] = "",
 ) -> EventSourceResponse:
-    """Stream events in the order in which they happened, each exactly once."""
+    """Stream events in the order in which they happened, each once; `reset` replaces a gap."""
     tail = request.app.state.tail
     assert isinstance(tail, Tail)
     host = request.client.host if request.client else ""

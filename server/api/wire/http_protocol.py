@@ -38,7 +38,7 @@ class Limits:
     message_bytes: int = MAX_PACK_BYTES + 2 * MAX_REPORT_BYTES
     """Maximum size of one request on the wire, in bytes; the application has further limits."""
     pipelined: int = 8
-    """Maximum number of unanswered requests on one connection."""
+    """Maximum number of requests on one connection that wait for the response to an earlier one."""
     write_seconds: float = 60.0
     """Time for which a client may leave its response unread, in seconds."""
 

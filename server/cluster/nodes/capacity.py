@@ -45,7 +45,7 @@ class Capacity:
     """The input of placement."""
 
     offers: list[Offer]
-    """The nodes that are online and not draining, with their free slots."""
+    """The nodes that take jobs (`TAKES_JOBS`), with their free slots."""
     holdings: list[Holding]
     """Holdings of attempts on all nodes."""
 
@@ -214,7 +214,7 @@ class CapacityReader:
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:
-    """Return the nodes that are online and not draining, with their free slots.
+    """Return the nodes that take jobs (`TAKES_JOBS`), with their free slots.
 
     The slots of `without_job`, a job to be resized, count as free, except those of lost shares.
     """

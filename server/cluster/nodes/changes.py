@@ -1,7 +1,7 @@
 """Changes to nodes: drains, cordons and labels, each with its event in the same transaction.
 
-A drained node gets no new work, and its running attempts move or finish. A cordon is a drain with
-reasons that lets attempts finish (docs/lifecycle-placing.md, 42).
+A drained node gets no new work, and its running attempts move or finish. A cordon is a drain that
+lets attempts finish; it usually has reasons (docs/lifecycle-placing.md, 42).
 """
 
 from __future__ import annotations

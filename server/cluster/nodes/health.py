@@ -41,7 +41,7 @@ class NodeFailure:
     spec: str
     """Digest of the job's spec without its name and notes; equal digests show equal jobs."""
     submitter: str
-    """Id of the token that submitted the job."""
+    """Id of the token that submitted the job, or the submitter's name if the id is unknown."""
     at: datetime
     """Time at which the attempt ended."""
 

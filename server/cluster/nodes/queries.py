@@ -114,7 +114,7 @@ def _held_on(connection: Connection, names: list[str]) -> Mapping[str, Sequence[
 def _slow_slots(
     context: Context, connection: Connection, names: Collection[str]
 ) -> Mapping[str, Sequence[SlowSlot]]:
-    """Return the slots on which several jobs were slow since the node's last drain, by node."""
+    """Return the slots with several slow jobs within `REMEMBERED` and since the drain, by node."""
     counted = func.count(distinct(attempts.c.job_id)).label("jobs")
     query = (
         select(stragglers.c.node, stragglers.c.slot, counted)

@@ -65,7 +65,7 @@ of the series, `/`, and the part of the node.
 def device_values(sample: AcceleratorSample) -> Iterator[tuple[str, float]]:
     """Yield the name of a series and its value for each number in a device's sample.
 
-    The name ends in the unit.
+    The name of a quantity with a unit ends in the unit.
     """
     for name, series in _NUMBERS:
         value = getattr(sample, name)
@@ -231,7 +231,7 @@ def _values(sample: NodeSample) -> Iterator[tuple[str, str, float]]:
 
 
 def _sum_up(connection: Connection, nodes: Sequence[str], start: int) -> None:
-    """Compute each node's newest 15-minute row from the minutes before `start`; delete old rows.
+    """Compute each node's 15-minute row of its newest minute before `start`; delete old rows.
 
     A 15-minute row is always computed from its one-minute rows, so a repeat changes nothing.
     """

@@ -24,7 +24,7 @@ OF_NODES = (DATA_DIR_FULL, CLOCK)
 
 
 def keep_slots(before: Hardware, now: Hardware) -> Hardware:
-    """Return the current hardware with the former slot numbers.
+    """Return the current hardware with the former slot numbers; without GPUs, return `now`.
 
     A slot is a device. A device that is no longer listed keeps its number, and new devices get the
     last numbers. So a slot number of an attempt means the same device until the attempt ends.

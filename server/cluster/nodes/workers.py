@@ -39,7 +39,7 @@ _WORKERS = select(nodes.c.name, nodes.c.worker).where(
 
 
 def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> None:
-    """Check that a worker is the one that registered the node last.
+    """Check that a worker is the one that registered the node last; an unknown node passes.
 
     Raises:
         ConflictError: another worker has registered the node.

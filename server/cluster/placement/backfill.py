@@ -43,7 +43,9 @@ class Keeper:
 
     @cached_property
     def earliest_start(self) -> datetime | None:
-        """Earliest time at which the job could start; None if the known ends free too few slots.
+        """Earliest time at which the job could start; None if it is unknown.
+
+        It is unknown if the known ends free too few slots, or if `MAX_KEEPERS` keepers are ahead.
 
         A keeper ahead of the job closes its nodes until its own earliest start. From that time on,
         its nodes count as free, as if the keeper took no slots. So the computed time may be too

@@ -69,11 +69,11 @@ def decide(
       that waits for a quota of its project.
     - A job behind a waiting job may start on kept nodes (backfill). The backfilled job must leave
       before the earliest start of each job that keeps one of these nodes. Its time on the nodes is
-      assumed to be its bound or, without a bound, twice its expected duration. The time to leave
-      is added in both cases.
-    - A backfilled job gives way to the jobs that keep its nodes, unless it has a bound and the
-      earliest starts of these jobs do not depend on an estimate. Without preemption, no job is
-      backfilled on an estimate.
+      assumed to be its bound or, if the bound is missing or too long, twice its expected duration.
+      The time to leave is added in both cases.
+    - A backfilled job gives way to the jobs that keep its nodes, unless its bound is short enough
+      and the earliest starts of these jobs do not depend on an estimate. Without preemption, no job
+      is backfilled on an estimate; a job that is not preemptible never is.
     - If a job does not fit, no job behind it with the same demand is tried.
     - A job that keeps nodes preempts attempts of lower priority on nodes that no job ahead keeps,
       if the job fits once these attempts have ended.
@@ -250,7 +250,7 @@ class Turns:
     def _backfill(
         self, job: QueuedJob, eligible: Sequence[NodeGroup]
     ) -> tuple[NodeAllocation, ...] | None:
-        """Return an allocation on kept nodes, or None if the job would leave them too late."""
+        """Return an allocation on kept nodes and record it; None if the job would stay too long."""
         if not self._keepers:
             return None
         chosen, bound = None, job.bound

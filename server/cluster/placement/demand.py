@@ -19,7 +19,7 @@ LEAVES_WITHIN = timedelta(seconds=60)
 OVERDUE_AFTER = timedelta(minutes=5)
 """Time after which the end of an attempt that should leave counts as unknown, because its save may
 hang. The time starts at the order to leave, or when the end was first expected within
-`LEAVES_WITHIN`."""
+`LEAVES_WITHIN`; in the latter case, it is `LEAVES_WITHIN` for an attempt with `overtook_at`."""
 CAUTION = 2
 """Factor on the expected duration of a job that is backfilled on this estimate alone."""
 

@@ -48,7 +48,7 @@ def allocate(demand: Demand, offers: Sequence[Offer]) -> tuple[NodeAllocation, .
 
 
 def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
-    """Return the nodes that could run a demand if each of their slots were a free, whole GPU."""
+    """Return the nodes with slots, free or held, that meet all needs but size and whole GPUs."""
     # There may be thousands of nodes, so attributes are read once.
     device, roots, storage = demand.device, {*demand.roots}, demand.storage
     excluded, selects = demand.exclude_nodes, demand.node_selector

@@ -53,8 +53,9 @@ def forecast(
     """Return the expected starts of jobs, from simulated rounds at `now` and at each expected end.
 
     A job of unknown duration counts as running forever, so other jobs may start earlier than
-    forecast. A job starts later than forecast only if jobs of higher priority arrive. A job that
-    waits for a quota has no expected start, because the use of quotas is not forecast.
+    forecast. A job may start later than forecast if jobs of higher priority arrive, attempts end
+    later than expected, or nodes leave. A job that waits for a quota has no expected start, because
+    the use of quotas is not forecast.
 
     Args:
         jobs: the first jobs of the queue, in its order.

@@ -32,7 +32,7 @@ def give(
 
     Args:
         queue: operations in order of precedence.
-        offers: nodes that are online and not draining.
+        offers: the nodes that take new work.
         busy: nodes that have an operation.
 
     Returns:

@@ -14,7 +14,7 @@ WITHOUT = {"training": {"steps", "seed"}, "optimizer": {"lr"}, "program": {"step
 
 
 def pace_digest(spec: JobSpec) -> str:
-    """Return a digest that is equal for specs with equally long steps on equal hardware.
+    """Return a digest; specs with the same digest have equally long steps on equal hardware.
 
     The digest has the submitted section `parallelism`, not the layout of an attempt, so code that
     compares digests must compare layouts as well. The values of `env` may change the pace, too, but

@@ -18,7 +18,8 @@ MAX_SETS = 20_000
 """Maximum number of equally large sets of attempts to compare; if more exist, attempts are added
 one by one."""
 MAX_TRIED = 200
-"""Maximum number of checks whether a job fits; each takes some milliseconds on 1,000 nodes."""
+"""Maximum number of checks whether a job fits, for each size of sets and for the removal of
+unneeded attempts; each check takes some milliseconds on 1,000 nodes."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ def victims(
     way to the job have the lowest rank. If there are too many sets to compare, attempts are added
     by priority until the job fits, and unneeded attempts are removed.
 
-    Attempts that are expected to end within `LEAVES_WITHIN` count as gone. This includes all
-    attempts with an order to leave, so no second set is preempted while the first set leaves.
+    Attempts that are expected to end within `LEAVES_WITHIN` count as gone. This includes attempts
+    with an order to leave, unless they are overdue or silent. So no second set is preempted while
+    the first set leaves.
 
     Args:
         groups: the nodes that the job may span, without nodes that jobs ahead keep.
@@ -108,7 +110,7 @@ def victims(
 def _fewest(
     candidates: Sequence[_Candidate], fits: Callable[[Iterable[_Candidate]], bool], *, missing: int
 ) -> Collection[_Candidate]:
-    """Return the best of the smallest sufficient sets; all candidates together must suffice."""
+    """Return the best of the smallest sufficient sets found; all together must suffice."""
     taken = _one_by_one(candidates, fits)
     for size in range(1, len(taken) + 1):
         if comb(len(candidates), size) > MAX_SETS:

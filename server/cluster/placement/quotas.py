@@ -23,7 +23,7 @@ class Quota:
 
     @property
     def left(self) -> float:
-        """Number of further slots for the project's jobs; negative if the limit was lowered."""
+        """Number of further slots: infinite without a limit, negative after a lowered limit."""
         return math.inf if self.max_slots is None else self.max_slots - self.held
 
     @property
@@ -40,8 +40,8 @@ class Quotas:
     """The quotas of projects during one decision.
 
     A job that waits for slots counts as if it held them. A job that waits for its project's
-    `max_slots` blocks the project's jobs behind it. Otherwise smaller jobs would overtake it
-    forever.
+    `max_slots` blocks the project's jobs behind it, unless it alone exceeds `max_slots`. Otherwise
+    smaller jobs would overtake it forever.
     """
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
@@ -51,7 +51,10 @@ class Quotas:
         self._first: dict[str, str] = {}  # project -> first job that waits for its quota
 
     def refusal(self, project: str, name: str, demand: Demand) -> str | None:
-        """Return why a job may not start within the quotas of its project, or None if it may."""
+        """Return why a job may not start within the quotas of its project, or None if it may.
+
+        The first job that waits for `max_slots` blocks the later jobs of its project.
+        """
         if self.allows(project, demand):
             return None
         quota, needs = self._quotas[project], demand.slots

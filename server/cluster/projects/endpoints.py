@@ -55,6 +55,6 @@ def change(context: ServerContext, principal: Person, name: ProjectName, body: C
 
 @router.delete("/{name}", status_code=204, summary="Delete a project")
 def delete(context: ServerContext, principal: Person, name: ProjectName) -> Response:
-    """Delete a project; 409 while the project has jobs, including ended jobs."""
+    """Delete a project; 409 for the default project, and for one with jobs, even ended ones."""
     service.delete_project(context, name, actor=principal.actor)
     return Response(status_code=204)

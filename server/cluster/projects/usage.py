@@ -1,6 +1,7 @@
 """Slot-hours: the slot time that a project's jobs use in each calendar month (UTC).
 
-A share uses its slots from the placement of its attempt to the end of the share.
+A share uses its slots from the placement of its attempt, or from its reservation as a spare, to the
+end of the share.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ USAGE_KEPT = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class EndedShare:
-    """A share that has ended: a row of `holdings`, from placement to end of the share."""
+    """A share that has ended: a row of `holdings`, from placement or reservation to the end."""
 
     attempt_id: str
     node: str

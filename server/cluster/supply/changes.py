@@ -130,7 +130,7 @@ def leave(
     actor: Actor,
     **values: Any,
 ) -> None:
-    """Move requests of a locked source to `leaving`, and set the columns in `values`."""
+    """Move requests of a locked source to `leaving`, drain their nodes, and set `values`."""
     leaving = [each for each in requests if each.state == NodeRequestState.LEAVING]
     moving = [each for each in requests if each.state != NodeRequestState.LEAVING]
     if leaving and values:

@@ -35,7 +35,8 @@ from trainyard.protocol.rest.common import Page
 
 router = APIRouter(prefix="/sources", tags=["sources"], dependencies=[person])
 provisioner_router = APIRouter(prefix="/provisioners", tags=["provisioners"])
-"""API for provisioners, which call the engines. Each call needs the token of a source."""
+"""API for provisioners, which call the engines. Each call needs the token of a source; the first
+registration needs a join token."""
 
 OrderBody = Annotated[SourceOrder, Depends(JsonBody(SourceOrder, default=SourceOrder()))]
 NodesBody = Annotated[NodesRequest, Depends(JsonBody(NodesRequest, default=NodesRequest()))]

@@ -30,12 +30,13 @@ def register_pilot(
     """Register a pilot as a node, or register the node again; `host` is the client's address.
 
     Raises:
+        NotFoundError: the request or the pilot is unknown.
         ForbiddenError: the secret or token belongs to another pilot, the name is wrong, or the
             client's address is not one that the engine names for the pilot.
-        ConflictError: the request has ended, was withdrawn, or is a check; or the secret is used
-            again while the pilot's node is online.
-        NotNamedError: the engine has not named this instance, or has not proved the end of the
-            former instance. The status of the request is then queried immediately.
+        ConflictError: the request has ended, was withdrawn, or is a check; the instance has ended;
+            or the secret is used again while the pilot's node is online.
+        NotNamedError: the engine has not named this instance or its address, or has not proved the
+            end of the former instance. The request's status is then queried immediately.
     """
     identity = registration.pilot
     if identity is None:
@@ -62,11 +63,12 @@ def store_check(context: Context, report: CheckReport, *, principal: Principal, 
     """Store the results of a check; only the first report of the pilot counts.
 
     Raises:
+        NotFoundError: the request or the pilot is unknown.
         ForbiddenError: the secret belongs to another pilot, or the client's address is not one that
             the engine names for the pilot.
-        ConflictError: the request is not a check, or has ended.
-        NotNamedError: the engine has not named this instance. The status of the request is then
-            queried immediately.
+        ConflictError: the request is not a check, has ended, or was withdrawn.
+        NotNamedError: the engine has not named this instance or its address. The status of the
+            request is then queried immediately.
     """
     identity = report.pilot
     if principal.pilot != (identity.request_id, identity.index):

@@ -56,7 +56,7 @@ ANSWERS = (
 def store_report(
     context: Context, report: SourceReport, *, end_shares: EndShares
 ) -> SourceReportReply:
-    """Store the report of a provisioner, and return the ids of requests with engine jobs to cancel.
+    """Store a provisioner's report; return at most `MAX_CANCELS` request ids with jobs to cancel.
 
     Raises:
         NotFoundError: no source has this name.
@@ -194,7 +194,10 @@ def _note_missing(
     requests: Mapping[str, NodeRequest],
     described: Mapping[str, EngineJob],
 ) -> None:
-    """Mark a request as unknown if the engine does not describe it; its job may still run."""
+    """Mark a request as unknown if a listing or an answer lacks it; its job may still run.
+
+    Also store the answer to the asked request; end it if the engine refused it or never had it.
+    """
     now, asked = context.now(), requests.get(report.asked or "")
     earlier = set(report.earlier)
     missing = [
@@ -257,7 +260,7 @@ def _note_pilots(
     source: StoredSource,
     described: Mapping[str, EngineJob],
 ) -> list[str]:
-    """Store the instances that the engine names; return the nodes whose pilot is proved gone."""
+    """Store the named instances; forget the workers of gone pilots, and return their nodes."""
     if not described:
         return []
     named: list[dict[str, Any]] = []
@@ -311,7 +314,8 @@ def _note_call(
     """Store that the provisioner reported, and whether its call to the engine succeeded.
 
     Only a complete listing clears an error or a needed login. Any other successful call may have
-    reached only a part of the engine, or may have needed no login.
+    reached only a part of the engine, or may have needed no login. A refusal by the engine pauses
+    the source.
     """
     now, error, needs = context.now(), report.error, report.needs_login
     is_listed = report.complete and error is None

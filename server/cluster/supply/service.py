@@ -117,11 +117,11 @@ def cancel_request(
 def end_request(
     context: Context, name: str, request_id: str, *, actor: Actor, end_shares: EndShares
 ) -> NodeRequestView:
-    """End a request that the engine does not know; the nodes of the request count as gone.
+    """End a request without a proof from the engine; the nodes of the request count as gone.
 
     Raises:
         NotFoundError: the source has no such request.
-        ConflictError: the engine knows the request.
+        ConflictError: the engine's job has not ended, and the provisioner is online.
     """
     with _locked(context, name, request_id) as (connection, request):
         ended = [pilot_name(name, request_id, number) for number in range(request.nodes)]

@@ -38,7 +38,7 @@ class Use:
     """Use of one source."""
 
     pending: int = 0
-    """Number of requests queued in the engine or being submitted."""
+    """Number of requests queued in the engine or not yet submitted."""
     asked: int = 0
     """Number of nodes in pending requests."""
     running: int = 0

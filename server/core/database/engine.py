@@ -129,7 +129,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Open a read-only transaction in which all statements see the same state."""
+        """Open a transaction for reads, in which all statements see the same state."""
         with self.engine.connect() as connection:
             if not self.is_sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")

@@ -90,8 +90,8 @@ def _revision_of(connection: Connection, scripts: ScriptDirectory) -> str | None
     """Return the revision of a database that this version can upgrade; None for an empty one.
 
     Raises:
-        MigrationRefusedError: the database has tables but no revision, or a revision that this
-            version does not have.
+        MigrationRefusedError: the database has tables but no revision, several revisions, or a
+            revision that this version does not have.
     """
     heads = MigrationContext.configure(connection).get_current_heads()
     if not heads:

@@ -84,7 +84,7 @@ class TypedRow:
     def one_or_none(
         cls, connection: Connection, query: Query, given: Parameters = None
     ) -> Self | None:
-        """Return the only row of a query, or None if there is no row."""
+        """Return the only row of a query, or None; SQLAlchemy raises an error for several rows."""
         row = connection.execute(query, given).one_or_none()
         return None if row is None else cls(*row)
 

@@ -36,7 +36,7 @@ def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[s
 def insert_or_replace(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], **computed: Any
 ) -> None:
-    """Insert rows; if the primary key of a row exists, replace the other columns.
+    """Insert rows; if the primary key of a row exists, replace the other given columns.
 
     Args:
         connection: a transaction.
@@ -86,7 +86,7 @@ def insert_or_add(connection: Connection, table: Table, rows: Sequence[Mapping[s
 def inserted(row: type[Row], values: Mapping[str, Any]) -> Row:
     """Return, without a query, the row that an INSERT of `values` stores.
 
-    A column that `values` omits has its default.
+    A column that `values` omits has its constant Python-side default, or None.
 
     Each field of `row` must be a plain column. The values must have the form in which a query
     returns them.

@@ -37,7 +37,8 @@ def gives_way(
 
     A token at its limit gives up its own oldest place, even if its address or the process is full.
     Otherwise, if the address or the process is full, the token with the most places gives up its
-    oldest place, so that tokens share equally.
+    oldest place, so that tokens share equally. If it has at most one place more than the new
+    place's token, the latter gives up its own oldest place.
 
     Args:
         open_now: holders and their places, the oldest first.
@@ -45,7 +46,8 @@ def gives_way(
         limits: the maximum numbers of places.
 
     Raises:
-        NoPlaceError: all places are held, each by a different token, none by the new place's token.
+        NoPlaceError: all places of the process or the address are held, each by a different token,
+            none by the new place's token.
     """
     mine = [each for each in open_now if each[0].token_id == new.token_id]
     if len(mine) >= limits.per_token:

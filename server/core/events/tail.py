@@ -181,7 +181,8 @@ class Tail:
     def subscription(self, *, job_id: str | None, holder: Holder) -> Iterator[Subscription]:
         """Pass every new event to the subscription until the block ends.
 
-        If the holder, its address or the process is at its limit, an older stream ends.
+        If the holder, its address or the process is at its limit, an older stream ends; if none may
+        end, `UnavailableError` is raised.
         """
         with self._lock:
             former = self._place_of(holder)

@@ -37,7 +37,8 @@ def claim_all(
 
     The error is a `NotFoundError` if there is no such attempt, or if the node has no share of the
     attempt. It is a `ConflictError` if another claim came first, the share has ended, the attempt
-    is ordered to end, or another worker serves the node.
+    is ordered to end, its parent checkpoint is gone, or another worker serves the node. It is an
+    `UnreadableError` or a `KeyFileError` if the spec or `env` cannot be read.
 
     Args:
         context: the server's context.

@@ -98,11 +98,12 @@ def windows_of_newest(connection: Connection, job_ids: Collection[str]) -> Mappi
 def windows_left_out(
     connection: Connection, pending: PendingLaunch, *, checkpoint_id: str | None, previous: Windows
 ) -> Windows:
-    """Return all windows of the data stream that a new attempt skips.
+    """Return the windows of the data stream that a new attempt gets an order to skip.
 
-    The result has all windows that the attempt's parent checkpoint lists as skipped. It also has
-    the windows of the previous attempt and of the launch, except windows that start before the
-    checkpoint's position, because the job has already trained on the data before this position.
+    These are the windows of the previous attempt and of the launch, except windows that start
+    before the position of the parent checkpoint, because the job has already trained on the data
+    before this position. If there are any, the windows that the checkpoint lists are added; without
+    the order, the trainer skips these windows, too. A program gets all windows.
     """
     wanted = [*previous, *pending.skip]
     if not wanted:

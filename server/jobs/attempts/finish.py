@@ -174,7 +174,7 @@ def order(
 def preempt(
     context: Context, connection: Connection, attempt_id: str, *, actor: Actor, because: str
 ) -> None:
-    """Order an attempt to save and leave; its job then continues on other nodes.
+    """Order an attempt to save and leave; its job is queued again if its retry rules permit this.
 
     The order has no effect on an attempt already ordered to end. The caller holds the job's lock.
     """

@@ -133,7 +133,7 @@ def release_kept(context: Context, connection: Connection, job: LaunchedJob) -> 
 
 
 def locked_share(connection: Connection, attempt_id: str, node: str) -> AttemptNode | None:
-    """Lock the job of an attempt, and return a node's share; None if job or share is gone."""
+    """Lock the job of an attempt, and return a node's share with ranks, or None if it is gone."""
     try:
         lock_job_of(connection, attempt_id)
     except NotFoundError:
@@ -143,7 +143,7 @@ def locked_share(connection: Connection, attempt_id: str, node: str) -> AttemptN
 
 
 def submitted_spec(connection: Connection, job_id: str) -> JobSpec:
-    """Return the submitted spec of a job.
+    """Return the submitted spec of a job, without `env` and project.
 
     Raises:
         UnreadableError: another version stored the spec.
@@ -154,7 +154,7 @@ def submitted_spec(connection: Connection, job_id: str) -> JobSpec:
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
-    """Return the effective spec of an attempt, with its overrides applied and each `auto` resolved.
+    """Return an attempt's effective spec without `env`: overrides applied, each `auto` resolved.
 
     Raises:
         UnreadableError: another version stored the spec or the overrides.
@@ -173,10 +173,10 @@ def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
 
 
 def failures_in_a_row(connection: Connection, launch: Launch, failure: Failure | None) -> int:
-    """Return the number of consecutive failed attempts, including the attempt that ends now.
+    """Return the number of attempts since the last start by a person, including the ending attempt.
 
-    Attempts before the newest attempt that a person started do not count. If the attempt that ends
-    now is put back, only this attempt and the put-backs directly before it count, because the pause
+    The attempt that the person started counts, too. If the attempt that ends now is put back, only
+    this attempt and at most `MAX_PUT_BACKS` put-backs directly before it count, because the pause
     after a put-back depends only on put-backs.
     """
     mine, newest = attempts.c.job_id == launch.job.id, launch.attempt.number

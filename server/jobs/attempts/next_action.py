@@ -29,8 +29,8 @@ def next_action(connection: Connection, job: Job, attempt: AttemptView | None) -
 
     After a failure caused by settings and data, a resume would fail at the same step. So the action
     is a fork with a changed setting; the fork starts from the newest usable checkpoint before that
-    step. Without such a checkpoint, and after a failure of packed code, the action is a new job.
-    After any other failure, the action is a resume.
+    step. Without such a checkpoint, for a program, and after a failure of packed code, the action
+    is a new job. After any other failure, the action is a resume.
     """
     if job.state != JobState.FAILED or attempt is None or attempt.failure is None:
         return None
@@ -89,7 +89,7 @@ def of_program(spec: JobSpec, failure: Failure) -> NextAction:
 
 
 def resume_with(spec: JobSpec, failure: Failure) -> NextAction:
-    """Return a resume with a changed setting as the action."""
+    """Return a resume as the action; it has a new setting only if it must raise the run time."""
     remedy = failure.remedy
     aim = None if remedy.resume == "earlier" else remedy.resume
     setting = None

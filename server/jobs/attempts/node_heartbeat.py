@@ -101,8 +101,8 @@ def node_heartbeats(
 ) -> list[NodeHeartbeatReply | RefusalError]:
     """Store heartbeats of different nodes in one transaction, and return each reply or error.
 
-    The number of SQL statements does not depend on the number of nodes. The errors are the errors
-    of `node_heartbeat`. Only `node_heartbeat` handles the field `gone`.
+    The number of SQL statements does not depend on the number of nodes, except nodes to cordon. The
+    errors are the errors of `node_heartbeat`. Only `node_heartbeat` handles the field `gone`.
     """
     with context.database.write() as connection:
         refused = _note_nodes(context, connection, heartbeats)

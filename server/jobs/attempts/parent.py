@@ -118,7 +118,8 @@ def newest_of_jobs(
 ) -> Mapping[str, ParentCheckpoint | None]:
     """Return the newest usable checkpoint in each job's lineage; None for a job without one.
 
-    With `before_step`, only checkpoints before this step count. The ids must fit into one query.
+    The result is also None for a program that never resumes. With `before_step`, only checkpoints
+    before this step count. The ids must fit into one query.
     """
     if not job_ids:
         return {}

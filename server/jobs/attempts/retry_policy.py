@@ -49,7 +49,7 @@ class Rollback:
     """The rollback that a guard requires."""
 
     window: tuple[int, int]
-    """First and last position in the data to skip."""
+    """First position in the data to skip, and the position after the last; steps of a program."""
     first_step: int
     """Step that started with the first position of the window."""
     checkpoint_id: str | None
@@ -183,7 +183,7 @@ def follow_up(
         outcome: outcome of the attempt.
         failure: failure of the attempt; None after other outcomes.
         desired: state to which a person ordered the job.
-        resize: launch of a resize that a person requested while the attempt ran.
+        resize: launch of a resize that a person or the scheduler ordered while the attempt ran.
         again: a launch that repeats the ended attempt.
         rollback: the rollback that a guard requires.
         fallback: replacement for a checkpoint that could not be loaded.

@@ -118,7 +118,7 @@ def check_manifest(manifest: Manifest | ProgramManifest, *, job_id: str, attempt
     """Reject a manifest of another attempt, or one with values that the catalog cannot hold.
 
     Raises:
-        ValueError: a value is out of range; the message names the value.
+        ValueError: the manifest is rejected; the message has the reason.
     """
     mine = checkpoint_id(job_id, attempt, manifest.step)
     if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):

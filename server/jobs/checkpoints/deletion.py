@@ -73,8 +73,9 @@ def deletable(section: CheckpointSection, candidates: Iterable[Candidate]) -> li
     The function keeps the checkpoints of the newest `keep_latest_k` steps, of the multiples of
     `keep_every_steps`, of the steps with the `keep_best_k` lowest values, and of the steps with an
     awaited value. For these rules, only the newest undamaged checkpoint of a step counts. The
-    function also keeps protected checkpoints, the newest undamaged checkpoint, and at least one
-    verified checkpoint.
+    function also keeps protected checkpoints, the newest undamaged checkpoint (the newest damaged
+    one if all are damaged), and at least one verified checkpoint. It keeps everything if
+    `keep_latest_k` is 0.
     """
     if section.keep_latest_k == 0:
         return []

@@ -103,7 +103,7 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
 
 
 def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
-    """Return the jobs that were forked from a checkpoint, oldest first."""
+    """Return at most `MAX_DESCENDANTS` jobs that were forked from a checkpoint, oldest first."""
     columns = (jobs.c.id, jobs.c.name, jobs.c.fork_parts)
     query = select(*columns).where(jobs.c.forked_from == checkpoint_id).order_by(jobs.c.id)
     return tuple(

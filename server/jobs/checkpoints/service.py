@@ -84,8 +84,8 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: the checkpoint is being deleted or is damaged, its model belongs to no known
-            family, or another export writes the same folder.
+        ConflictError: the checkpoint is being deleted or is damaged, a program saved it, its model
+            belongs to no known family, or another export writes the same folder.
         InvalidRequestError: the server does not know the storage root.
     """
     with context.database.write() as connection:
@@ -119,8 +119,8 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
 
     Raises:
         NotFoundError: no checkpoint has this id.
-        ConflictError: the checkpoint is being deleted or is damaged, or its model is code that may
-            not run here.
+        ConflictError: the checkpoint is being deleted or is damaged, a program saved it, or its
+            model is code that may not run here.
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)

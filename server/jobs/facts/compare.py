@@ -20,7 +20,7 @@ def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
 
     Raises:
         NotFoundError: some ids belong to no job; the error names all such ids.
-        InvalidRequestError: there are too many jobs.
+        InvalidRequestError: there is no job, or there are too many jobs.
     """
     wanted = compared_jobs(job_ids)
     with context.database.read() as connection:

@@ -53,7 +53,7 @@ def report_facts(connection: Connection, job_id: str, facts: RunFacts) -> None:
     """Replace the facts of a job with the facts that its script reported.
 
     The transaction holds the lock of the job. The job gets each tag once, so a tag that a person
-    removed is not added again.
+    removed is not added again. Tags beyond `MAX_TAGS` are dropped.
     """
     before = read_facts(connection, [job_id]).get(job_id, RunFacts())
     tags = legal_tags((*before.tags, *facts.tags))

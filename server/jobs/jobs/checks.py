@@ -82,7 +82,7 @@ def check_world_size(context: Context, world_size: int, *, pointer: str) -> None
 
 
 def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> list[Problem]:
-    """Return a warning if all nodes together have fewer slots than the world size."""
+    """Return a warning if nodes are registered, but have fewer slots than the world size."""
     known = connection.scalar(select(func.sum(nodes.c.slots)))
     if known is None or world_size <= known:
         return []

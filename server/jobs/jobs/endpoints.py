@@ -190,7 +190,7 @@ def delete(
         Literal["keep", "delete"], Query(description="Whether its checkpoints stay on storage.")
     ] = "keep",
 ) -> Response:
-    """Remove a job and its rows; 409 if the job has not ended.
+    """Remove a job and its rows; 409 if the job has not ended, or if a guard forbids the removal.
 
     If requested, operations also delete the job's checkpoints on storage. The response is then a
     202 with the ids of these operations.

@@ -92,7 +92,7 @@ def preview(
 
     Raises:
         NotFoundError: there is no such checkpoint.
-        ConflictError: the checkpoint is being deleted, or known to be damaged.
+        ConflictError: the checkpoint is being deleted, known to be damaged, or saved by a program.
         InvalidRequestError: the new job cannot run here, or not from this checkpoint.
     """
     with context.database.read() as connection:
@@ -114,8 +114,9 @@ def fork(
 
     Raises:
         NotFoundError: there is no such checkpoint.
-        ConflictError: the checkpoint is being deleted, or known to be damaged.
-        InvalidRequestError: the new job cannot run here, or not from this checkpoint.
+        ConflictError: the checkpoint is being deleted, known to be damaged, or saved by a program.
+        InvalidRequestError: the new job cannot run here, or not from this checkpoint; or the key
+            was used for another request.
     """
     job_id = context.new_id()
     with context.database.write() as connection:

@@ -110,7 +110,7 @@ def list_jobs(
     """Return at most `limit` jobs after a `ListedJob.key`, newest first or active jobs first.
 
     Raises:
-        InvalidRequestError: the key belongs to the other order.
+        InvalidRequestError: this order does not have the group of the key.
     """
     last = None if after is None else _Last(int(after[0]), after[1:27], int(after[27:]))
     states = tuple(wanted.states or JobState)

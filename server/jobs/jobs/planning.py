@@ -22,7 +22,8 @@ from trainyard.spec.rules import check_new_job
 def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
     """Return the plan of a job, with a warning if all nodes together have too few slots.
 
-    The plan does not depend on nodes, because people need a plan before they buy machines.
+    No node is needed, because people need a plan before they buy machines. Registered nodes add the
+    checks of their hardware, and the predicted speed.
 
     Raises:
         InvalidRequestError: a submission of the spec would be refused.

@@ -116,7 +116,7 @@ def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePrev
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: the state of the job forbids a resume.
+        ConflictError: the state of the job forbids a resume, or a resize would change nothing.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     with context.database.read() as connection:
@@ -132,19 +132,20 @@ def resume(
     running: str | None = None,
     note: Callable[[Connection, Job, Layout], None] | None = None,
 ) -> ResumePreview:
-    """Queue the next attempt of a job that has ended, or resize a running job.
+    """Queue the next attempt of a job that has ended, or resize a running job; or only preview it.
 
     A running job first saves and stops; until then, the job's row holds the pending launch. The
     parent checkpoint of the preview is stored only if the request names it. Otherwise placement
     chooses the parent checkpoint again, because the catalog may change while the job waits.
 
     `running` is the id of an attempt that must still run. `note` is called in the same transaction,
-    with the unchanged job and with the layout of the next attempt.
+    with the unchanged job and with the layout of the next attempt. With `dry_run`, nothing is
+    stored, and `running` is not checked.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: the job's state forbids a resume, or the attempt `running` is no longer
-            running.
+        ConflictError: the job's state forbids a resume, a resize would change nothing, or the
+            attempt `running` is no longer running.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     if request.dry_run:

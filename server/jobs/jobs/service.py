@@ -109,7 +109,8 @@ def delete(
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: the job has not ended, or a guard protects one of its checkpoints.
+        ConflictError: the job has not ended, a lost node may run its ranks, or a guard protects one
+            of its checkpoints.
     """
     operations: list[str] = []
     with context.database.write() as connection:

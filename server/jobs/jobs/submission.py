@@ -68,12 +68,12 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     """Store submissions with distinct keys in one transaction.
 
     Return for each submission the new job, the earlier job with the same key, or the reason why the
-    spec cannot run. If no submission has a key, the number of SQL statements does not depend on the
-    number of submissions.
+    spec cannot run. Without keys, packs and needs of special hardware, the number of SQL statements
+    depends only on the number of projects.
 
     Raises:
-        InvalidRequestError: a project or pack does not exist, no node has the hardware, or a key
-            was used for another spec; nothing is stored.
+        InvalidRequestError: a project or pack does not exist, a world size is above `max_slots`, no
+            node has the hardware, or a key was used for another spec; nothing is stored.
     """
     found: dict[int, Job | RefusalError] = {}
     new: dict[int, CheckedJob] = {}

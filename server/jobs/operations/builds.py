@@ -21,7 +21,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 def queue_build(
     context: Context, connection: Connection, *, job: JobHead, spec: JobSpec, failure: Failure
 ) -> None:
-    """Queue the build that a failure names, on the storage of the node that reported the failure.
+    """Queue the build that a failure names, if any, on the storage of the node of the failure.
 
     The caller holds the lock of the job that waits for the build. `spec` is the job's effective
     spec.

@@ -27,7 +27,8 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: the operation has ended, or files may already be deleted.
+        ConflictError: the operation has ended, it deletes the checkpoints of a deleted job, or
+            files may already be deleted.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)

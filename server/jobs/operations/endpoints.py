@@ -74,7 +74,8 @@ def get(context: ServerContext, operation_id: OperationId) -> Response:
 def cancel(context: ServerContext, principal: Person, operation_id: OperationId) -> Response:
     """Cancel a queued operation immediately, or a running operation at its next report.
 
-    The response is a 409 if the operation has ended, or if files may already be deleted.
+    The response is a 409 if the operation has ended, if it deletes the checkpoints of a deleted
+    job, or if files may already be deleted.
     """
     cancel_operation(context, operation_id, actor=principal.actor)
     return get(context, operation_id)

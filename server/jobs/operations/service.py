@@ -122,7 +122,7 @@ def identity(operation: OperationHead) -> dict[str, Any]:
 def cancel_looks(
     context: Context, connection: Connection, where: ColumnElement[bool], *, actor: Actor
 ) -> None:
-    """Before a deletion, cancel the open verifications of a checkpoint or of a whole job."""
+    """Before a deletion, cancel the open operations of the kinds `LOOKS` that meet `where`."""
     state, message = OperationState.CANCELLED, "the checkpoint is to be deleted"
     for found in open_operations(connection, LOOKS, where):
         end_operation(

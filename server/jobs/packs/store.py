@@ -33,7 +33,7 @@ class PackUpload:
     """One upload of a pack; the content is kept only if `finish` returns without an error."""
 
     def __init__(self, context: Context, *, actor: Actor) -> None:
-        """Delete expired packs and start the upload.
+        """Delete some expired packs (`delete_unnamed`), and start the upload.
 
         Raises:
             ConflictError: the person has too many packs, or too many concurrent uploads.
@@ -165,7 +165,7 @@ def content_of(context: Context, job_id: str) -> Iterator[bytes]:
 
 
 def delete_unnamed(context: Context) -> None:
-    """Delete packs that no job has named for a day, and incomplete uploads."""
+    """Delete at most four packs that no job has named for a day, or incomplete uploads."""
     now = context.now()
     unnamed = ~exists().where(job_packs.c.pack_id == packs.c.id)
     unfinished = packs.c.digest.is_(None) & (packs.c.named_at < now - UPLOAD)

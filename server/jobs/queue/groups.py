@@ -94,7 +94,7 @@ def demand_of(
 
 
 def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozenset[str]:
-    """Assign newly queued jobs to their groups, and return their ids.
+    """Assign at most `GROUPED_AT_ONCE` newly queued jobs to their groups, and return their ids.
 
     An unreadable job is put off, with the error as its reason. Jobs in `without` are left for later
     rounds.

@@ -21,8 +21,7 @@ from trainyard.protocol.rest.event_data import Waiting as WaitingNotice
 from trainyard.protocol.states import JobState
 
 FIRST_AT_ONCE = 500
-"""Number of jobs at the front of the queue that a round considers regardless of group. A round
-places no more jobs than this."""
+"""Maximum number of jobs at the front of the queue that a round considers regardless of group."""
 NOTIFIED = 20
 """Number of jobs at the head of each group that get a notice of a changed reason; views of later
 jobs poll."""
@@ -72,8 +71,8 @@ def read_heads(
 
     From the queue and from each group, one job more than the number of free slots suffices, because
     each placed job takes at least one slot. If the limits of this module omit jobs, later rounds
-    place these jobs. `sizes` has the number of jobs by group; `with_quota` has the projects with a
-    quota.
+    place these jobs. `sizes` has the number of jobs by group, at least one group; `with_quota` has
+    the projects with a quota.
     """
     queue.update(connection, sizes, with_quota=with_quota)
     first = min(free_slots + 1, FIRST_AT_ONCE)

@@ -99,7 +99,7 @@ class ProjectShare(NamedTuple):
     """Values of a project that determine the order of the queue."""
 
     held: int = 0
-    """Number of slots of the project's starting, running and stopping jobs."""
+    """Number of slots that the project's jobs hold, including slots that queued jobs keep."""
     weight: float = 1.0
     largest: float = math.inf
     """Maximum number of slots of a job that can start."""

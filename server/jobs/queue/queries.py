@@ -21,7 +21,7 @@ from trainyard.spec.job import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class NewJob(TypedRow):
-    """A queued job without a group."""
+    """A queued job, with the columns that determine its demand and its duration."""
 
     table: ClassVar[Table] = jobs
     id: str

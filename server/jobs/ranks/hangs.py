@@ -28,7 +28,7 @@ class _Group:
 def explained(connection: Connection, failure: Failure, shares: Sequence[AttemptNode]) -> Failure:
     """Return the first failure of an attempt, with the late rank if the failure is a hang.
 
-    All shares of the attempt must have ended before the call.
+    Before the call, each share of the attempt must have ended or be lost.
     """
     if failure.reason != FailureReason.HANG:
         return failure

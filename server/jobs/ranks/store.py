@@ -91,7 +91,7 @@ def places_of(connection: Connection, attempt_id: str) -> Sequence[tuple[str, in
 def record_found(
     context: Context, connection: Connection, *, attempt_id: str, found: StragglerFound
 ) -> None:
-    """Store a straggler with a known node and slot; a repeat of the event changes nothing."""
+    """Store a straggler with a known node and slot; a repeat of the event renews `found_at`."""
     row = found.model_dump(exclude={"time"})
     row |= {"attempt_id": attempt_id, "found_at": context.now()}
     insert_or_replace(connection, stragglers, [row])
@@ -143,7 +143,7 @@ def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
 
 
 def read_ranks(context: Context, job_id: str) -> RanksView:
-    """Return the rank times and the stragglers of a job's newest attempt.
+    """Return the rank times and at most `MAX_SHOWN` stragglers of a job's newest attempt.
 
     Raises:
         NotFoundError: no job has this id.

@@ -54,6 +54,7 @@ def store_output(
     """Store new output as far as it fits; store the end of the command if the report has it.
 
     Raises:
+        InvalidRequestError: the protocol is not supported.
         NotFoundError: the share has no such command.
     """
     check_protocol(message.protocol)
@@ -99,6 +100,7 @@ def read_input(
     """Return input from an offset on, and drop earlier input.
 
     Raises:
+        InvalidRequestError: the protocol is not supported.
         NotFoundError: the share has no such command.
     """
     check_protocol(request.protocol)

@@ -37,7 +37,7 @@ def forget_nodes(context: Context) -> int:
     last heartbeat.
 
     Returns:
-        The number of nodes with deleted rows, at most 200.
+        The number of nodes with a deleted series or row, at most 200.
     """
     request = node_requests.c
     has_points = exists().where(node_points.c.node == nodes.c.name)

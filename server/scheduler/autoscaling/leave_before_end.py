@@ -101,7 +101,7 @@ class LeaveKeeper:
 
 
 def takes_nothing_new(drain: Drain | None) -> bool:
-    """Return whether a node takes no new work because its allocation ends soon."""
+    """Return whether a node keeps its work, but takes no new work, as its allocation ends soon."""
     if drain is None or (drain.running, drain.by) != ("finish", SCHEDULER.name):
         return False
     return any(reason.startswith(ENDS_AT) for reason in drain.reasons)

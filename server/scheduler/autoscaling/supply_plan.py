@@ -15,7 +15,7 @@ from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.node_sources.messages import SOURCE_LABEL, NodeShape
 
 MAX_DEMANDS = 200
-"""Number of jobs at the front of the queue that one plan considers."""
+"""Maximum number of jobs at the front of the queue that one plan considers."""
 WITHDRAW_AFTER_SECONDS = 30.0
 """Time after which a pending request that no queued job needs is withdrawn."""
 ANY_STORAGE = "?"

@@ -207,8 +207,9 @@ class ElasticGrower:
 def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room | None:
     """Return the room for growth; None while the needs of other jobs are unknown.
 
-    The needs are unknown while a newly queued job has no group, and while a job leaves its slots to
-    continue elsewhere. For a job in a pause, the need is the demand of its pending launch.
+    The needs are unknown while a newly queued job has no group, while a job leaves its slots to
+    continue elsewhere, and if more than `DEMANDS_AT_ONCE` demands wait. For a job in a pause, the
+    need is the demand of its pending launch.
     """
     waits = jobs.c.state == JobState.QUEUED
     young = or_(jobs.c.queued_at.is_(None), jobs.c.queued_at > now - SOON_QUEUED)
@@ -236,7 +237,7 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
 
 
 def _paused(connection: Connection, now: datetime) -> list[tuple[str, Demand]]:
-    """Return project and demand of newly queued jobs in a pause."""
+    """Return project and demand of newly queued jobs in a pause, at most `GROUPED_AT_ONCE`."""
     paused = NewJob.select().where(
         jobs.c.state == JobState.QUEUED,
         jobs.c.demand.is_(None),

@@ -49,10 +49,10 @@ class EventPruner:
 
 
 def forget_slot_time(context: Context) -> int:
-    """Delete old settled slot-time and old capacity changes; return the number of rows.
+    """Delete old slot-time and capacity changes, at most `ROWS_AT_ONCE` of each; return the count.
 
-    A capacity change is deleted only if a later change to the same node is old too, or if the node
-    has been deleted.
+    Slot-time is deleted only if it is settled, or if its job has been deleted. A capacity change is
+    deleted only if a later change to the same node is old too, or if the node has been deleted.
     """
     days = context.settings.goodput_kept_days
     if not days:
@@ -72,7 +72,7 @@ def forget_slot_time(context: Context) -> int:
 
 
 def forget_requests(context: Context) -> int:
-    """Delete node requests that ended long ago and have no nodes; return their number."""
+    """Delete at most `ROWS_AT_ONCE` old ended node requests without nodes; return their number."""
     days = context.settings.requests_kept_days
     if not days:
         return 0
@@ -84,7 +84,10 @@ def forget_requests(context: Context) -> int:
 
 
 def forget_access(context: Context) -> int:
-    """Delete expired sessions, and tokens `TOKENS_KEPT` after their end; return the row count."""
+    """Delete expired sessions, and tokens `TOKENS_KEPT` after their end; return the row count.
+
+    At most `ROWS_AT_ONCE` rows of each kind are deleted.
+    """
     now = context.now()
     limit = now - TOKENS_KEPT
     over = or_(tokens.c.revoked_at < limit, tokens.c.expires_at < limit)

@@ -66,8 +66,8 @@ _IS_KEPT = type_coerce(jobs.c.tags, Text).contains(f'"{KEEP}"')
 MAX_CONSIDERED = 500
 """Maximum number of jobs, or of attempts, that a round checks."""
 ROWS_AT_ONCE = 500
-"""Maximum number of rows that one transaction deletes. Other writers of SQLite wait for the
-transaction."""
+"""Maximum number of rows that one transaction deletes from one table. Other writers of SQLite wait
+for the transaction."""
 FAILED_PAUSE = timedelta(hours=1)
 
 

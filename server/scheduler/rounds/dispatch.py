@@ -41,7 +41,7 @@ class Dispatcher(Protocol):
 
     @property
     def up_since(self) -> datetime | None:
-        """Time since which the broker has accepted every message; None during an outage."""
+        """Time since which the broker has accepted each message; None in an outage and at first."""
 
 
 class Outbox:
@@ -61,7 +61,7 @@ class Outbox:
         self._up_since: datetime | None = None
 
     def send(self, message: Message) -> None:
-        """Queue one message; a free thread sends it."""
+        """Queue one message unless an equal one waits; a free thread sends it."""
         with self._lock:
             if message in self._waiting:
                 return
@@ -70,7 +70,7 @@ class Outbox:
 
     @property
     def up_since(self) -> datetime | None:
-        """Time since which the broker has accepted every message; None during an outage."""
+        """Time since which the broker has accepted each message; None in an outage and at first."""
         with self._lock:
             oldest = next(iter(self._waiting.values()), None)
             if oldest is not None and self._clock.now() - oldest > SLOW:

@@ -31,11 +31,11 @@ def order_isolation(context: Context) -> Isolation:
 
 
 def run_drain(context: Context, isolation: Isolation) -> int:
-    """Order each share on a drained node to save and leave; return the number of shares.
+    """Order attempts on drained or soon ending nodes to save and leave; return the share count.
 
-    Each round reads all rows. Therefore attempts that were placed during the drain leave as well,
-    and the drain continues after a takeover by another scheduler (docs/lifecycle-placing.md,
-    42-43).
+    A drain with `finish` gives no order. Each round reads all rows. Therefore attempts that were
+    placed during the drain leave as well, and the drain continues after a takeover by another
+    scheduler (docs/lifecycle-placing.md, 42-43).
     """
     share, attempt = attempt_nodes.c, attempts.c
     with context.database.read() as connection:

@@ -47,7 +47,7 @@ class _WaitingJob(TypedRow):
 
 
 def held_back(context: Context) -> frozenset[str]:
-    """Return the ids of jobs that are not in a pause, but wait for their own search or build."""
+    """Return the ids of jobs, not in a pause, that wait for their search or build; store why."""
     now = context.now()
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
     kinds = operations.c.kind.in_((OperationKind.RECOVER, OperationKind.BUILD))

@@ -183,7 +183,10 @@ class OperationKeeper:
                     self._take_back(row)
 
     def _take_back(self, row: SilentOperation) -> None:
-        """Queue an operation again after its lease expired; after the third expiry, fail it."""
+        """Queue an operation again after its lease expired; after `MAX_TRIES` tries, fail it.
+
+        An operation of the kinds `REPEATED` does not fail, but pauses before further tries.
+        """
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)

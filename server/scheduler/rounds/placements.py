@@ -102,7 +102,8 @@ def place(
 
     A job is left out if it changed since the round read it, or if one of its slots has been taken
     meanwhile. If a job is unreadable, or its environment variables cannot be decrypted, the job
-    leaves the queue for a while, so that it does not block slots.
+    leaves the queue for a while, so that it does not block slots. A job that brings code fails if
+    the server no longer allows code.
 
     Args:
         context: the server's context.
@@ -202,7 +203,7 @@ def held_on(
 
 
 def _order_checks(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
-    """Order a network check for attempts with a node that has not been checked for a day.
+    """Order a network check for attempts of several nodes if one was not checked for a day.
 
     The decision is the same for all nodes of an attempt, because otherwise some ranks would wait
     for the others forever.

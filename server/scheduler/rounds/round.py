@@ -68,7 +68,7 @@ class Placer:
         self._soon_since: Mapping[str, datetime] = {}
 
     def run(self) -> int:
-        """Place jobs, store why the other jobs wait, and return the number of placed jobs."""
+        """Place jobs, store why the others wait, and return the number of jobs chosen for slots."""
         context = self._context
         try:
             new, now = enter_groups(context, without=held_back(context)), context.now()
@@ -139,9 +139,9 @@ class Placer:
     def learn(self) -> None:
         """Store expected durations of waiting jobs; the next round reads the changed jobs again.
 
-        Only jobs that never ran and have no duration are considered, and only if an attempt with
-        the same training part ended within `LEARN_SINCE`. The duration itself also comes from older
-        attempts.
+        Only jobs that never ran and have no duration are considered, at most `LEARNED_AT_ONCE` of
+        them, and only if an attempt with the same training part ended within `LEARN_SINCE`. The
+        duration itself also comes from older attempts.
         """
         unpaced = (
             (row.id, row.pace_digest)

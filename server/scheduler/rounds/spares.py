@@ -107,7 +107,7 @@ class SpareKeeper:
         """Place a job on its spare nodes, else release them; return whether the job was placed.
 
         While the attempt runs, only unusable spare nodes are released. A job that waits for a
-        search for commits keeps its spare nodes.
+        search for commits or for a build keeps its spare nodes.
 
         Args:
             job_id: the job.
@@ -240,7 +240,7 @@ def _lacking() -> Select[str]:
 
 
 def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
-    """Return the share on a spare node that a job may reserve within its project's quota.
+    """Return the share on a spare node that a job may reserve within its project's quota, or None.
 
     The node has the kind of slots, the fabric and the storage of the attempt's nodes. Among several
     nodes, the one with the fewest free slots is chosen.

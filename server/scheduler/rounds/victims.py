@@ -26,7 +26,7 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
     the waiting job has left the queue or its group, because the job may then need other slots. None
     leaves if the priority of a victim's job has become too high. The priority must be below the
     priority of the waiting job. If the victim overtook the waiting job on an estimate alone, the
-    priorities may be equal.
+    priorities may be equal, but the priority of the victim's job must not have risen.
 
     Raises:
         NotFoundError: the job of a victim was deleted.

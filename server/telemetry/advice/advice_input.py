@@ -1,6 +1,6 @@
 """Input of the advice rules, and the values that the rules share.
 
-Gains are upper bounds because they assume that a remedy saves all of the lost time.
+Gains are upper bounds because they assume that a remedy saves all of the time that it can save.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from trainyard.protocol.rest.metrics_and_logs import StragglerView
 from trainyard.spec.job import JobSpec
 
 LEAST_SHARE = 0.03
-"""A finding needs at least this share of the time on slots; a smaller share is noise."""
+"""A finding that measures a share needs at least this share of a step or of the time on slots; a
+smaller share is noise."""
 ON_SLOTS = frozenset(JOB_CATEGORIES) & frozenset(SLOT_CATEGORIES)
 """Job categories that count as time on slots."""
 
@@ -30,19 +31,21 @@ class RecentSteps:
     data: float
     """Time for which a step waits for data, on the rank that waits longest."""
     own: float | None = None
-    """Time outside collectives per step, as the median over ranks; None for a single rank."""
+    """Time outside collectives per step, as the median over ranks; None without a comparison."""
     own_most: float | None = None
     """Time outside collectives per step, on the rank where this time is longest."""
     wait: float | None = None
-    """Time in collectives per step, as the median over ranks; None for a single rank."""
+    """Time in collectives per step, as the median over ranks; None without a comparison."""
     peak_share: float | None = None
-    """Peak memory use as a share of the device's memory; None if either value is unknown."""
+    """Peak memory use of the fullest rank as a share of the smallest device's memory; None if
+    a value is unknown or the peak exceeds the memory."""
     recompiled: float = 0.0
     """Compilation time summed over these steps, without the compilation at the attempt's start."""
     collected: float = 0.0
-    """Time of garbage collection, summed over these steps."""
+    """Time of garbage collection on the slowest rank, summed over these steps."""
     allocation_retries: float = 0.0
-    """How often the allocator emptied its cache to find memory, summed over these steps."""
+    """How often the allocator of the rank with the most retries emptied its cache to find memory,
+    summed over these steps."""
 
 
 @dataclass(frozen=True, slots=True)

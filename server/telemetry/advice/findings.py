@@ -1,6 +1,7 @@
 """All advice rules as one pure function from observations of a job to findings.
 
-Each rule names one remedy, and ignores a cause that takes less than a minimum share of time.
+Each rule names one remedy, and ignores a cause that takes less than a minimum share of time. The
+rules for small micro-batches and full memory have no such share.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ def advice(context: Context, job_id: str) -> AdviceView:
 
 
 def _recent(connection: Connection, records: JobRecords) -> RecentSteps | None:
-    """Return the means of the newest attempt with recorded steps; None without such an attempt."""
+    """Return the means of the newest attempt with recorded steps; None without such an attempt, or
+    without step times after its first step."""
     trained = [one for one in records.recorded if one.number in records.trainings]
     if not trained:
         return None

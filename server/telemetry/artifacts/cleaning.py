@@ -18,12 +18,12 @@ from trainyard.protocol.states import AttemptNodeState
 
 UPLOAD = timedelta(hours=1)
 """An incomplete upload is released if it gets no new block for this time. After the end of an
-attempt, its reports may name stored contents for this time, but not later.
+attempt, the contents that its reports may name are kept at least for this time.
 """
 KEPT = timedelta(days=1)
-"""Time after which stored content is released if no artifact uses it."""
+"""Time after which stored content is released if no artifact uses it and no report may name it."""
 BLOCKS_AT_ONCE = 8
-"""Number of blocks that one transaction deletes; other writers to SQLite wait meanwhile."""
+"""Maximum number of blocks that one transaction deletes; other writers to SQLite wait meanwhile."""
 CONTENTS_AT_ONCE = 500
 TRANSACTIONS = 16
 """Maximum number of transactions in one round."""
@@ -83,7 +83,7 @@ def release(connection: Connection, condition: ColumnElement[bool]) -> int:
 
 
 def delete_released(context: Context) -> bool:
-    """Delete up to `BLOCKS_AT_ONCE` released blocks; return whether a block was deleted."""
+    """Delete up to `BLOCKS_AT_ONCE` released blocks; return whether a released content existed."""
     contents = artifact_contents.c
     query = select(contents.id, contents.stored).where(contents.job_id.is_(None))
     query = query.order_by(contents.id).limit(CONTENTS_AT_ONCE)

@@ -65,7 +65,7 @@ class StoredArtifacts:
     notices: tuple[ArtifactsStored, ...]
     """Number of stored artifacts by group; groups without stored artifacts are omitted."""
     dropped: tuple[OutputDropped, ...]
-    """Artifacts that the supervisor or the server dropped, in the order of the report."""
+    """Artifacts and output that supervisor or server dropped, in the order of the report."""
 
 
 _LISTED = ListedArtifact.select().outerjoin(
@@ -78,7 +78,8 @@ def store_artifacts(
 ) -> StoredArtifacts:
     """Store the histograms, and the artifacts with a content that the server has.
 
-    Other artifacts are dropped. An image becomes a file if its content is no image.
+    Other artifacts are dropped, as are those that the supervisor dropped and those above
+    `MAX_ARTIFACTS`. An image becomes a file if its content is no image.
     """
     stored = select(func.count()).where(artifacts.c.job_id == share.job_id)
     number = connection.scalar(stored) or 0
@@ -161,7 +162,7 @@ def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArti
     """Return an artifact with content.
 
     Raises:
-        NotFoundError: the job has no artifact with this id, or the artifact is a histogram.
+        NotFoundError: no such job or artifact exists, or the artifact is a histogram.
     """
     mine = artifacts.c.job_id == job_id, artifacts.c.id == artifact_id
     with context.database.read() as connection:

@@ -39,7 +39,7 @@ class Content(TypedRow):
 def store_block(
     context: Context, share: ReportedShare, digest: str, *, offset: int, size: int, block: bytes
 ) -> UploadReply:
-    """Store a block of an artifact's content, once; return the offset of the next block.
+    """Store a block of an artifact's content, once; return the next offset, or why it is refused.
 
     Each job has its own contents, so a job cannot get another job's content by a digest. The digest
     is the SHA-256 of the whole content, which has `size` bytes. Each block has `BLOCK_BYTES` bytes;
@@ -48,7 +48,7 @@ def store_block(
 
     Raises:
         ConflictError: the share has ended or is lost, so no report can name its artifacts.
-        InvalidRequestError: offset, size and block do not match.
+        InvalidRequestError: offset, size and block do not match, or the size differs from before.
         NotFoundError: the job has been deleted.
     """
     if share.node_state == AttemptNodeState.ENDED or share.lost_at is not None:
@@ -87,7 +87,8 @@ def _begin(
 ) -> Content | DropReason:
     """Return the job's content with this digest; if there is none, insert an empty content.
 
-    If a limit forbids a new content, return this limit.
+    If a limit forbids a new content, return this limit. Before, incomplete uploads of the job that
+    are older than `UPLOAD` are released.
     """
     lock_job(connection, job_id)  # so that the quota counts concurrent uploads
     if (found := _find(connection, job_id, digest)) is not None:

@@ -32,7 +32,8 @@ from trainyard.spec.layout import Layout
 PEAKS = {"cuda": "memory/peak_reserved_gib", "cpu": "memory/peak_rss_gib"}
 """Name of the series with the largest peak memory of a rank, by kind of device."""
 LEAST_POINTS = 10
-"""Minimum number of valid logged steps after the first; an attempt with fewer is not measured."""
+"""Minimum number of valid logged steps after the first; an attempt with fewer is not measured,
+unless it ran out of memory."""
 LEAST_SECONDS = 1e-6
 """Minimum valid step time. Real steps take longer, and a fit needs logarithms, so 0 is invalid."""
 MAX_STEPS = 20_000
@@ -87,8 +88,8 @@ class CalibrationKeeper:
     def _measured(self, row: _EndedAttempt) -> tuple[HardwareKind, dict[str, Any]] | None:
         """Return an attempt's hardware, and the attempt's row of `measured_runs` without hardware.
 
-        Return None if the attempt has too few steps, if its nodes are of several kinds, or if the
-        job's own code or a person may have written the records.
+        Return None if the attempt has too few steps and did not run out of memory, if its nodes are
+        of several kinds, or if the job's own code or a person may have written the records.
         """
         if row.tainted:
             return None
@@ -156,7 +157,7 @@ _NONE: Values = (np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 def _newest(connection: Connection, now: datetime) -> tuple[datetime, str]:
-    """Return end time and id of the attempt measured last."""
+    """Return end time and id of the newest measured attempt; without one, `FAILED_PAUSE` ago."""
     row = connection.execute(
         select(measured_runs.c.ended_at, measured_runs.c.attempt_id)
         .order_by(measured_runs.c.ended_at.desc(), measured_runs.c.attempt_id.desc())
@@ -200,7 +201,7 @@ def _hardware(connection: Connection, attempt_id: str) -> tuple[NodeKind, int, f
     """Return an attempt's kind of nodes and two sizes in bytes; None for nodes of several kinds.
 
     The first size is the memory of a slot, 0 if unknown. The second size is the maximum memory of a
-    rank: the memory of its GPU, or of the host if the rank has no GPU.
+    rank: the memory of its GPU, or of the host if the rank has no GPU; infinite if unknown.
     """
     query = (
         select(nodes.c.hardware, attempt_nodes.c.slots)

@@ -55,7 +55,7 @@ def learn(context: Context, kind: HardwareKind, rows: Sequence[Mapping[str, Any]
         context: the server's context.
         kind: the hardware of the runs.
         rows: rows of `measured_runs` without the hardware; rows that are already stored are
-            ignored.
+            ignored, and nothing is fitted if all are stored.
     """
     key = {"device": kind[0], "device_name": kind[1]}
     with context.database.write() as connection:

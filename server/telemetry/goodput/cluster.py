@@ -75,10 +75,10 @@ class _Snapshot:
 class ClusterLedger:
     """The slot-time of the cluster, computed at most once a minute for the same days.
 
-    A computation reads the ledger of every job that has not ended. Therefore only one thread
+    A computation reads the ledger of every job that is not settled. Therefore only one thread
     computes. Results that start within one minute share their ledgers, and requests for the same
-    days share one future. A request waits only if the last result is older than `SERVED`, and a
-    waiting request occupies no thread.
+    days share one future. A request waits only if there is no result, or if the last one is older
+    than `SERVED`, and a waiting request occupies no thread.
     """
 
     def __init__(self, context: Context) -> None:
@@ -293,7 +293,7 @@ def _most_frequent(reasons: Counter[str | None]) -> FailureReason | None:
 
 
 def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[float, float]:
-    """Return the total seconds and the total node-days of all attempts between two times."""
+    """Return total seconds and node-days, between two times, of all attempts of existing jobs."""
     attempt_times: dict[tuple[str, int], int] = {}
     of_nodes = 0
     for share in held:
@@ -310,7 +310,7 @@ def _attempt_time(held: Iterable[HeldShare], *, start: int, end: int) -> tuple[f
 def _failures(
     connection: Connection, *, since: datetime, until: datetime, project: str | None
 ) -> int:
-    """Return the number of attempts that failed between two times."""
+    """Return the number of attempts that failed here between two times, without preemptions."""
     failed = _failed(connection)
     query = (
         select(func.count())
@@ -323,7 +323,7 @@ def _failures(
 
 
 def _failed(connection: Connection) -> Subquery:
-    """Return a query for the attempts that failed without preemption, with their reasons."""
+    """Return a query for the attempts that failed here without preemption, with their reasons."""
     attempt = attempts.c
     # The database extracts the reason, because a failure may have a traceback of 20,000 characters.
     reason = text_of(connection, attempt.failure, "reason")

@@ -109,8 +109,8 @@ def read_holdings(
 def spent_by_day(holding: HeldShare, ledger: Ledger | None, *, start: int, end: int) -> ByDay:
     """Return the slot-time of a share by day, between two Unix times in milliseconds.
 
-    If the job has no ledger, for example after the job's deletion, the time has the category
-    `other`.
+    The time of a spare share has the category `spare`. If the job has no ledger, for example after
+    the job's deletion, other time has the category `other`.
     """
     if holding.spare:
         return spread((), holding.held, start=start, end=end, rest=TimeCategory.SPARE)

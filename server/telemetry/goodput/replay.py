@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LEAST_SHARE = 0.25
-"""An attempt's own pace is used only if its steps, without compilation and stalls, take at least
+"""An attempt's own pace is used only if its steps, without compilation and stalls, take more than
 this share of its training time. Otherwise the own pace is too inexact, so the mean pace of all
 attempts is used.
 """
 CANDIDATES = 64
-"""Number of candidate intervals, evenly spaced on a logarithmic scale."""
+"""Maximum number of candidate intervals, evenly spaced on a logarithmic scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +202,15 @@ class _Pace:
     """Milliseconds of a step, more than 0."""
 
     def saves(self, steps: int) -> int:
-        """Return the number of saves that start before the end of the next `steps` steps."""
+        """Return the number of saves that start by the end of the next `steps` steps, without the
+        save of the job's last step."""
         if self.interval == 0:
             return 0
         end = min(self.start + steps, self.run.steps - 1)  # the last step has its own save
         return max(end // self.interval - self.start // self.interval, 0)
 
     def end_of(self, steps: int) -> float:
-        """Return the milliseconds until the end of `steps` steps, with the saves between them."""
+        """Return the milliseconds until the end of `steps` steps, with compilation and saves."""
         attempt, run, before = self.attempt, self.run, self.saves(max(steps - 1, 0))
         # A save waits until the previous save has ended.
         period = self.interval * self.step + run.stall
@@ -223,7 +224,7 @@ class _Pace:
         return bisect_right(range(1, self.run.steps + 1), time + 0.5, key=self.end_of)
 
     def saved(self, steps: int, time: float) -> int:
-        """Return the step of the newest save that is committed within `time` milliseconds."""
+        """Return the step of the newest save committed within `time` ms; `start` without one."""
         newest = _newest(self.start + steps, self.interval)
         while newest > self.start:
             if self.end_of(newest - self.start) + self.run.save <= time + 0.5:

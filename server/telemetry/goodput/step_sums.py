@@ -125,10 +125,10 @@ class _StepSum:
 def read_trainings(
     connection: Connection, recorded: Sequence[RecordedSteps]
 ) -> dict[str, Training]:
-    """Return recorded training times by attempt id; attempts without steps are omitted.
+    """Return recorded training times by attempt id; attempts without step times are omitted.
 
     Each batch of `ATTEMPTS_AT_ONCE` attempts takes a fixed number of queries. For each attempt,
-    these queries read the chunks of two series and the attempt's live points.
+    these queries read the sums of two series, the points of three, and the live points of all five.
     """
     trainings: dict[str, Training] = {}
     for some in batches(recorded, ATTEMPTS_AT_ONCE):

@@ -52,7 +52,7 @@ class _Attempt(TypedRow):
 
 
 def save_interval_what_if(context: Context, job_id: str, interval_steps: int) -> SaveIntervalWhatIf:
-    """Replay a job with another number of steps between two saves.
+    """Replay a job with another number of steps between two saves, if its steps are known.
 
     Raises:
         NotFoundError: no job has this id.

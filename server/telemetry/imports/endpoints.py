@@ -33,5 +33,5 @@ def start(context: ServerContext, principal: Person, body: Body) -> Response:
 
 @router.post("/{job_id}/points", response_model=ImportView, summary="Add points to an import")
 def add(context: ServerContext, job_id: JobId, body: PointsBody) -> Response:
-    """Store the next points; points already stored are ignored, and a gap is an error."""
+    """Store the next points; ignore a batch that starts with stored points; reject a gap."""
     return reply(store.add_points(context, job_id, body))

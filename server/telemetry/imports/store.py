@@ -78,7 +78,7 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
 
 
 def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportView:
-    """Store the next points of an import; ignore a batch that was stored before.
+    """Store the next points of an import; ignore a batch that starts with stored points.
 
     Raises:
         NotFoundError: the job does not exist or is not an import.

@@ -19,7 +19,7 @@ def metric_line(text: bytes) -> MetricRecord:
     """Parse a line of `metrics.jsonl`.
 
     Raises:
-        ValueError: the line is not a record, or the store cannot keep its numbers or names.
+        ValueError: the line is not a record, or the store cannot keep its numbers, names or digest.
     """
     metrics = parse_record(MetricRecord, text)
     check_moment(metrics.step, metrics.time)

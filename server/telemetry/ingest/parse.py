@@ -50,7 +50,7 @@ MAX_OFFSET = 2**62
 METRICS = frozenset({"metrics", EVENT_FILES})
 """Names of the files with metrics."""
 EVENT_LINES, RESTART_LINES = 500, 5
-"""Maximum number of lines of `events.jsonl`, and of restarts in event files, per report. The sender
+"""Maximum number of lines of `events.jsonl`, and of restarts in event files, per chunk. The sender
 sends the remaining lines in the next reports. An event adds a row and may change the catalog; a
 restart reads and writes the tails of up to 500 series.
 """
@@ -134,8 +134,8 @@ def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
     """Return the unpacked bytes of a report's chunks.
 
     Raises:
-        InvalidRequestError: a chunk is not zlib in base64, its size is not `end - start` bytes, or
-            the report exceeds `MAX_CONTENT_BYTES`.
+        InvalidRequestError: a chunk is too large or is not zlib in base64, its size is not
+            `end - start` bytes, or the report exceeds `MAX_CONTENT_BYTES`.
     """
     # Check all sizes before any chunk is inflated, because a negative size would lower the sum.
     total = sum(_size(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks))
@@ -150,7 +150,8 @@ def parse_chunks(chunks: Sequence[UnpackedChunk], share: ReportedShare) -> Repor
     """Parse the bytes after the acknowledged offsets of the share.
 
     Raises:
-        InvalidRequestError: one of the files belongs to another node, or a line cannot be read.
+        InvalidRequestError: one of the files belongs to another node, a chunk ends within a line,
+            or a line cannot be read.
     """
     for chunk in chunks:
         _check_file(chunk, share)

@@ -127,7 +127,7 @@ def _recent_step_seconds(
 ) -> dict[str, list[float]]:
     """Return durations of each attempt's last steps, by attempt id.
 
-    The store gives the durations of an attempt if the reports have too few of them.
+    The store gives the durations of an attempt if the reports have some, but too few.
     """
     given = {
         each.share.attempt_id: [

@@ -79,9 +79,10 @@ def store_report(context: Context, share: ReportedShare, report: Report) -> Repo
 
     Raises:
         UnauthenticatedError: the token belongs to another attempt or another node.
-        ConflictError: another supervisor reports for the share.
-        InvalidRequestError: a chunk is damaged, a line cannot be read (see
-          `server.telemetry.ingest.parse`), or the database rejects a value; nothing is stored.
+        ConflictError: another supervisor reports for the share, or the token is revoked.
+        InvalidRequestError: the protocol version is unknown, a chunk is damaged, a line cannot be
+          read (see `server.telemetry.ingest.parse`), or the database rejects a value; nothing is
+          stored.
     """
     answer = _store_one(context, SentReport(share, report), waits=True)
     if isinstance(answer, RefusalError):
@@ -98,7 +99,8 @@ def store_together(context: Context, sent: Sequence[SentReport]) -> Sequence[Ans
 
     Returns:
         For each report, the reply or the error that `store_report` would raise. None for a skipped
-        report, and for a report that must be stored in its own transaction.
+        report, and for a report that must be stored in its own transaction. A value that the
+        database rejects raises an error for all reports.
     """
     if len(sent) == 1:
         return [_store_one(context, sent[0], waits=False)]

@@ -33,7 +33,7 @@ class IncomingReport:
     content: ReportContent
     """New content of the report."""
     folded: list[MetricRecord] = field(default_factory=list)
-    """Metrics of the steps that all ranks of a program have now completed."""
+    """Metrics of a program's ranks to store now: own values of ranks, and folded steps."""
     logs: list[Stored] = field(default_factory=list)
     """Output that the report added to the logs of ranks."""
     artifacts: StoredArtifacts | None = None

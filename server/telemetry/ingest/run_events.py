@@ -48,10 +48,10 @@ without these metrics, because a node may be silent or may use an older library.
 def hold_early_commits(incoming: IncomingReport) -> None:
     """Hold back a program's commit, and all later events, until the metrics before it are stored.
 
-    Each node reports its own ranks. The node of global rank 0 reports the commit after the metrics
-    of its ranks, but the metrics of other nodes may arrive later. At the end of a checkpoint block,
-    each rank records the step. The progress of a rank thus shows whether the rank's metrics have
-    arrived.
+    After `LONGEST_HOLD`, or without another running share, nothing is held back. Each node reports
+    its own ranks. The node of global rank 0 reports the commit after the metrics of its ranks, but
+    the metrics of other nodes may arrive later. At the end of a checkpoint block, each rank records
+    the step. The progress of a rank thus shows whether the rank's metrics have arrived.
     """
     commits = [
         (index, event)

@@ -56,7 +56,7 @@ def update_network_check(incoming: IncomingReport) -> None:
 
 
 def renew_leases(reports: Sequence[IncomingReport]) -> None:
-    """Renew leases and store offsets; a first step changes the attempt's state to `running`.
+    """Renew leases and store offsets; the end of the start-up makes the attempt `running`.
 
     One statement stores lease and offsets, so a share's row is written once per report.
     """
@@ -119,7 +119,7 @@ def append_dropped_metrics(incoming: IncomingReport) -> None:
 
 
 def append_dropped_output(incoming: IncomingReport) -> None:
-    """Append an event for omitted artifacts or logs, once per attempt and reason."""
+    """Notify of stored artifacts; append an event per attempt and reason for omitted output."""
     stored = incoming.artifacts
     if stored is None:
         return

@@ -19,7 +19,8 @@ from trainyard.protocol.rest.metrics_and_logs import LogLine, LogMatches, LogPag
 MAX_LINES = 5000
 """Maximum number of lines in one page, and of matches in one search."""
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""Maximum size of the text in one page, in bytes; a page of long lines has fewer lines."""
+"""Maximum size of the text in one page or search, in characters, unless a single line is longer; a
+page of long lines has fewer lines."""
 PAGE_BLOCKS = 64
 """Maximum number of blocks that one page unpacks; they contain at least 4 MiB of text."""
 SEARCHED_BLOCKS = 128
@@ -39,9 +40,9 @@ def page(
 ) -> LogPage:
     """Return up to `limit` lines of a rank's log, by default from the newest attempt.
 
-    The page starts at line `from_line`; a negative `from_line` counts from the end of the log. By
-    default, the page has the last lines. The page has fewer than `limit` lines if `limit` lines
-    exceed `MAX_PAGE_BYTES`.
+    The page starts at line `from_line`, or at the oldest stored line if that is later; a negative
+    `from_line` counts from the end of the log. By default, the page has the last lines. The page
+    has fewer than `limit` lines if `limit` lines exceed `MAX_PAGE_BYTES` or `PAGE_BLOCKS`.
 
     Raises:
         NotFoundError: no such job or attempt exists.
@@ -88,9 +89,10 @@ def search(
     from_line: int = 0,
     limit: int = 200,
 ) -> LogMatches:
-    """Return lines that contain `text`, ignoring case, starting at line `from_line`.
+    """Return up to `limit` lines that contain `text`, ignoring case, from line `from_line` on.
 
-    One call searches at most `SEARCHED_BLOCKS` blocks; the next call continues at `next_line`.
+    One call searches at most `SEARCHED_BLOCKS` blocks and returns at most `MAX_PAGE_BYTES`; the
+    next call continues at `next_line`.
 
     Raises:
         NotFoundError: no such job or attempt exists.

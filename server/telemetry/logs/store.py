@@ -15,8 +15,8 @@ from server.telemetry.logs.blocks import BLOCK_BYTES, blocks_of, first_error, un
 from trainyard.outside.terminal_rows import last_rows, split_rows
 
 DROPPED_AT_ONCE = 512
-"""Maximum number of blocks that one report deletes; so many blocks hold more bytes than one report
-adds."""
+"""Maximum number of blocks of a log that one report deletes; so many blocks hold more bytes than
+one report adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,8 @@ def _add_blocks(connection: Connection, grown: Sequence[_Growth]) -> dict[LogKey
 
 
 def _drop_oldest(connection: Connection, row: RankLog, excess: int) -> int:
-    """Delete at least `excess` bytes of the oldest blocks; return the number of deleted bytes."""
+    """Delete at least `excess` bytes of the oldest blocks, but at most `DROPPED_AT_ONCE` blocks;
+    return the number of deleted bytes."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
     oldest = select(columns.first_line, columns.size).where(mine).order_by(columns.first_line)

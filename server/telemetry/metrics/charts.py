@@ -213,7 +213,7 @@ def series_names(connection: Connection, job_ids: Sequence[str]) -> dict[str, li
 
 
 def last_step_of(connection: Connection, job_id: str) -> int:
-    """Return the last step of the newest attempt; 0 if the job has no attempt or step."""
+    """Return the last step of the newest attempt, at least its start step; 0 without an attempt."""
     query = select(attempts.c.last_step, attempts.c.start_step).where(attempts.c.job_id == job_id)
     row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
     return max(row) if row else 0

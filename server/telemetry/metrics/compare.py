@@ -70,8 +70,9 @@ def compare(
 
     Raises:
         NotFoundError: some jobs do not exist; the error lists all of them.
-        InvalidRequestError: no compared job has one of the series, there are too many jobs, names
-            or points, or the range ends before its start.
+        InvalidRequestError: no compared job has one of the series, although a job has series; there
+            are no or too many jobs, or too many names or points; or the range ends before its
+            start.
     """
     wanted, drawn = compared_jobs(job_ids), list(dict.fromkeys(names))
     with context.database.read() as connection:

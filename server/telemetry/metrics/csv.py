@@ -26,9 +26,9 @@ def csv_rows(
     """Yield the header and the rows of some series, or of all series if `names` is empty.
 
     The rows follow the current lineage or, with `attempt`, that attempt's own steps. The rows of an
-    attempt are ordered by name and step. Rows with the name `data_digest` have the digest of a
-    step's sequences and no time. No transaction is open between two pieces of text, so a slow
-    reader blocks nothing.
+    attempt are its digests by step, then its points by name and step. Rows with the name
+    `data_digest` have the digest of a step's sequences and no time. No transaction is open between
+    two pieces of text, so a slow reader blocks nothing.
 
     Raises:
         NotFoundError: no such job or attempt exists; the call itself raises it, not the iterator.

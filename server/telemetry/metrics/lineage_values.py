@@ -21,7 +21,7 @@ from trainyard.run.records import MetricRecord
 def measure(
     connection: Connection, lineage: Lineage, metric: str, steps: Collection[int]
 ) -> Measured:
-    """Return the values of a metric at these steps, each from the attempt that trained the step.
+    """Return a metric's finite values at these steps, each from the attempt that trained the step.
 
     Metrics can arrive after the commit of their step, because the two are reported in different
     files. A step without a value is pending until its attempt has stored metrics up to the step, or

@@ -42,8 +42,8 @@ limit, a rank that logs one value for each of many steps with many values would 
 for minutes.
 """
 FOLDED_AT_ONCE, VALUES_AT_ONCE = 5_000, 50_000
-"""Maximum number of steps, and of their values, that one report folds; the next report folds the
-remaining ones.
+"""A report folds no further steps after this number of steps, or of their values; the next report
+folds the remaining ones.
 """
 STEPS_A_QUERY = 50
 ENDED_AT_ONCE = 20
@@ -105,7 +105,7 @@ class _Fold:
                 self.values[name] = [1, value, value, value]
 
     def record(self, step: int) -> MetricRecord | None:
-        """Return the folded step; None if it has neither values of several ranks nor a digest."""
+        """Return the folded step; None without values of several ranks or all digests."""
         values: dict[str, float] = {}
         for name, (count, least, total, most) in self.values.items():
             if count > 1:
@@ -123,7 +123,7 @@ def fold(
     """Stage the records of ranks; return the records to store now.
 
     A rank's own values, named `<metric>/rank-<number>`, are not folded and come first. The folded
-    values of completed steps follow, in the order of the steps.
+    values of the steps that are due follow, in the order of the steps.
     """
     if not given:
         return []
@@ -151,7 +151,7 @@ def reached_by_all(connection: Connection, attempt_id: str) -> tuple[int, int]:
 def end_ranks(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, last: bool, now: datetime
 ) -> list[MetricRecord]:
-    """Mark ranks as ended; if `last`, fold the first remaining steps and return them.
+    """Mark ranks as ended; instead, if `last`, fold the first remaining steps and return them.
 
     `last` is true if all ranks of the attempt have ended.
     """

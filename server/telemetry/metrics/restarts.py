@@ -18,7 +18,7 @@ SERIES_AT_ONCE = 100
 
 
 def take_back(connection: Connection, attempt_id: str, *, names: Sequence[str], step: int) -> None:
-    """Delete points of an attempt from `step` on.
+    """Delete the points of an attempt's series `names` from `step` on; digests stay.
 
     Like `store_metrics`, this needs a transaction that excludes other writers of the attempt's
     metrics.

@@ -17,7 +17,7 @@ from server.telemetry.metrics.points import CHUNK_POINTS, Points, chunked, pack_
 from trainyard.run.records import MetricRecord
 
 TAIL_LIMIT = 2000
-"""Maximum number of points in a tail; a longer tail is compacted."""
+"""A tail with more points than this number is compacted by this report or one of the next ones."""
 COMPACTED_AT_ONCE = 100
 """Maximum number of series that one report compacts because of long tails; the next reports compact
 the remaining series.

@@ -18,7 +18,7 @@ from server.telemetry.metrics.series import decode, find_series
 from server.telemetry.metrics.store import read_tails
 
 TOKENS = "train/tokens"
-"""Series with time and tokens in its points; every record with values has this series."""
+"""Series with time and tokens in its points; the trainer writes a point at each logged step."""
 LOSS = "train/loss"
 FLOAT_BYTES = 8
 
@@ -94,10 +94,10 @@ class StepTimes:
         return sharp, sharp.steps_between(axis, low, high)
 
     def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
-        """Return first and last step of a range on an axis; None if no point lies in the range.
+        """Return first and last step of a range on an axis; None if all points are on one side.
 
         Both ends extend to the next known step beyond the range, so that a curve leaves the frame
-        instead of ending within it.
+        instead of ending within it. A range of steps is not extended, and is never None.
         """
         if axis == "step":
             return int(min(low, NEVER)), int(min(np.ceil(high), NEVER))

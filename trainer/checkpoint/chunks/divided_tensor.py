@@ -230,7 +230,7 @@ def _strides(mesh: DeviceMesh) -> tuple[int, ...]:
     """Return the difference in rank number between neighbours, for each axis of a mesh.
 
     Raises:
-        CheckpointError: the differences are not equal within an axis.
+        CheckpointError: the positions on the axes do not follow from the rank numbers.
     """
     ranks = mesh.mesh
     first = int(ranks.flatten()[0])

@@ -106,17 +106,17 @@ class _Form(NamedTuple):
     places: Mapping[str, tuple[int, int]]
     """Offset and length of each chunk in bytes, by tensor."""
     end: int
-    """Size of all these chunks in bytes."""
+    """Size of these chunks in the file, in bytes, including gaps for alignment."""
 
 
 class Ownership:
     """The chunks of all ranks; each method computes only the chunks of the ranks that it needs.
 
     Ranks in different replicas hold the same chunks and divide the work of writing them. Each
-    chunk, the largest first, goes to the least loaded writer among these ranks. All scalars go to
-    the first writer, so that a load opens one file for them. The ranks are divided into blocks with
-    equally many writers. If no writer holds a chunk, one of its holders sends the chunk to a writer
-    in the holder's block.
+    chunk, the largest first, goes to the least loaded writer among these ranks. All scalars of
+    a stage go to its first writer, so that a load opens one file for them. The ranks are divided
+    into blocks with equally many writers. If no writer holds a chunk, one of its holders sends the
+    chunk to a writer in the holder's block.
     """
 
     def __init__(

@@ -126,10 +126,10 @@ def _load(
 def _what_failed(
     error: CheckpointError, resume: ResumePoint, root: StoragePath
 ) -> LoadFailure | None:
-    """Return what a failed load proves about the checkpoint; None without proof.
+    """Return the record of a failed load; None if neither checkpoint nor storage is at fault.
 
-    A missing file is proof only if the root has its UUID file, because unmounted storage lacks
-    every file.
+    The record has a fault only with proof. A missing file is proof only if the root has its UUID
+    file, because unmounted storage lacks every file.
     """
     fault = error.fault
     if fault in MISSING and not _is_storage(root):

@@ -70,7 +70,7 @@ class TensorPiece:
 
     @property
     def size(self) -> int:
-        """Size of the piece, in bytes, in a file that `ChecksumWriter` wrote."""
+        """Size of the whole chunk, in bytes, in a file that `ChecksumWriter` wrote."""
         numbers = math.prod(self.chunk.sizes) * self.dtype.itemsize
         return len(self.frame.head) + numbers + len(self.frame.tail)
 

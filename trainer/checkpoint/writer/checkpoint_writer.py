@@ -91,7 +91,8 @@ class CheckpointWriter:
 
         Raises:
             OutrunError: a newer attempt has raised the fence, so nothing is committed.
-            CheckpointError: a rank could not write; the message names path and cause.
+            CheckpointError: a rank could not write, the storage would become full, or the folder
+                has a checkpoint of another run; the message names path and cause.
         """
         attempt = self._run.attempt
         path = checkpoint_path(attempt.job_id, attempt.attempt, save.state.step)

@@ -71,7 +71,8 @@ class HashedFile:
 
         Args:
             data: flat view of the bytes.
-            release: called in another thread once the bytes may change again.
+            release: called once the bytes may change again, for few bytes at once, otherwise in
+                another thread; not called if earlier bytes cannot be written.
 
         Raises:
             CheckpointError: the file cannot be written.

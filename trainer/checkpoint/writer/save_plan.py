@@ -56,7 +56,7 @@ class SavePlanner:
         self._group = group
         self._plan: SavePlan | None = None
         self.seconds = 0.0
-        """Time, in seconds, that this rank took to create the last plan."""
+        """Time, in seconds, that the last call of `plan` took on this rank."""
 
     def plan(self, tensors: dict[str, Tensor]) -> SavePlan:
         """Return the plan of this rank; all ranks must call this together.

@@ -54,7 +54,7 @@ class ChecksumWriter:
         Args:
             folder: folder of the new checkpoint; it must exist.
             group: CPU group of all ranks.
-            ceiling: maximum memory, in bytes, for shards of other ranks.
+            ceiling: maximum memory, in bytes, for shards of other ranks, and for waiting uploads.
             stage: called once with the tensors to write or send; returns the tensors to use, which
                 may be copies.
         """
@@ -69,7 +69,8 @@ class ChecksumWriter:
         """Write this rank's chunks and the received ones; send the chunks that other ranks write.
 
         Raises:
-            CheckpointError: the storage reports an error, or a tensor cannot be copied to the host.
+            CheckpointError: the storage reports an error.
+            RuntimeError: a tensor cannot be copied to the host.
         """
         reached(Point.PLANNED, self._folder)
         share = plan.share

@@ -43,13 +43,15 @@ def build(
         folder: folder of the cache.
         key: name of the cache.
         producer: source of the tokens.
-        processes: number of processes that build parts; None for one process per available core.
+        processes: number of processes that build parts; None for one process per available core,
+            but at most `MAX_PROCESSES`.
         lock_fd: descriptor of the build's lock file. The building processes inherit the descriptor.
             So no other build starts while they write, even if this process dies.
         on_progress: called only after progress.
 
     Raises:
-        DataError: the input is unreadable, damaged, or has changed; no part is kept.
+        DataError: the input is unreadable, damaged or empty, or has changed, or a building process
+            was killed; no part is kept.
         OSError: a file cannot be written; finished parts are kept.
     """
     processes = processes or min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
@@ -149,7 +151,7 @@ class Joined:
         return PartFiles(self._folder, number, self._dtype)
 
     def add(self, files: PartFiles) -> bool:
-        """Append a finished part and remove its content; return False if it is damaged.
+        """Append a finished part and remove its content; return False if unfinished or damaged.
 
         The hashes and counters change only if the part matches its own digests.
         """

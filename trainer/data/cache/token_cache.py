@@ -87,10 +87,10 @@ def open_token_cache(
         key: name of the cache; different content needs a different name.
         producer: source of the tokens.
         on_progress: called after progress, and ten times per second while another process builds.
-        processes: number of processes that build; None for one process per available core.
+        processes: number of processes that build; by default, one per available core, at most 64.
 
     Raises:
-        DataError: the input is unreadable or damaged, or the folder cannot be written to.
+        DataError: as for `build`, or the folder cannot be read or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -104,8 +104,8 @@ def open_source(data: DataSection, roots: Mapping[str, str]) -> Source:
         roots: absolute path of each root on this node, by name.
 
     Raises:
-        DataError: the place is missing or outside of its root, this node does not know the root, or
-            the data set has no such split.
+        DataError: the place is missing or outside of its root, this node does not know the root,
+            the data set has no such split, or one of its files is unreadable or damaged.
     """
     if data.source == "corpus":
         field = f"data.corpus={data.corpus!r}"

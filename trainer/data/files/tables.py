@@ -113,7 +113,7 @@ class Parquet(_Column):
             yield Slice(file, group, group + 1, size)
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield the text of each row."""
+        """Yield the text of each row; empty texts are omitted."""
         with self._opened(part.file) as parquet:
             self._check(part.file, parquet.schema_arrow)
             metadata = parquet.metadata
@@ -158,7 +158,7 @@ class Arrow(_Column):
             yield Slice(file, number, number + 1, size)
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield the text of each row."""
+        """Yield the text of each row; empty texts are omitted."""
         row = 0
         with self._opened(part.file) as (schema, batches):
             column = self._check(part.file, schema)

@@ -135,7 +135,7 @@ def _only_causal(options: dict[str, Any]) -> bool:
 def _attend(dense: Callable[..., Any], module: nn.Module, *tensors: Any, **options: Any) -> Any:
     """Attend by flex attention if the mask is a block mask, else by the other function.
 
-    `tensors` are queries, keys, values and usually the mask.
+    `tensors` are queries, keys, values and usually the mask. Dropout of scores is refused.
     """
     from transformers.integrations.flex_attention import flex_attention_forward
 

@@ -80,6 +80,7 @@ class CausalModel(nn.Module):
             x: token ids [B, S], or the residual stream [B, S, D] without the embedding.
             noise: source of dropout masks; without a source, nothing is dropped.
             segments: document index of each token [B, S]; attention stays within documents.
+                LaunchError if the architecture's attention takes no such mask.
         """
         base, head = self.causal.base_model, self.causal.get_output_embeddings()
         if head is None or x.ndim == 3:
@@ -117,7 +118,7 @@ class CausalModel(nn.Module):
     def tensor_parallel_plan(
         self, *, tp: int, sequence_parallel: bool, loss_parallel: bool
     ) -> dict[str, ParallelStyle]:
-        """Return the published styles by name of module.
+        """Return the styles of the published plan, by pattern of names.
 
         Raises:
             ValueError: the architecture publishes no plan, a style is unknown, the heads cannot be
@@ -142,7 +143,7 @@ class CausalModel(nn.Module):
 
 
 class SkippedModule(nn.Module):
-    """Takes the place of a block or norm of another pipeline stage."""
+    """Takes the place of an embedding, block or norm of another pipeline stage."""
 
     def forward(self, x: Tensor, *_: object, **__: object) -> Tensor:
         """Return the stream unchanged."""

@@ -58,7 +58,7 @@ def _within(blocks: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 def count_model(causal: Any, blocks: list[nn.Module]) -> CountedModel:
     """Run a model of transformers on the meta device, in bfloat16; return its counts.
 
-    The model stays on the meta device.
+    The model stays on the meta device, in bfloat16 and with the attention function `COUNTED`.
 
     Args:
         causal: the model, with parameters on the meta device.

@@ -57,6 +57,7 @@ def describe(place: str, roots: dict[str, str], *, remote_code: bool = False) ->
         remote_code: whether Python files of the folder may run.
 
     Raises:
+        ValidationError: `place` does not have the form `<root>:<path>`.
         DataError: the folder or its config cannot be read.
         LaunchError: transformers is missing or cannot build or run the model, or no job can train
             it.

@@ -41,7 +41,7 @@ class HubFolder:
         """Return the folder at `hugging_face` of a spec's section `model`, on this node.
 
         Raises:
-            DataError: the place is missing or outside of its root.
+            DataError: the root is unknown, or the place is missing or outside of its root.
         """
         place = section.hugging_face
         assert place is not None, "the spec names no folder"
@@ -53,8 +53,8 @@ class HubFolder:
 
         Raises:
             DataError: the file cannot be read.
-            LaunchError: the model needs code of its folder, is quantized, or has an unsupported
-                loss.
+            LaunchError: the model needs code that may not run, is quantized or an encoder-decoder,
+                or has an unsupported loss.
         """
         content = read_json(self.path / CONFIG)
         for problem in self._problems(content):

@@ -21,7 +21,7 @@ class InitialValue:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records the last operation that fills a whole parameter on the meta device."""
+    """Records the last fill of each whole parameter by a constant or a centred normal draw."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,7 +41,8 @@ class _Recorder(TorchDispatchMode):
 def initial_values(model: Any) -> dict[str, InitialValue]:
     """Return the initial values that a model on the meta device defines, by name of parameter.
 
-    `initialize_weights` of transformers runs once; its operations are recorded.
+    `initialize_weights` of transformers runs once; its constants and centred normal draws are
+    recorded. Other draws are omitted.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     recorder = _Recorder(names)

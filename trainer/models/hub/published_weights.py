@@ -60,7 +60,7 @@ class PublishedNames:
         return {name: tuple(tensor.shape) for name, tensor in published.items()}
 
     def find(self, published: Mapping[str, Shape]) -> dict[str, tuple[PublishedTensor, ...]]:
-        """Map each name in the model to its published tensors; omit names without any.
+        """Map each model name to its published tensors, () if incomplete; omit names without any.
 
         Raises:
             LaunchError: the library would convert a tensor in a way that slices cannot express.

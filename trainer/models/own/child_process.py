@@ -18,7 +18,7 @@ LONGEST_SECONDS = 120.0
 
 
 def in_child(run: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """Run `run` in a fork of this process; return its result, or None if the fork gives none.
+    """Run `run` in a fork of this process; return its result, or None if it gives none in 120 s.
 
     The child has only one thread. Code that waits for another thread blocks until the child is
     killed.

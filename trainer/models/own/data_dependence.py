@@ -42,13 +42,13 @@ class Trial:
     """The result of a forward pass on the meta device, where tensors have no values."""
 
     orders: Mapping[bool, Order] = field(default_factory=dict)
-    """Order of the blocks in training and in evaluation; empty if the forward pass failed."""
+    """Order of the blocks in training and in evaluation; empty if no pass succeeded."""
     used: frozenset[str] | None = None
     """Names of the user's parameters that the backward pass reached; None if unknown."""
     changed: frozenset[str] | None = None
-    """Names of checkpoint buffers that the forward pass changed in training; None if it failed."""
+    """Names of checkpoint buffers that the forward pass changed in training; None if unknown."""
     reason: str | None = None
-    """Reason why the forward pass failed; None if it succeeded."""
+    """Reason why the forward pass failed; otherwise None."""
     reads_values: bool = False
     """Whether the forward pass failed because it reads a value, on which its control flow may
     depend.

@@ -1,4 +1,4 @@
-"""Own models: any module that maps tokens to logits and that `model.factory` builds.
+"""Own models: modules from `model.factory` or `model.hugging_face` that map tokens to logits.
 
 Shapes: B sequences, S tokens, D model width, V vocabulary.
 """
@@ -44,12 +44,13 @@ class OwnModel(Model):
     Args:
         spec: has the factory, its arguments, vocabulary, sequence length, classes of the blocks,
             and the axes that need plans.
-        roots: path of each root, by name, for `model.code`.
+        roots: path of each root, by name, for `model.code` and `model.hugging_face`.
 
     Raises:
         LaunchError: the factory cannot be imported, fails, or returns no module; a parameter cannot
-            be divided over ranks; no block has a class in `model.block_classes`; or the plan for a
+            be divided over ranks; a class in `model.block_classes` has no block; or the plan for a
             used axis is missing or does not fit.
+        DataError: `model.code` or `model.hugging_face` cannot be read on this node.
     """
 
     def __init__(self, spec: JobSpec, roots: Mapping[str, str]) -> None:
@@ -99,6 +100,7 @@ class OwnModel(Model):
         Raises:
             LaunchError: the module's result has a wrong type, shape or dtype, or a buffer is
                 changed inside a block that the backward pass runs again.
+            ValueError: a sequence is longer than `seq_len`.
         """
         options: dict[str, Any] = {}
         if segments_BS is not None:
@@ -139,7 +141,7 @@ class OwnModel(Model):
         return self._spec.model.block_classes
 
     def keep(self, names: Collection[str]) -> None:
-        """Replace all modules except those of the named pieces by None, in place."""
+        """Replace the modules of all pieces except the named ones by None, in place."""
         held = self._named(names)
         for name in self._named(self._pieces) - held:
             parent, _, child = name.rpartition(".")
@@ -229,7 +231,7 @@ class OwnModel(Model):
         return False
 
     def keep_ties(self) -> None:
-        """Let all names of each tied tensor in `net` refer to one tensor again."""
+        """Tie the names of each tied tensor in `net` again; errors as in `Ties.restore`."""
         self._ties.restore(self.net)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
@@ -373,7 +375,7 @@ def _imported(name: str, code: Path | None) -> Callable[..., Any]:
 
 
 def blocks_of(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:
-    """Return the outermost modules of the given classes, in order."""
+    """Return the outermost modules of the given classes, in order; refuse a class without one."""
     blocks: list[nn.Module] = []
     inside: set[nn.Module] = set()
     for module in net.modules():

@@ -24,8 +24,8 @@ def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
     """Return the style for each module in `tensor_parallel_plan`, with patterns expanded.
 
     Raises:
-        LaunchError: the plan is missing, raises an error, names an unknown module or, under
-            sequence parallelism, omits a module with parameters.
+        LaunchError: the plan is missing, raises an error, is no dict of styles, names an unknown
+            module or, under sequence parallelism, omits a module with parameters.
     """
     axes = spec.parallelism
     options = {
@@ -63,7 +63,7 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
     piece is `output`; `norm` belongs to the last piece and has no modules.
 
     Raises:
-        LaunchError: the plan is missing, or its pieces do not match the model.
+        LaunchError: the plan is missing, raises an error, or does not match the model.
     """
     given = _called(net, PIPELINE, plan="pipeline", options={})
     call = _call(net, PIPELINE, {})

@@ -253,7 +253,7 @@ def _await_parent(supervisor: int, *, instead_of: int) -> None:
 
 
 def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:
-    """Run a rank's program in this process as in a new interpreter."""
+    """Run the module's entry function in this process as in a new interpreter."""
     try:
         _close_all_but({*STANDARD, *own})
         for number in (signal.SIGTERM, signal.SIGHUP):  # the rank wrapper ignores these signals

@@ -145,7 +145,7 @@ def why_cold(share: Share, imported: Mapping[str, str]) -> str | None:
 
 
 def _of_rank(local: int, rank: int, share: Share) -> dict[str, str]:
-    """Return the variables that torchrun would set for a rank, without the rendezvous."""
+    """Return a rank's variables, a part of those set by torchrun, without the rendezvous."""
     ranks = str(len(share.ranks))
     return {
         "RANK": str(rank),

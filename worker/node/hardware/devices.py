@@ -12,7 +12,7 @@ from worker.node.cgroup import cgroup_limits
 from worker.node.hardware.accelerators import Accelerators, visible_devices
 
 LEAST_CPU_SLOTS = 4
-"""Minimum number of slots on a node without GPUs, so that a laptop can try every layout."""
+"""Minimum default number of slots without GPUs, so that a laptop can try every layout."""
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def _ecc(kind: int, counter: int) -> Callable[[Any], int]:
 
 
 def _processes(handle: Any) -> tuple[DeviceProcess, ...]:
-    """Return processes with much memory, and CUDA processes with unknown memory, by pid.
+    """Return up to `MAX_PROCESSES` processes with much or, of CUDA, unknown memory, by pid.
 
     NVML's versioned functions are called, because the errors of the unversioned ones depend on the
     driver's version.

@@ -53,7 +53,7 @@ def split_batch(global_batch_size: int, most: int, *, dp: int, may_pad: bool = T
         may_pad: whether padded rows are legal.
 
     Raises:
-        ValueError: no split is legal; the message names the nearest legal numbers of ranks.
+        ValueError: no split is legal; the message names legal numbers of ranks.
     """
     per_rank = -(-global_batch_size // dp)
     sizes = (

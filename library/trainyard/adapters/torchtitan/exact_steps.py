@@ -39,6 +39,8 @@ DEFAULT_SEED = 0
 def exact_config(config: Any) -> Any:
     """Return a copy of a recipe that builds the recipe's trainer with `ExactSteps`.
 
+    An exact recipe is returned unchanged.
+
     Raises:
         TypeError: the recipe does not belong to torchtitan's trainer.
     """

@@ -24,7 +24,7 @@ def legal_layouts(config: Any, world_size: int) -> dict[str, Any]:
     Returns:
         `layouts` has one entry per legal layout: a degree per axis, `micro_batch_size`,
         `accumulation_steps` and `padded_rows`. `reasons` has the reasons against the other
-        layouts, each once.
+        layouts, each once. `world_size` and `global_batch_size` are also included.
     """
     checked: dict[tuple[int, ...], str | None] = {}
     layouts: list[dict[str, int]] = []

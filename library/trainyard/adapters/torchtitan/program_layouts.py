@@ -27,8 +27,8 @@ Degrees = Mapping[str, int]
 def program_layouts(layouts: Iterable[Degrees], recipe: Degrees) -> list[Degrees]:
     """Return one layout for each set of `SPEC_AXES`, in order of preference.
 
-    Layouts with the recipe's own degrees of `MODEL_AXES` come first, then layouts with fewer padded
-    rows, then layouts with fewer replicas.
+    Layouts that change fewer of the recipe's degrees of `MODEL_AXES` come first; at a tie, layouts
+    with fewer padded rows, then layouts with fewer replicas.
 
     Args:
         layouts: legal layouts, with a degree per axis and `padded_rows`.

@@ -14,7 +14,7 @@ from typing import Any
 LOADING_FIELDS = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """Fields of a loader's config that do not affect the order of its samples."""
 PROBE = "The quick brown fox jumps over 13 lazy dogs; naïve café, 日本語, x = f(y) + 2.5e-3\n"
-"""Text whose tokens differ between tokenizers with different vocabularies or merges."""
+"""Text whose tokens usually differ between tokenizers with different vocabularies or merges."""
 
 
 class BuiltBy:
@@ -105,7 +105,7 @@ def check_order(expected: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _value(value: Any) -> Any:
-    """Return a value of a config as JSON; a function or class becomes its name."""
+    """Return a value of a config as JSON; a function, class or other object becomes a name."""
     if isinstance(value, str | int | float | bool | None):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

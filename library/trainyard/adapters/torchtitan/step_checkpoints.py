@@ -32,15 +32,15 @@ NAME = re.compile(r"step-([0-9]+)")
 class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
     """Checkpoint manager whose saves are checkpoints of the run.
 
-    It saves at the recipe's interval, and after a request to stop or save. The trainer, one of the
-    states, holds these requests.
+    It saves when torchtitan's manager does (at the recipe's interval and after the last step), and
+    after a request to stop or save. The trainer, one of the states, holds these requests.
 
     Args:
         config: the recipe's config.
         arguments: components and states, as for torchtitan's manager.
 
     Raises:
-        ValueError: the config has a field without a counterpart.
+        ValueError: a field of the config is illegal for exact steps or in this job.
     """
 
     def __init__(self, config: Any, **arguments: Any) -> None:
@@ -49,7 +49,10 @@ class StepCheckpoints(CheckpointManager):  # type: ignore[misc]
         super().__init__(self._settled(config), **arguments)
 
     def _settled(self, config: Any) -> Any:
-        """Return the config with synchronous, complete saves; warn about ignored settings."""
+        """Return the config with synchronous, complete saves; a disabled config stays unchanged.
+
+        `keep_latest_k` and `async_mode` are ignored with a warning, `last_save_model_only` without.
+        """
         if not isinstance(config, CheckpointManager.Config):
             raise ValueError(
                 f"checkpoint is {type(config).__qualname__}: legal is CheckpointManager.Config"

@@ -40,7 +40,8 @@ def renamed(values: Mapping[str, float]) -> dict[str, float]:
     """Return values under the run's names.
 
     The first learning rate becomes `train/lr`. Negative memory values are dropped; they mark memory
-    that the device does not count. A name without a counterpart is kept.
+    that the device does not count. A name without a counterpart is kept (below `train/` if it has
+    no group), unless it is a percentage. `REPLACED` values are dropped.
     """
     found: dict[str, float] = {}
     for name, value in values.items():

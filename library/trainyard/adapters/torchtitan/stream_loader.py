@@ -46,7 +46,7 @@ class StreamLoader:
             endless.
 
     Raises:
-        ValueError: a stream has no sample, or its loader is not supported.
+        ValueError: a stream has no sample, or its loader or its state is not supported.
     """
 
     def __init__(

@@ -49,9 +49,9 @@ def checkpoints(
 ) -> None:
     """List a job's checkpoints; show, verify, pin, unpin or delete one.
 
-    `verify` compares every file with its checksum and loads every tensor; with --wait, it exits
-    with 1 if it finds damage. `pin` exempts a checkpoint from retention. `delete` is rejected, with
-    the reason, while the checkpoint is in use.
+    `verify` compares every file with its checksum and, except for a program's checkpoint, loads
+    every tensor; with --wait, it exits with 1 if it finds damage. `pin` exempts a checkpoint from
+    retention. `delete` is rejected, with the reason, while the checkpoint is in use.
     """
     with Client() as yard:
         if len(given) == 1:

@@ -230,7 +230,11 @@ def delete(
 
 
 def confirm(question: str, *, flag: str) -> None:
-    """Prompt for confirmation; without a terminal, raise an error that names `flag` instead."""
+    """Prompt for confirmation, and exit with 1 if it is refused.
+
+    Raises:
+        UsageError: there is no terminal; the error names `flag`.
+    """
     if not has_terminal():
         raise UsageError(question, remedy=f"There is no terminal for an answer: use {flag}.")
     if not typer.confirm(question, err=True):

@@ -169,9 +169,10 @@ class _Follower:
 def _following(
     yard: Client, job_id: str, *, attempt: int | None, rank: int, lines: int
 ) -> Iterator[LogLine | str]:
-    """Yield the last lines, then new lines across attempts until the job has ended.
+    """Yield the last lines, then new lines until the job has ended.
 
-    After each output, yield the text of the unfinished line.
+    Without `attempt`, later attempts follow. After each output, yield the text of the unfinished
+    line.
     """
     shown: int | None = None
     next_line: int | None = None

@@ -153,7 +153,7 @@ def sample(
 
 
 def _harmless(text: str) -> str:
-    """Return a text without its terminal control sequences."""
+    """Return a text with control characters replaced, except line breaks and tabs."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
@@ -169,7 +169,7 @@ def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
 
 
 def draw_operations(shown: Sequence[OperationView]) -> RenderableType:
-    """Return a table of operations, the newest first."""
+    """Return a table of operations, in the given order."""
     if not shown:
         return Text("No operations.")
     rows = Listing("ID", "WHAT", "CHECKPOINT", "STATE", "DONE", "NODE", "BY", "AGE", "RESULT",

@@ -112,7 +112,7 @@ def queue(
 
 
 def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:
-    """List the events of a job, the oldest first."""
+    """List the newest events of a job, the oldest of them first."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         shown = at_most(limit, yard.events(job_id))[::-1]
@@ -197,7 +197,7 @@ def _labels(given: list[str]) -> dict[str, str | None]:
     """Parse changes to labels, such as `zone=a` and `rack-`.
 
     Raises:
-        UsageError: a word has neither of the two forms.
+        UsageError: a word has neither of the two forms, or is malformed.
     """
     withdrawn = [word[:-1] for word in given if "=" not in word and word.endswith("-")]
     added = [word for word in given if "=" in word or not word.endswith("-")]

@@ -166,7 +166,7 @@ def _write_import(result: ImportResult) -> None:
 def _document(
     yard: Client, file: Path | None, settings: list[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """Pack the code and yield the spec; explain the server's errors about this spec."""
+    """Pack and upload the code, and yield the spec; explain the server's errors about this spec."""
     assignments = [spec_file.parse_assignment(text) for text in settings or ()]
     document = spec_file.apply(spec_file.read_spec_file(file) if file else {}, assignments)
 

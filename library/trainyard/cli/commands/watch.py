@@ -125,7 +125,7 @@ class Lines(Screen):
         self._next_progress = self._now() + PROGRESS_SECONDS
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:
-        """Write an event; then write the progress if the minimum time between lines has passed."""
+        """Write an event; for a notice, write the progress if `PROGRESS_SECONDS` have passed."""
         if not isinstance(item, Notice):
             console().print(event_line(item))
             if item.kind == EventKind.JOB_ENDED:

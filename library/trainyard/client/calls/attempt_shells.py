@@ -46,8 +46,9 @@ class ShellCalls:
             seconds: time limit of the command.
 
         Raises:
+            ForbiddenError: you neither submitted the job nor use the admin token.
             InvalidRequestError: the server runs no user code, or the attempt does not have the
-            node.
+                node or the rank.
             ConflictError: the job is not running, or too many commands are running.
         """
         body = ShellRequest(

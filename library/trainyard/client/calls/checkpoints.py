@@ -32,7 +32,10 @@ class CatalogCalls:
         return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
 
     def verify(self, checkpoint_id: str) -> OperationView:
-        """Compare a checkpoint with its checksums and load it; wait with `wait_for_operation`."""
+        """Compare a checkpoint with its checksums and, unless a program wrote it, load it.
+
+        Wait with `wait_for_operation`.
+        """
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/verify")
 
     def export(

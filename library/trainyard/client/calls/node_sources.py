@@ -57,7 +57,8 @@ class SourceCalls:
         """Request nodes, even if no queued job needs them. Needs the admin token.
 
         Raises:
-            ConflictError: the source is paused, offline, or at one of its limits.
+            ConflictError: the source is paused, or would exceed one of its limits.
+            InvalidRequestError: a request of the source may not have so many nodes.
         """
         path = f"/sources/{source}/requests"
         return self.transport.post(NodeRequestView, path, NodesRequest(nodes=nodes))
@@ -68,20 +69,30 @@ class SourceCalls:
         return self.transport.post(NodeRequestView, path)
 
     def end_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Cancel and forget a request, even if the engine does not know it. Needs the admin token.
+        """Forget a request without a proof of its end. Needs the admin token.
 
         Afterwards, Trainyard does not know about processes that the engine may still run.
+
+        Raises:
+            ConflictError: the engine still has the job, and the provisioner is online.
         """
         path = f"/sources/{source}/requests/{request_id}/end"
         return self.transport.post(NodeRequestView, path)
 
     def explain_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Queue a query to the engine; the engine's answer becomes the request's `reason`."""
+        """Queue a query to the engine; the answer is added to the request's `reason`.
+
+        Raises:
+            ConflictError: the request has ended.
+        """
         path = f"/sources/{source}/requests/{request_id}/explain"
         return self.transport.post(NodeRequestView, path)
 
     def check_source(self, name: str) -> NodeRequestView:
-        """Request one node that examines its environment and ends. Needs the admin token."""
+        """Request one node that examines its environment and ends; or return the open check.
+
+        Needs the admin token.
+        """
         return self.transport.post(NodeRequestView, f"/sources/{name}/check")
 
     def wait_for_findings(

@@ -65,7 +65,7 @@ def _add(run: PastRun, scalar: Scalar | Restart) -> None:
 
 
 def event_folders(path: Path, *, most: int) -> Iterator[tuple[Path, list[Path]]]:
-    """Yield each folder with event files at or below a path, together with the files."""
+    """Yield each folder with event files at or below a path, with the first `most` files in all."""
     found: dict[Path, list[Path]] = {}
     for file in sorted(path.rglob(f"*{NAME_PART}*"))[:most]:
         if file.is_file() and not file.is_symlink():

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?
 LARGEST = 1.7976931348623157e308
 """Number that MLflow stores for infinity."""
 MAX_ROWS = 5_000
-"""Maximum number of parameters, and of tags, read per run."""
+"""Maximum number of parameters, and of tags, read per run; in a folder, also of metrics."""
 LONGEST_NUMBER = 400
 SMALL_FILE = 64 * 1024
 MAX_LINE = 200
@@ -76,8 +76,9 @@ _METRICS = (
 
 
 def read_database(path: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the active runs of an SQLite store in row order; the store is opened read-only.
+    """Yield the active and the unreadable runs in the first `MAX_RUNS` rows of an SQLite store.
 
+    The store is opened read-only.
     The file may be hostile, so its views, triggers and functions are rejected, and the work per
     query and the size of a value are limited.
 
@@ -192,7 +193,10 @@ def _texts(store: _Store, query: str, run_uuid: object) -> dict[str, str]:
 
 
 def read_folders(root: Path) -> Iterator[PastRun | UnreadRun]:
-    """Yield the runs below a folder `mlruns`; a run has a `meta.yaml` with a `run_id`."""
+    """Yield the active and the unreadable runs in the first `MAX_RUNS` folders of `mlruns`.
+
+    A run has a `meta.yaml` with a `run_id` or `run_uuid`.
+    """
     for folder in sorted(root.glob("*/*"))[:MAX_RUNS]:
         try:
             meta = _document(folder / "meta.yaml")
@@ -346,7 +350,7 @@ def _small_files(folder: Path) -> dict[str, str]:
 
 
 def _regular_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield regular files below a folder with their relative paths, without following links."""
+    """Yield at most `MAX_ROWS` regular files below a folder, with their relative paths."""
     count = 0
     for parent, folders, names in os.walk(folder):
         folders.sort()

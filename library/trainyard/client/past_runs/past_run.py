@@ -129,7 +129,7 @@ class PastRun:
             self.note(f"points that a restart wrote again are left out, such as of {name!r}")
 
     def note(self, text: str) -> None:
-        """Add a note on an omission, unless an earlier note starts with the same 24 characters."""
+        """Add a note, unless there are 50 or an earlier one starts with the same 24 characters."""
         if len(self.notes) < 50 and not any(text[:24] == note[:24] for note in self.notes):
             self.notes.append(text)
 
@@ -218,7 +218,10 @@ def job_name(text: str) -> str:
 
 
 def arguments_of(run: PastRun) -> dict[ArgumentName, ArgumentValue]:
-    """Return the configuration as arguments of a program; nested names are joined by dots."""
+    """Return at most `MAX_ARGUMENTS` values of the configuration as arguments of a program.
+
+    Nested names are joined by dots.
+    """
     found: dict[str, ArgumentValue] = {}
     for path, value in _flat(run.config, ""):
         if len(found) >= MAX_ARGUMENTS:
@@ -304,7 +307,7 @@ def written(value: float) -> WrittenNumber:
 
 
 def digest_of(run: PastRun) -> str:
-    """Return `sha256:...` over all imported content of a run; equal on every machine."""
+    """Return `sha256:...` of a run's content, without its name, description, tags and reason."""
     config = _with_text_keys(run.config)
     known = [run.tool, run.run_id, config, sorted(run.summary.items()), list(run.command)]
     sha256 = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())

@@ -37,7 +37,7 @@ class NodeKind:
     """Number of CPU cores per node, which CPU ranks share."""
 
     def crowding(self, ranks: int) -> float:
-        """Return the number of CPU ranks per core; 1 on GPUs."""
+        """Return the number of CPU ranks per core, at least 1; 1 on GPUs."""
         if self.device != "cpu":
             return 1.0
         return max(1.0, min(ranks, self.slots) / self.cores)

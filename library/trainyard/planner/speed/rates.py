@@ -94,8 +94,8 @@ class Calibration(RecordModel):
     memory: MemoryRates
     """Actual bytes per estimated byte, by part of the estimate."""
     memory_margin: Annotated[float, Field(ge=1)] = 1.0
-    """Factor by which `fits` multiplies the predicted memory peak. The factor is so large that no
-    known run exceeds the product."""
+    """Factor by which `fits` multiplies the predicted memory peak: 1 with few runs, else so large
+    that no known run exceeds the product with its prediction from other runs."""
     accuracy: Accuracy | None = None
     """Errors of the predictions for the runs; absent without runs."""
 

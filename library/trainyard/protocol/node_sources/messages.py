@@ -127,7 +127,7 @@ class SourceRegistrationReply(RecordModel):
     """Reply to the registration of a source."""
 
     source_token: str | None
-    """Token of the source; only sent in the reply to its first registration."""
+    """New token of the source; only sent in the reply to a registration with a join token."""
 
 
 class SourceMessage(RecordModel):
@@ -247,7 +247,7 @@ class SourceReport(RecordModel):
     explanation: Reason | None = None
     """Result of the call `explain`."""
     error: Reason | None = None
-    """Reason why the call failed; the state of the source's jobs is then `unknown`."""
+    """Reason why the call failed; the report then proves nothing about jobs that it lacks."""
     refused: bool = False
     """Whether the engine finally refused the request (an invalid option, a limit of an account), so
     that a repeat is useless."""
@@ -259,8 +259,8 @@ class SourceReportReply(RecordModel):
     """Reply to a source's report."""
 
     cancel: Annotated[tuple[RequestId, ...], Field(max_length=MAX_CANCELS)] = ()
-    """Ids of requests whose jobs the provisioner must cancel: withdrawn requests, and requests that
-    the server does not know."""
+    """Ids of requests whose jobs the provisioner must cancel: withdrawn requests, and reported jobs
+    without an open request."""
 
 
 class PilotIdentity(RecordModel):

@@ -21,7 +21,8 @@ from trainyard.protocol.node_sources.messages import (
 
 RequestState = Literal["wanted", "pending", "running", "leaving", "ended"]
 """State of a request: `wanted` until the engine has the job, `leaving` once the nodes are withdrawn
-or near the end of their allocation, `ended` once the engine proves that no process is left."""
+or near the end of their allocation, or the job has ended without proof; `ended` once the engine
+proves that no process is left, no job was submitted, or a person ended the request."""
 
 
 class SourceOrder(SpecModel):
@@ -58,7 +59,7 @@ class SourceView(RecordModel):
     listed_at: datetime | None
     """Time at which the engine last listed the source's jobs."""
     error: str | None
-    """Reason why the last call to the engine failed; absent if the call succeeded."""
+    """Reason why a call to the engine failed; absent after a later listing of all jobs."""
     needs_login: NeedsLogin | None
     """Required login; set while the connection to the engine needs a login by a person."""
     paused: bool
@@ -72,7 +73,7 @@ class SourceView(RecordModel):
     nodes_asked: int
     """Number of nodes in the pending requests."""
     nodes_running: int
-    """Number of nodes in running requests."""
+    """Number of nodes in running and leaving requests."""
     node_hours_this_month: float
     """Node-hours that the source used in this calendar month."""
     registered_at: datetime
@@ -139,11 +140,12 @@ class NodesReleased(EventData):
     nodes: int
     """Number of nodes."""
     ended: bool
-    """Whether the engine proves that the request has no process left."""
+    """Whether the request has ended; if not, its nodes were withdrawn."""
 
 
 class SourceChanged(EventData):
-    """A source was registered, paused or resumed, became unreachable, or needs a login."""
+    """A source was registered, deleted, paused or resumed, became unreachable or reachable, needs a
+    login or no longer, or lost a request."""
 
     source: str
     """Name of the source."""

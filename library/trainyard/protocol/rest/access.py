@@ -58,6 +58,6 @@ class TokenView(RecordModel):
     created_at: datetime
     """Time at which the token was created."""
     expires_at: datetime | None
-    """Time at which the token expires."""
+    """Time at which the token expires; absent if it does not expire."""
     last_used_at: datetime | None
-    """Time at which the token was last used."""
+    """Time at which the token was last used; absent before its first use."""

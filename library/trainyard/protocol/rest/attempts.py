@@ -107,7 +107,7 @@ class AttemptView(RecordModel):
     parent_checkpoint_id: str | None
     """Id of the parent checkpoint; absent for a fresh start."""
     start_step: int
-    """Step of the parent checkpoint; 0 for a fresh start."""
+    """Step of the parent checkpoint; 0 for a fresh start, and for a fork without `counters`."""
     skip: Windows
     """Windows of the stream (start, end) that the lineage up to this attempt skips."""
     last_step: int

@@ -78,7 +78,7 @@ class CheckpointView(RecordModel):
     parent: str | None
     """Id of the parent checkpoint of the attempt that wrote the checkpoint."""
     on_lineage: bool
-    """Whether the current attempt descends from the checkpoint."""
+    """Whether the current attempt wrote the checkpoint or descends from it."""
     created_at: datetime
     """Time at which the checkpoint was committed."""
     verification: Verification | None
@@ -141,7 +141,8 @@ class ForkReply(RecordModel):
     """Reply to a fork."""
 
     preview: ForkPreview | None
-    """Preview of the new job; absent in a repeated request if the checkpoint has been deleted."""
+    """Preview of the new job; absent in a repeated request if it can no longer be computed, such as
+    after the deletion of the checkpoint."""
     job: JobView | None
     """New job; absent after a dry run."""
 
@@ -190,7 +191,8 @@ class OperationView(RecordModel):
     """Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
     job."""
     actor: str
-    """Author of the operation: the name of a token, `retention` or `scrubbing`."""
+    """Author of the operation: the name of a token, `retention`, `scrubbing`, `recovery` or
+    `server`."""
     reason: str
     """Reason for the operation."""
     waiting: str | None

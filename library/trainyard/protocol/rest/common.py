@@ -53,7 +53,7 @@ class TaskView(RecordModel):
     failures: int
     """Number of failed runs since this scheduler became the leader."""
     seconds: float
-    """Duration of the last run."""
+    """Working time of the last run, summed over its rounds."""
     lag_seconds: float
     """Delay of the last run: time from its due time to its start."""
 

@@ -219,7 +219,8 @@ class RolledBack(EventData):
     step: int
     """Step of the checkpoint."""
     window: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
-    """Window of skipped sequences: position of the first, and position after the last."""
+    """Window of skipped sequences: position of the first, and position after the last. For a
+    program: the failed steps, of which none is skipped."""
     reason: FailureReason
     """Reason for the rollback, as found by the guard."""
 
@@ -269,7 +270,7 @@ class MetricsStored(EventData):
     """Points of metrics were stored."""
 
     step: int
-    """Highest step in the report."""
+    """Highest step of the attempt after the report."""
     values: dict[str, float]
     """Values of the newest step, by name of the metric; NaN and infinity are strings."""
     progress: Progress
@@ -355,7 +356,7 @@ class OperationQueued(OperationData):
     """An operation waits for a node, for the first time or again."""
 
     reason: str
-    """Reason why the operation waits."""
+    """Reason for the operation, which may be empty; if it waits again, reason of the failure."""
 
 
 class OperationWaiting(OperationData):

@@ -47,7 +47,8 @@ class Event(RecordModel, Generic[Kind, Data]):
     node: str | None
     """Name of the node."""
     actor: str
-    """Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node."""
+    """Author of the event: the name of a token, of a node, or of a part of the system, such as
+    `scheduler`."""
     message: str
     """The event as a sentence."""
     data: Data

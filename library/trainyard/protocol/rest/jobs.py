@@ -154,8 +154,8 @@ class PendingLaunch(RecordModel):
 
 
 class NextAction(RecordModel):
-    """Suggested action on a failed job; the action includes a change that may prevent the same
-    failure."""
+    """Suggested action on a failed job; usually the action includes a change that may prevent the
+    same failure."""
 
     verb: Literal["resume", "fork", "submit"]
     """Kind of action; `submit` creates a new job from this job's spec."""
@@ -164,7 +164,7 @@ class NextAction(RecordModel):
     aim: Literal["memory", "free"] | None = None
     """Aim of a resume: `memory` to need less memory per slot, `free` to fit into the free slots."""
     field: str | None = None
-    """Spec field to change in a fork or new job; the name of a section ends in a dot."""
+    """Spec field to change; the name of a section ends in a dot."""
     setting: str | None = None
     """Suggested setting of the spec field, such as `optimizer.lr=0.00015`."""
     checkpoint_id: str | None = None

@@ -23,7 +23,7 @@ class CurveView(RecordModel):
     name: str
     """Name of the metric."""
     branch: str
-    """`lineage`, or `attempt-<n>` for an abandoned branch."""
+    """`lineage`, or `attempt-<n>` for an abandoned branch or a requested attempt."""
     steps: list[int]
     """Last step in each bucket."""
     first_steps: list[int]

@@ -91,7 +91,7 @@ class NodeCurve(RecordModel):
     """One series of samples from a node."""
 
     name: str
-    """Name of the series; it ends in the unit, as in `gpu_power_watts`."""
+    """Name of the series; it ends in the unit, if there is one, as in `gpu_power_watts`."""
     part: str | None
     """UUID of the device or name of the disk, if the series belongs to one."""
     slot: int | None
@@ -101,7 +101,7 @@ class NodeCurve(RecordModel):
 
 
 class NodeMetrics(RecordModel):
-    """State of a node, now and during the last hours."""
+    """State of a node, now and over the requested time, at most the last 14 days."""
 
     name: str
     """Name of the node."""
@@ -127,7 +127,8 @@ class NodeView(RecordModel):
     online: bool
     """Whether heartbeats of the worker arrive."""
     draining: bool
-    """Whether the node is drained or cordoned, so that nothing new is placed on it."""
+    """Whether the node is drained or cordoned, or has announced its shutdown, so that nothing new
+    is placed on it."""
     drain: Drain | None
     """Author, time and kind of the drain; absent if the node is not drained."""
     problems: tuple[str, ...]
@@ -193,9 +194,9 @@ class NodeDrained(EventData):
     """A node was drained, or accepts new work again, or announced its shutdown."""
 
     draining: bool
-    """Whether the node accepts no new work."""
+    """True at the start of a drain or of an announced shutdown, false at its end."""
     running: Running | None = None
-    """Effect on the node's attempts; absent for an announced shutdown."""
+    """Effect on the node's attempts; absent for an announced shutdown and at the end of a drain."""
     reasons: tuple[str, ...] = ()
     """Reasons for the drain."""
     notice: str | None = None

@@ -49,7 +49,8 @@ class ResumePreview(RecordModel):
     plan: AnyPlan
     """Plan of the next attempt."""
     checkpoint_id: str | None
-    """Checkpoint that the next attempt loads; absent for a start at step 0."""
+    """Present parent checkpoint; absent for a start at step 0. The next attempt loads this
+    checkpoint, or the save of the running attempt if `saves_first` is true."""
     step: int
     """Step at which the next attempt starts: the step of the checkpoint or, if the running attempt
     saves first, the last reported step."""
@@ -71,7 +72,7 @@ class ResumeReply(RecordModel):
 
 
 class ResumeOptionView(RecordModel):
-    """A world size on which the job could resume, if the nodes are free."""
+    """A world size, with the layouts on which the job could resume, if the nodes are free."""
 
     world_size: int
     """Number of slots."""
@@ -96,4 +97,5 @@ class ResumeOptions(RecordModel):
     """Options, by world size."""
     calibration: Calibration | None = None
     """Coefficients from which the speeds are predicted, with the errors of such predictions; absent
-    for unknown hardware."""
+    for programs, for models outside of the families, and for unknown hardware without measured
+    runs."""

@@ -73,8 +73,8 @@ class ShellView(RecordModel):
     ended_at: datetime | None
     """Time at which the command ended."""
     exit_code: int | None
-    """Exit code, negative for a signal. Absent while the command runs, and if the command did not
-    start."""
+    """Exit code, negative for a signal. Absent while the command runs, if the command did not
+    start, and if its end is unknown."""
     failure: str | None
     """Reason why the command did not start, or why its end is unknown."""
 

@@ -65,7 +65,7 @@ class ArtifactLog:
 
         Raises:
             ValueError: the name, the step, or the image's format, shape or size is illegal.
-            TypeError: the image has an illegal type.
+            TypeError: the image or the caption has an illegal type.
             OSError: the file cannot be read.
         """
         record = _record(name, IMAGE, step=step, caption=caption)
@@ -147,7 +147,8 @@ class ArtifactLog:
         """Store a file, or the files of a folder, with the job.
 
         The calling thread copies the files into the run directory, so that later changes have no
-        effect; the node's supervisor sends the copies to the server. Links in a folder are ignored.
+        effect; the node's supervisor sends the copies to the server. A file that does not fit there
+        is dropped, and counted in a warning at the end. Links in a folder are ignored.
 
         Args:
             path: a file of at most 256 MiB, or a folder with at most 1,000 files and 1 GiB in
@@ -158,7 +159,7 @@ class ArtifactLog:
             step: completed optimizer steps.
 
         Raises:
-            FileNotFoundError: the file or folder does not exist.
+            FileNotFoundError: the path is neither a regular file nor a folder.
             ValueError: the name, kind or step is illegal, or the file or folder is too large.
             OSError: a file cannot be read.
         """

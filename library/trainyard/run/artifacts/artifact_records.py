@@ -59,7 +59,8 @@ class ArtifactRecord(JsonRecord):
     time: float
     """Unix time in seconds."""
     kind: str
-    """`image`, `histogram`, or the kind given to `log_artifact`, such as `file` or `model`."""
+    """`image`, `histogram`, `table`, the kind given to `log_artifact`, such as `file` or `model`,
+    or `output` for files that the supervisor collected."""
     name: str
     """Name of the artifact, with `/` between folders."""
     step: Annotated[int, Bounds(ge=0, le=LAST_STEP)] | None = None
@@ -147,7 +148,7 @@ def check_record(record: ArtifactRecord) -> None:
     """Reject a record that Trainyard's own writers never produce.
 
     Raises:
-        ValueError: the name, the kind or the histogram is illegal.
+        ValueError: the name, the kind, the name of the content file or the histogram is illegal.
     """
     check_name(record.name)
     check_kind(record.kind)

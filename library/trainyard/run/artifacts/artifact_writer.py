@@ -50,7 +50,8 @@ class PendingArtifact:
 
     record: ArtifactRecord
     make: Callable[[], Content] | None
-    """Function that returns the content file, or None if the record already has the content."""
+    """Function that returns the content; None if the record has a file, or its content was
+    dropped."""
     size: int
     """Size of the artifact in the queue, in bytes."""
 
@@ -114,11 +115,11 @@ class ArtifactWriter:
     def copy(self, source: Path, record: ArtifactRecord) -> None:
         """Copy a file into the run directory, in the calling thread, and queue its record.
 
-        Later changes to the file do not affect the copy. If the disk is too full, the artifact is
-        dropped.
+        Later changes to the file do not affect the copy. If the disk, the spool or the queue is
+        full, or the copy fails, the artifact is dropped.
 
         Raises:
-            OSError: the file cannot be read.
+            OSError: the file cannot be opened.
             ValueError: the file is larger than 256 MiB.
         """
         with source.open("rb") as file:

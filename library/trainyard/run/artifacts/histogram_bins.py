@@ -20,8 +20,9 @@ MAX_VALUES = 10_000_000
 def fold(values: ArrayCopy, *, bins: int) -> HistogramRecord:
     """Return the histogram of numbers, in bins of equal width from the lowest to the highest.
 
-    Only finite numbers are binned. If all are equal, the bins have a total width of one. If the
-    range is too narrow for this many distinct edges, there is a single bin.
+    Only finite numbers are binned. If all are equal, the bins have a total width of one, or more
+    for large numbers. If the range is too narrow for this many distinct edges, or too wide for a
+    float, there is a single bin.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "frombuffer"):

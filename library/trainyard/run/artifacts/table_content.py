@@ -11,7 +11,7 @@ from trainyard.run.fact_types.fact_section import fact_value
 
 MAX_ROWS, MAX_COLUMNS = 10_000, 256
 MAX_TABLE_BYTES = 4 * 1024 * 1024
-"""Maximum size of a table as JSON text, in bytes, so that a page can show it."""
+"""Maximum size of a table's rows as JSON text, in bytes, so that a page can show the table."""
 
 
 def table_content(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> tuple[bytes, int]:

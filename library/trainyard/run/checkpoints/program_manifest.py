@@ -89,7 +89,7 @@ class ProgramManifest(JsonRecord):
 
     @property
     def disagreement(self) -> str | None:
-        """Return a contradiction or an illegal path in the manifest; None without one."""
+        """Return a contradiction or an illegal value in the manifest; None without one."""
         if self.checkpoint_id != checkpoint_id(self.job_id, self.attempt, self.step):
             return f"{self.checkpoint_id!r} is no id of its job, attempt and step"
         if not KIND.fullmatch(self.kind):

@@ -62,7 +62,7 @@ class ProgramCheckpoints:
     wait_seconds: float = WAIT_SECONDS
     left_seconds: float = LEFT_SECONDS
     before_commit: Callable[[], None] = lambda: None
-    """Called on rank 0 before each commit."""
+    """Called on rank 0 of a job before each commit."""
     _saves: int = field(default=0, init=False)
     _is_fenced: bool = field(default=False, init=False)
 
@@ -90,7 +90,7 @@ class ProgramCheckpoints:
         """Yield the folder of a checkpoint, and commit it once all ranks have left their blocks.
 
         All ranks must enter the block with the same step. If this attempt has already committed the
-        step, the first checkpoint stays, and the new folder is dropped after the block.
+        step, the new folder is dropped after the block; outside a job, it replaces the earlier one.
 
         Args:
             step: completed steps; the number names the checkpoint.
@@ -194,7 +194,7 @@ class _OneSave:
         self._post_failure(f"{type(error).__name__}: {error}")
 
     def end(self) -> ProgramManifest | None:
-        """Take part in the commit; on rank 0 of a job, return the manifest."""
+        """Take part in the commit; on rank 0 of a job, return the manifest of a new checkpoint."""
         try:
             if self._rank == 0:
                 return self._commit()
@@ -389,7 +389,7 @@ class _OneSave:
         return CheckpointSaveError(f"rank {self._rank}: {error}")
 
     def _post_failure(self, error: str) -> None:
-        """Report an error to the other ranks; if the report fails too, their waits time out."""
+        """Report an error to the other ranks; on rank 0, also remove a folder that no rank uses."""
         posted = error if self._rank else f"step {self._step} is not committed: {error}"
         with suppress(OSError):
             self._post(self._mine, {"error": posted})

@@ -105,10 +105,11 @@ class JobStorage:
         return highest == self.attempt
 
     def resume_folder(self) -> Path | None:
-        """Return the parent checkpoint's folder, after a check of marker, manifest and file sizes.
+        """Return the parent checkpoint's folder, after a check of marker, manifest and file sizes;
+        None without a parent checkpoint.
 
         Raises:
-            UnusableCheckpointError: the checkpoint is uncommitted, has another id, or lacks a file.
+            UnusableCheckpointError: the checkpoint is missing, changed or incomplete.
             OSError: the storage reports an error.
         """
         if self.parent is None or self.parent_path is None:
@@ -120,6 +121,7 @@ class JobStorage:
     def create(self, step: int) -> Path | None:
         """Create the folder of a checkpoint; return None if this attempt has committed the step.
 
+        The folders of this attempt's failed saves are removed first.
         Raises:
             OSError: the storage reports an error.
         """
@@ -194,6 +196,7 @@ class LocalStorage:
     def create(self, step: int) -> Path:
         """Create an empty folder for a checkpoint; after the save, `name` renames the folder.
 
+        The remains of earlier saves are removed first.
         Raises:
             OSError: the storage reports an error.
         """
@@ -258,7 +261,8 @@ def check_committed(folder: Path, identifier: str) -> None:
     """Raise an error unless a folder is the committed checkpoint with this id and is complete.
 
     Raises:
-        UnusableCheckpointError: the checkpoint is uncommitted, incomplete, or has another id.
+        UnusableCheckpointError: the checkpoint is uncommitted, changed or incomplete, or has
+            another id.
         OSError: the storage reports an error.
     """
     try:

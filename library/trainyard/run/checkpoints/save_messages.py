@@ -30,7 +30,8 @@ from trainyard.run.checkpoints.program_manifest import (
 from trainyard.run.checkpoints.saved_files import open_plain
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Maximum size of a message, in bytes: 10,000 paths of 1,000 characters with checksums fit."""
+"""Maximum size of a message, in bytes: 10,000 paths of 1,000 ASCII characters with checksums
+fit."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.005, 0.25
 BEGUN, SHARES, ENDED = "begun", "shares", "ended"
 
@@ -38,7 +39,7 @@ Message = dict[str, Any]
 
 
 class CheckpointSaveError(RuntimeError):
-    """A checkpoint was not committed; all ranks that take part raise this error."""
+    """A checkpoint was not committed; each rank that takes part raises this error or its own."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def named_by(message: Message, rank: int) -> list[str]:
     """Return the paths in a rank's message.
 
     Raises:
-        CheckpointSaveError: a path is outside the folder, or there are too many paths.
+        CheckpointSaveError: a path is illegal, or the message has no list of legal length.
     """
     names = message.get("names")
     if not isinstance(names, list) or len(names) > MAX_FILES:

@@ -40,7 +40,8 @@ class FactSection:
     """Stored form of a configuration or summary; values are added one by one.
 
     Args:
-        left_out: called with each value that cannot be stored, and the reason.
+        left_out: called with the name of a value that cannot be stored, and the reason; of a
+            mapping that exceeds a limit, only with the first value that does not fit.
     """
 
     def __init__(self, left_out: LeftOut) -> None:
@@ -167,7 +168,7 @@ def _whole(number: int) -> FactValue:
 
 
 def legal_tags(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the legal tags that are closest to the texts, without duplicates."""
+    """Return at most `MAX_TAGS` legal tags that are closest to the texts, without duplicates."""
     cleaned = (
         re.sub(r"[^A-Za-z0-9._:/-]+", "-", text[:1000]).strip("-._:/")[:LONGEST_TAG]
         for text in texts

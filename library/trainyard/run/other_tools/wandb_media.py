@@ -25,9 +25,9 @@ Warn = Callable[[str, str], None]
 class Image:
     """`wandb.Image`: a path, a PIL image, a matplotlib figure, an array or a tensor.
 
-    Floats range from 0 to 1, or from -1 to 1 if some are negative. Booleans are black and white.
-    Other numbers range from 0 to 255. As in wandb, the channels of a tensor are its first
-    dimension, and the channels of an array its last.
+    Floats range from 0 to 1, from -1 to 1 if some are negative, or from 0 to 255 if one is outside
+    -1 to 1. Booleans are black and white. Other numbers range from 0 to 255. As in wandb, the
+    channels of a tensor are its first dimension, and the channels of an array its last.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Image:
 class Histogram:
     """`wandb.Histogram` of a sequence; `np_histogram` is illegal, as Trainyard computes the bins.
 
+    More than 512 bins become 512.
     Raises:
         ValueError: no sequence is given, or `np_histogram` is given.
     """
@@ -64,7 +65,7 @@ class Histogram:
 
 
 class Table:
-    """`wandb.Table`: columns and rows.
+    """`wandb.Table`: columns and rows; of media in a cell, only the name of the type is stored.
 
     Raises:
         ValueError: a row has the wrong number of cells.

@@ -1,4 +1,4 @@
-"""API for training scripts: the run of a job. Outside a job its calls do nothing.
+"""API for training scripts: the run of a job. Outside a job its calls store only checkpoints.
 
 Imports only the standard library. docs/programs-script.md has the contract.
 """

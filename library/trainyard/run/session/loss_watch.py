@@ -90,8 +90,8 @@ class LossWatch:
         raise BadLossError(failure.message)
 
     def judge(self, step: int, values: Mapping[str, float]) -> Failure | None:
-        """Return the failure if a step is bad, otherwise None; check only loss and gradient
-        norm."""
+        """Return the failure if the loss or the gradient norm of a step is bad; otherwise note the
+        step as good, and return None."""
         measured = {name: values[name] for name in (LOSS, GRAD_NORM) if name in values}
         bad = next((name for name, value in measured.items() if not math.isfinite(value)), None)
         if bad is not None and self._non_finite != "ignore":

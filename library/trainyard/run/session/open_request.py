@@ -29,7 +29,7 @@ class OpenRequest:
         """Respond to the request; the person who made the request reads the message.
 
         Args:
-            message: result, or reason of the failure; at most 4,000 characters.
+            message: result, or reason of the failure; it is cut after 4,000 characters.
             step: completed optimizer steps.
             ok: whether the script did what was requested.
 

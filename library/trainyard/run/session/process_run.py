@@ -29,10 +29,10 @@ def init(*, config: object = None, tags: Iterable[str] = ()) -> Run:
     object such as argparse's namespace, are set in `Run.config`. The tags are added to the tags
     of the job.
 
-    Without the variable `TRAINYARD_RUN`, calls of the run do nothing. Rank and size come from
-    torchrun's `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, otherwise from `NODE_RANK` and `NNODES`.
-    Calls also do nothing in a process that a rank has created by `multiprocessing`, with any
-    start method, because `spawn` and `forkserver` import the script again.
+    Without the variable `TRAINYARD_RUN`, calls of the run store only checkpoints. Rank and size
+    come from torchrun's `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, otherwise from `NODE_RANK` and
+    `NNODES`. Calls store nothing in a process that a rank has created by `multiprocessing`, with
+    any start method, because `spawn` and `forkserver` import the script again.
 
     Args:
         config: values by name.

@@ -85,7 +85,7 @@ def local_checkpoints(place: ProcessPlace, variables: Mapping[str, str]) -> Prog
     """Return the checkpoints of a script without a job, in the working directory.
 
     Raises:
-        RuntimeError: the script's processes run on several machines.
+        RuntimeError: the script's processes are not all of one torchrun on one machine.
     """
     if place.world_size > 1 and variables.get("LOCAL_WORLD_SIZE") != str(place.world_size):
         raise RuntimeError(

@@ -73,7 +73,7 @@ class FactBook:
         self.summary = RunValues({}, self._storer("summary"))
 
     def add_tags(self, tags: Iterable[object]) -> None:
-        """Add tags; an illegal tag becomes the closest legal tag."""
+        """Add tags, up to `MAX_TAGS` in all; an illegal tag becomes the closest legal tag."""
         if os.getpid() != self._pid:
             return
         with self._lock:

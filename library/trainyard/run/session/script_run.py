@@ -32,16 +32,17 @@ from trainyard.run.session.session_writer import SessionWriter
 from trainyard.run.session.step_records import StepRecords
 
 RUN_VARIABLE = "TRAINYARD_RUN"
-"""Environment variable with the run directory; without it, calls do nothing."""
+"""Environment variable with the run directory; without it, the script runs outside a job."""
 BLOCK_PHASES = ("validating", "saving", "loading", "compiling", "building_cache")
 
 
 class Run(ArtifactLog):
     """Run of this process of a training script, in a job or outside a job.
 
-    Outside a job, calls only check their arguments, so that the script runs anywhere. The same
-    holds in processes that this process creates by a fork or by `multiprocessing`, such as
-    workers of a data loader. Methods can be called from any thread.
+    Outside a job, calls only check their arguments, so that the script runs anywhere; only
+    `checkpoint` saves, into the folder `checkpoints`. In processes that this process creates by a
+    fork or by `multiprocessing`, such as workers of a data loader, calls also only check their
+    arguments, but `checkpoint` raises an error. Methods can be called from any thread.
     """
 
     def __init__(
@@ -136,14 +137,15 @@ class Run(ArtifactLog):
 
         The values of rank 0 become the points of a series. If several ranks log the same name, the
         server adds `<name>/min`, `<name>/mean` and `<name>/max` once all ranks are past the step. A
-        thread writes, so the call never waits for the disk. NaN and infinity are stored. Per name
-        and step only the first value counts, and steps must rise. The call converts values by
+        thread writes, so the call never waits for the disk. NaN and infinity are stored. A value
+        is dropped if its name has a value for this step or a later one. The call converts values by
         `float()`, which waits until a GPU has computed a tensor.
 
         Args:
             values: values by name, such as `train/loss`. A name has up to 256 printable characters
                 of any script except the comma. An illegal name is stored in a legal form with a
-                checksum, with one warning. Values after the first 2,000 are dropped.
+                checksum, with one warning. Values after the first 2,000 of a call are dropped, and
+                values with names after the first 4,000 of the process.
             step: completed optimizer steps.
             per_rank: whether to store the values as `<name>/rank-<rank>` instead.
 
@@ -186,8 +188,8 @@ class Run(ArtifactLog):
                 the samples of the step but not their order.
 
         Raises:
-            ValueError: `step` is not above the step of the previous call, or the numbers of ids and
-                positions differ.
+            ValueError: `step` is outside 0 to 1,000,000,000 or not above the step of the previous
+                call, or the numbers of ids and positions differ.
             TypeError: a position is not an integer, or an id is not an integer, text or bytes.
         """
         self._records.consume(self._open_writer, step, ids=ids, positions=positions)
@@ -197,8 +199,8 @@ class Run(ArtifactLog):
         progress.
 
         After the first call, a pause of `guard.hang_seconds` without another call ends the attempt
-        as a hang. Calls of `should_stop` and `should_save` also end the pause. Only the first
-        process of each node writes, at most a few times per second.
+        as a hang. Calls of `should_stop`, `should_save` and `phase` count like calls of this
+        method. Only the first process of each node writes, at most a few times per second.
 
         Args:
             step: completed optimizer steps.
@@ -251,7 +253,7 @@ class Run(ArtifactLog):
     def should_save(self, step: SupportsIndex) -> bool:
         """Return whether a person requests a save; the result is the same on all ranks.
 
-        The call returns True once for each request.
+        The call returns True once for all requests that are open at that time.
 
         Args:
             step: completed optimizer steps.
@@ -294,6 +296,7 @@ class Run(ArtifactLog):
             FenceError: a newer attempt of the job has started, or the fence cannot be raised.
             UnusableCheckpointError: the checkpoint is missing, changed or incomplete.
             CheckpointSaveError: rank 0 did not raise the fence in time.
+            ValueError: this node lacks the job's storage root, or the root is a bucket.
             OSError: the storage reports an error.
         """
         error = None if self._files is None else self._files.error
@@ -304,18 +307,19 @@ class Run(ArtifactLog):
         """Yield a folder for the files of this process; after the block, commit a checkpoint.
 
         All ranks must enter the block with the same step. At the end of the block, all ranks wait
-        until rank 0 has committed the checkpoint. Rank 0 waits at most half an hour for each of the
-        other ranks.
+        until rank 0 has committed the checkpoint. Rank 0 waits at most half an hour until all other
+        ranks have left their blocks, and again until they have computed checksums.
 
         Args:
             step: completed optimizer steps.
             kind: reason for the save, such as `interval`, `stop` or `final`.
 
         Raises:
-            ValueError: `step` or `kind` is illegal.
-            CheckpointSaveError: the checkpoint was not committed; all ranks raise this error.
+            ValueError: `step` or `kind` is illegal, or the job's storage root cannot be used.
+            CheckpointSaveError: the checkpoint was not committed; all ranks raise an error.
             FenceError: a newer attempt of the job has started, or the fence cannot be raised.
-            RuntimeError: this process was created by a rank but is not a rank.
+            RuntimeError: this process was created by a rank but is not a rank, or the processes of
+                a script without a job are not all of one torchrun on one machine.
         """
         step = legal_step(step)
         if os.getpid() != self._owner:

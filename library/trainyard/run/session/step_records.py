@@ -103,8 +103,8 @@ class StepRecords:
         """Queue the digest of the samples of a step.
 
         Raises:
-            ValueError: `step` is not above the step of the previous call, or the numbers of ids and
-                positions differ.
+            ValueError: `step` is outside 0 to 1,000,000,000 or not above the step of the previous
+                call, or the numbers of ids and positions differ.
             TypeError: a position is not an integer, or an id is not an integer, text or bytes.
         """
         step = legal_step(step)
@@ -147,7 +147,8 @@ class StepRecords:
         )
 
     def _rises(self, name: str, step: int) -> bool:
-        """Return whether a name has no value yet for this step or for a later step."""
+        """Note a step of a name; return False for a name with a value for this step or a later one,
+        and for a new name after `MAX_SERIES` names."""
         last = self._last_steps.get(name, -1)
         if step <= last or (last < 0 and len(self._last_steps) >= MAX_SERIES):
             return False

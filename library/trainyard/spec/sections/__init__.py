@@ -8,4 +8,5 @@
 | checkpoint | checkpoint |
 | resources | resources, env |
 | retry | retry, guard |
+| program | program |
 """

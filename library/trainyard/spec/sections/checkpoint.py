@@ -22,8 +22,8 @@ class CheckpointSection(SpecModel):
     """Steps between two saves. With 0 the job saves only on request, on a stop, at the end, and by
     `interval_seconds`. `auto` on CPUs is the number nearest to 100 that `keep_every_steps` and
     `keep_best_k` allow. `auto` on GPUs is the same number if retention counts steps
-    (`keep_every_steps`, or `keep_best_k` by validation), else 0, so that `interval_seconds`
-    applies."""
+    (`keep_every_steps`, or `keep_best_k` by validation) or if `interval_seconds` is 0, else 0, so
+    that `interval_seconds` applies."""
     interval_seconds: Seconds | Auto = "auto"
     """Seconds between two saves by the clock, in addition to `interval_steps`; 0 disables saves by
     the clock. Such a save does not start while another save is being written. `auto` is 600 on GPUs

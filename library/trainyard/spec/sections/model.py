@@ -55,8 +55,8 @@ class ModelSection(SpecModel):
     n_layers: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Number of transformer blocks. If absent, `size` defines the number."""
     n_heads: Width | None = None
-    """Number of query heads; it must divide `dim` into even head widths. If absent, `size` defines
-    the number."""
+    """Number of query heads; without a `head_dim`, it must divide `dim` into even head widths. If
+    absent, `size` defines the number."""
     n_kv_heads: Width | None = None
     """Number of key and value heads; it must divide `n_heads`. If absent, `size` defines
     the number."""
@@ -66,8 +66,8 @@ class ModelSection(SpecModel):
     """Number of rows of the embedding, at least the size of the tokenizer's vocabulary. If absent,
     `size` defines the number."""
     head_dim: Width | None = None
-    """Width of an attention head. If absent, `size` defines the width. If `size` defines none, the
-    width is `dim / n_heads`."""
+    """Width of an attention head, an even number. If absent, `size` defines the width. If `size`
+    defines none, the width is `dim / n_heads`."""
     tied_embeddings: bool | None = None
     """Whether the output head is the transposed embedding. If absent, `size` defines this."""
     rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None

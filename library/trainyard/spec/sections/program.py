@@ -196,22 +196,23 @@ class ProgramSection(SpecModel):
     ]
     """Command of the program, word by word; no shell expands the words. The first word is searched
     among the programs of the environment, then as a path in the working directory, then on the
-    node's `PATH`. A `.py` file runs with the environment's Python."""
+    node's `PATH`. `python`, `python3` and a `.py` file run with the environment's Python."""
     launcher: Literal["torchrun", "command"] = "torchrun"
     """Way to start the command. `torchrun` starts it once per slot, with `RANK`, `LOCAL_RANK`,
     `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`. `command` starts it once per node, with
     `MASTER_ADDR`, `MASTER_PORT`, `NODE_RANK`, `NNODES` and `NPROC_PER_NODE`."""
     arguments: Arguments = Field(default_factory=dict)
-    """Arguments to add to the command as `--name value`; comparisons of jobs show them. The value
-    `true` becomes `--name`, `false` is omitted, and a list becomes `--name` and all values of the
-    list."""
+    """Arguments to add to the command as `--name value`, or as `--name=value` if the value starts
+    with `-`; comparisons of jobs show them. The value `true` becomes `--name`, `false` is omitted,
+    and a list becomes `--name` and all values of the list."""
     resume_arguments: Annotated[
         tuple[Annotated[Word, AfterValidator(_known_placeholders)], ...],
         Field(strict=False, max_length=256, json_schema_extra=COMMAND_LINE),
     ] = ()
-    """Words to append to the command once ranks of an earlier attempt have started. `{checkpoint}`
-    stands for the folder of the checkpoint that the attempt loads. If one of the words contains
-    `{checkpoint}` but the attempt loads no checkpoint, none of the words is appended."""
+    """Words to append to the command if the attempt loads a checkpoint, or once ranks of an earlier
+    attempt have started. `{checkpoint}` stands for the folder of the checkpoint that the attempt
+    loads. If one of the words contains `{checkpoint}` but the attempt loads no checkpoint, none of
+    the words is appended."""
     working_dir: Annotated[Text, Field(max_length=1000), AfterValidator(_inside)] = "."
     """Working directory of the ranks, inside the code."""
     steps: PositiveSteps | None = None
@@ -237,7 +238,8 @@ class ProgramSection(SpecModel):
     stop_grace_seconds: Annotated[float, Field(ge=0, le=3600, json_schema_extra={"unit": "s"})] = (
         30.0
     )
-    """Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL."""
+    """Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL. A
+    program that calls `should_stop` gets no SIGTERM, and this limit does not apply."""
     code: CodeSection | None = None
     """Location of the program's files; if absent, the program starts in an empty folder."""
     environment: EnvironmentSection = EnvironmentSection()

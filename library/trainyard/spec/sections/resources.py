@@ -22,8 +22,8 @@ Env = Annotated[
         },
     ),
 ]
-"""Environment variables. The JSON Schema has `masked`, because views mask all values except those
-of variables in the schema's examples."""
+"""Environment variables. The JSON Schema has `masked`, because views mask all values except the
+legal values of variables in the schema's examples."""
 
 
 PRIORITY_CLASSES = {"low": -50, "normal": 0, "high": 50}
@@ -67,10 +67,10 @@ Priority = Annotated[
 
 
 class ResourcesSection(SpecModel):
-    """Slots of the job. A slot is a GPU, or a CPU rank on a node without GPUs."""
+    """Slots of the job. A slot is a GPU, a MIG instance, or a CPU rank on a node without GPUs."""
 
     world_size: Ranks = 1
-    """Number of slots; the job starts only once all of them are free."""
+    """Number of slots; a job that is not elastic starts only once all of them are free."""
     min_world_size: Ranks | None = None
     """Minimum number of slots of an elastic job. The job starts with this number if no more slots
     are free, and shrinks down to it when a node is lost. Defaults to `world_size` if only

@@ -15,8 +15,8 @@ class RetrySection(SpecModel):
 
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
     """Maximum number of retries after failures. An attempt does not count as a retry if it follows
-    a lost or preempted node, or a launch that was put back: refused by its node before any process
-    started."""
+    a lost or preempted node, a damaged checkpoint that an older one replaces, or a launch that was
+    put back: refused by its node before any process started."""
     backoff_seconds: Seconds = 5.0
     """Wait before a retry. The wait doubles with each consecutive retry, up to ten minutes. The
     first retry after a signal to a rank starts without a wait. After a launch that was put back,
@@ -29,8 +29,8 @@ class RetrySection(SpecModel):
         FailureReason.TRAINER_ERROR,
     )
     """Failures after which the server retries. `trainer_error` includes `program_error`. The server
-    always retries a launch that was put back. It never retries `out_of_memory`, `data_error`,
-    `not_allowed`, `program_start_error` and `disk_limit`."""
+    always retries a launch that was put back. Otherwise it never retries `out_of_memory`,
+    `data_error`, `not_allowed`, `program_start_error` and `disk_limit`."""
     node_lost_after_seconds: Seconds = 600.0
     """Time without a report after which a node counts as lost, even if its ranks may still run."""
 

@@ -93,8 +93,9 @@ def check(
     compared if, in addition, the settings that affect the loss are equal.
 
     Returns:
-        The checks; None for a fresh start, for a parent that is not in the catalog, or if `records`
-        do not contain the first step.
+        The checks; None for a fresh start, if `records` do not contain the first step, for a parent
+        that is not in the catalog (except a program's), or for a program without digests to
+        compare.
     """
     attempt = connection.execute(
         select(

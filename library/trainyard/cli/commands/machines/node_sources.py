@@ -73,8 +73,8 @@ def sources(
 
     A source is a Slurm partition, a Kubernetes namespace, or machines reached by ssh. `check`
     requests one node, which examines its environment and ends. With --wait, the command prints the
-    findings, and exits with 1 if a check failed. REQUEST is the id of a request, or a prefix of the
-    id.
+    findings, and exits with 1 if a check failed. REQUEST is the id of an open request, or a prefix
+    of the id.
     """
     verb, name = _parsed(given or [])
     _refuse_foreign(verb, nodes=nodes, reason=reason, wait=wait, open_only=open_only)
