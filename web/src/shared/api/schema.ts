@@ -286,7 +286,7 @@ export interface paths {
         post?: never;
         /**
          * Remove a finished job
-         * @description Remove a job and its rows; 409 if the job has not ended.
+         * @description Remove a job and its rows; 409 if the job has not ended, or if a guard forbids the removal.
          *
          *     If requested, operations also delete the job's checkpoints on storage. The response is then a
          *     202 with the ids of these operations.
@@ -683,7 +683,7 @@ export interface paths {
         put?: never;
         /**
          * Add points to an import
-         * @description Store the next points; points already stored are ignored, and a gap is an error.
+         * @description Store the next points; ignore a batch that starts with stored points; reject a gap.
          */
         post: operations["imports_add"];
         delete?: never;
@@ -1117,7 +1117,8 @@ export interface paths {
          * Cancel an operation
          * @description Cancel a queued operation immediately, or a running operation at its next report.
          *
-         *     The response is a 409 if the operation has ended, or if files may already be deleted.
+         *     The response is a 409 if the operation has ended, if it deletes the checkpoints of a deleted
+         *     job, or if files may already be deleted.
          */
         post: operations["operations_cancel"];
         delete?: never;
@@ -1521,7 +1522,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a project
-         * @description Delete a project; 409 while the project has jobs, including ended jobs.
+         * @description Delete a project; 409 for the default project, and for one with jobs, even ended ones.
          */
         delete: operations["projects_delete"];
         options?: never;
@@ -1604,7 +1605,7 @@ export interface paths {
         };
         /**
          * Every change, live
-         * @description Stream events in the order in which they happened, each exactly once.
+         * @description Stream events in the order in which they happened, each once; `reset` replaces a gap.
          */
         get: operations["events_stream"];
         put?: never;
@@ -1682,7 +1683,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke a token
-         * @description Revoke a token, and end the browser sessions that it opened.
+         * @description Revoke a token, and end its browser sessions and its commands in running attempts.
          */
         delete: operations["access_revoke"];
         options?: never;
@@ -2358,7 +2359,8 @@ export interface components {
             words: string;
             /**
              * Share
-             * @description Time that the cause takes, as a share (0 to 1) of the time on slots or of a recent step.
+             * @description Time that the cause takes, as a share (0 to 1) of the time on slots or of a recent step; 0 if
+             *     the records do not show it.
              */
             share: number;
             /**
@@ -2396,7 +2398,8 @@ export interface components {
             job_id: string;
             /**
              * Attempt
-             * @description Number of the attempt with the recent steps; null before the first recorded step.
+             * @description Number of the newest attempt with recorded steps; null if it has none after its first
+             *     step.
              */
             attempt: number | null;
             /**
@@ -2710,7 +2713,7 @@ export interface components {
             parent_checkpoint_id: string | null;
             /**
              * Start Step
-             * @description Step of the parent checkpoint; 0 for a fresh start.
+             * @description Step of the parent checkpoint; 0 for a fresh start, and for a fork without `counters`.
              */
             start_step: number;
             /**
@@ -2770,7 +2773,7 @@ export interface components {
         /**
          * BadWindow
          * @description Sequences of all steps since the last good value of the metric; some of these sequences may
-         *     have damaged the weights.
+         *     have damaged the weights. A program does not report sequences, so steps replace the positions.
          */
         BadWindow: {
             /**
@@ -2870,8 +2873,8 @@ export interface components {
             memory: components["schemas"]["MemoryRates"];
             /**
              * Memory Margin
-             * @description Factor by which `fits` multiplies the predicted memory peak. The factor is so large that no
-             *     known run exceeds the product.
+             * @description Factor by which `fits` multiplies the predicted memory peak: 1 with few runs, else so large
+             *     that no known run exceeds the product with its prediction from other runs.
              * @default 1
              */
             memory_margin: number;
@@ -3123,7 +3126,7 @@ export interface components {
             parent: string | null;
             /**
              * On Lineage
-             * @description Whether the current attempt descends from the checkpoint.
+             * @description Whether the current attempt wrote the checkpoint or descends from it.
              */
             on_lineage: boolean;
             /**
@@ -3207,8 +3210,8 @@ export interface components {
              * @description Steps between two saves. With 0 the job saves only on request, on a stop, at the end, and by
              *     `interval_seconds`. `auto` on CPUs is the number nearest to 100 that `keep_every_steps` and
              *     `keep_best_k` allow. `auto` on GPUs is the same number if retention counts steps
-             *     (`keep_every_steps`, or `keep_best_k` by validation), else 0, so that `interval_seconds`
-             *     applies.
+             *     (`keep_every_steps`, or `keep_best_k` by validation) or if `interval_seconds` is 0, else 0, so
+             *     that `interval_seconds` applies.
              * @default auto
              */
             interval_steps: number | "auto";
@@ -3306,8 +3309,8 @@ export interface components {
              * @description Steps between two saves. With 0 the job saves only on request, on a stop, at the end, and by
              *     `interval_seconds`. `auto` on CPUs is the number nearest to 100 that `keep_every_steps` and
              *     `keep_best_k` allow. `auto` on GPUs is the same number if retention counts steps
-             *     (`keep_every_steps`, or `keep_best_k` by validation), else 0, so that `interval_seconds`
-             *     applies.
+             *     (`keep_every_steps`, or `keep_best_k` by validation) or if `interval_seconds` is 0, else 0, so
+             *     that `interval_seconds` applies.
              * @default auto
              */
             interval_steps?: number | "auto";
@@ -3472,7 +3475,7 @@ export interface components {
             parent: string | null;
             /**
              * On Lineage
-             * @description Whether the current attempt descends from the checkpoint.
+             * @description Whether the current attempt wrote the checkpoint or descends from it.
              */
             on_lineage: boolean;
             /**
@@ -3508,10 +3511,11 @@ export interface components {
          *
          *     The server ignores bytes that it already has. After a gap the server stores nothing, and its
          *     reply contains the offset at which the sender must continue. The server rejects a whole report
-         *     (422) if a chunk is damaged or has a partial or unreadable line. There is one exception, in all
-         *     files except logs: if an unreadable line is *alone* in its chunk, the server skips and
-         *     acknowledges the line, and records an event. Therefore, after a 422, the sender sends such files
-         *     with one line per chunk until it has passed the fault.
+         *     (422) if a chunk is damaged or has a partial or unreadable line. There are two exceptions, in
+         *     which the server skips and acknowledges an unreadable line, and records an event: in all files
+         *     except logs if the line is *alone* in its chunk, and always in `metrics:<n>` and `artifacts`.
+         *     Therefore, after a 422, the sender sends such files with one line per chunk until it has passed
+         *     the fault.
          */
         Chunk: {
             /**
@@ -3663,8 +3667,8 @@ export interface components {
             /**
              * Until
              * Format: date-time
-             * @description End of the last day. During that day: time at which this result was computed; a result is
-             *     reused for a minute.
+             * @description End of the last day. During that day: time for which this result was computed; a result may
+             *     be ten minutes old while the next one is computed.
              */
             until: string;
             /**
@@ -3769,7 +3773,7 @@ export interface components {
             name: string;
             /**
              * Branch
-             * @description `lineage`, or `attempt-<n>` for an abandoned branch.
+             * @description `lineage`, or `attempt-<n>` for an abandoned branch or a requested attempt.
              */
             branch: string;
             /**
@@ -4186,7 +4190,7 @@ export interface components {
             name: string;
             /**
              * Branch
-             * @description `lineage`, or `attempt-<n>` for an abandoned branch.
+             * @description `lineage`, or `attempt-<n>` for an abandoned branch or a requested attempt.
              */
             branch: string;
             /**
@@ -4868,7 +4872,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -4914,7 +4919,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -4960,7 +4966,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5006,7 +5013,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5052,7 +5060,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5098,7 +5107,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5144,7 +5154,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5190,7 +5201,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5236,7 +5248,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5282,7 +5295,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5328,7 +5342,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5374,7 +5389,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5420,7 +5436,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5466,7 +5483,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5512,7 +5530,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5558,7 +5577,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5604,7 +5624,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5650,7 +5671,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5696,7 +5718,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5742,7 +5765,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5788,7 +5812,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5834,7 +5859,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5880,7 +5906,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5926,7 +5953,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -5972,7 +6000,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6018,7 +6047,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6064,7 +6094,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6110,7 +6141,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6156,7 +6188,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6202,7 +6235,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6248,7 +6282,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6294,7 +6329,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6340,7 +6376,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6386,7 +6423,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6432,7 +6470,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6478,7 +6517,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6524,7 +6564,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6570,7 +6611,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6616,7 +6658,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6662,7 +6705,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6708,7 +6752,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6754,7 +6799,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6800,7 +6846,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6846,7 +6893,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6892,7 +6940,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -6938,7 +6987,8 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Author of the event: the name of a token, `scheduler`, `trainer`, or the name of a node.
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
              */
             actor: string;
             /**
@@ -7431,7 +7481,10 @@ export interface components {
          * @description Reply to a fork.
          */
         ForkReply: {
-            /** @description Preview of the new job; absent in a repeated request if the checkpoint has been deleted. */
+            /**
+             * @description Preview of the new job; absent in a repeated request if it can no longer be computed, such as
+             *     after the deletion of the checkpoint.
+             */
             preview: components["schemas"]["ForkPreview"] | null;
             /** @description New job; absent after a dry run. */
             job: components["schemas"]["JobView"] | null;
@@ -7647,18 +7700,18 @@ export interface components {
             device_name: string;
             /**
              * Device Memory Bytes
-             * @description Memory of one slot: the memory of its GPU; on CPUs, the host's memory divided by the number
-             *     of slots.
+             * @description Memory of the smallest slot: of a GPU or a MIG instance; on CPUs, the host's memory divided
+             *     by the number of slots.
              */
             device_memory_bytes: number;
             /**
              * Cores
-             * @description Number of CPU cores.
+             * @description Number of CPU cores that the worker may use.
              */
             cores: number;
             /**
              * Memory Bytes
-             * @description Memory of the host.
+             * @description Memory of the host, or the worker's cgroup limit if it is lower.
              */
             memory_bytes: number;
             /**
@@ -7726,18 +7779,18 @@ export interface components {
             device_name: string;
             /**
              * Device Memory Bytes
-             * @description Memory of one slot: the memory of its GPU; on CPUs, the host's memory divided by the number
-             *     of slots.
+             * @description Memory of the smallest slot: of a GPU or a MIG instance; on CPUs, the host's memory divided
+             *     by the number of slots.
              */
             device_memory_bytes: number;
             /**
              * Cores
-             * @description Number of CPU cores.
+             * @description Number of CPU cores that the worker may use.
              */
             cores: number;
             /**
              * Memory Bytes
-             * @description Memory of the host.
+             * @description Memory of the host, or the worker's cgroup limit if it is lower.
              */
             memory_bytes: number;
             /**
@@ -8507,8 +8560,8 @@ export interface components {
             /**
              * Env
              * @description Environment variables of the ranks. Where jobs must not bring code, only the variables in
-             *     docs/environment.md are legal. Values are stored encrypted; views mask the values of variables
-             *     that docs/environment.md does not list.
+             *     docs/environment.md are legal. Values are stored encrypted; views mask all values that
+             *     docs/environment.md does not list.
              */
             env: {
                 [key: string]: string;
@@ -8738,8 +8791,8 @@ export interface components {
             /**
              * Env
              * @description Environment variables of the ranks. Where jobs must not bring code, only the variables in
-             *     docs/environment.md are legal. Values are stored encrypted; views mask the values of variables
-             *     that docs/environment.md does not list.
+             *     docs/environment.md are legal. Values are stored encrypted; views mask all values that
+             *     docs/environment.md does not list.
              */
             env?: {
                 [key: string]: string;
@@ -9065,8 +9118,8 @@ export interface components {
              */
             name: string;
             /**
-             * @description Split of the global batch, with the job's own micro-batch size if it is legal on this layout.
-             *     Absent for a program.
+             * @description Split of the global batch; the micro-batch size is at most the job's own. Absent for a
+             *     program.
              */
             batch: components["schemas"]["BatchPlan"] | null;
             /** @description Stages of the pipeline; absent without pipeline parallelism. */
@@ -9758,7 +9811,7 @@ export interface components {
         MetricsStored: {
             /**
              * Step
-             * @description Highest step in the report.
+             * @description Highest step of the attempt after the report.
              */
             step: number;
             /**
@@ -9893,8 +9946,8 @@ export interface components {
             n_layers: number | null;
             /**
              * N Heads
-             * @description Number of query heads; it must divide `dim` into even head widths. If absent, `size` defines
-             *     the number.
+             * @description Number of query heads; without a `head_dim`, it must divide `dim` into even head widths. If
+             *     absent, `size` defines the number.
              */
             n_heads: number | null;
             /**
@@ -9916,8 +9969,8 @@ export interface components {
             vocab_size: number | null;
             /**
              * Head Dim
-             * @description Width of an attention head. If absent, `size` defines the width. If `size` defines none, the
-             *     width is `dim / n_heads`.
+             * @description Width of an attention head, an even number. If absent, `size` defines the width. If `size`
+             *     defines none, the width is `dim / n_heads`.
              */
             head_dim: number | null;
             /**
@@ -10044,8 +10097,8 @@ export interface components {
             n_layers?: number | null;
             /**
              * N Heads
-             * @description Number of query heads; it must divide `dim` into even head widths. If absent, `size` defines
-             *     the number.
+             * @description Number of query heads; without a `head_dim`, it must divide `dim` into even head widths. If
+             *     absent, `size` defines the number.
              */
             n_heads?: number | null;
             /**
@@ -10067,8 +10120,8 @@ export interface components {
             vocab_size?: number | null;
             /**
              * Head Dim
-             * @description Width of an attention head. If absent, `size` defines the width. If `size` defines none, the
-             *     width is `dim / n_heads`.
+             * @description Width of an attention head, an even number. If absent, `size` defines the width. If `size`
+             *     defines none, the width is `dim / n_heads`.
              */
             head_dim?: number | null;
             /**
@@ -10117,8 +10170,8 @@ export interface components {
         };
         /**
          * NextAction
-         * @description Suggested action on a failed job; the action includes a change that may prevent the same
-         *     failure.
+         * @description Suggested action on a failed job; usually the action includes a change that may prevent the
+         *     same failure.
          */
         NextAction: {
             /**
@@ -10139,7 +10192,7 @@ export interface components {
             aim: ("memory" | "free") | null;
             /**
              * Field
-             * @description Spec field to change in a fork or new job; the name of a section ends in a dot.
+             * @description Spec field to change; the name of a section ends in a dot.
              */
             field: string | null;
             /**
@@ -10188,7 +10241,7 @@ export interface components {
         NodeCurve: {
             /**
              * Name
-             * @description Name of the series; it ends in the unit, as in `gpu_power_watts`.
+             * @description Name of the series; it ends in the unit, if there is one, as in `gpu_power_watts`.
              */
             name: string;
             /**
@@ -10214,12 +10267,12 @@ export interface components {
         NodeDrained: {
             /**
              * Draining
-             * @description Whether the node accepts no new work.
+             * @description True at the start of a drain or of an announced shutdown, false at its end.
              */
             draining: boolean;
             /**
              * Running
-             * @description Effect on the node's attempts; absent for an announced shutdown.
+             * @description Effect on the node's attempts; absent for an announced shutdown and at the end of a drain.
              */
             running?: ("move" | "finish") | null;
             /**
@@ -10344,7 +10397,7 @@ export interface components {
         };
         /**
          * NodeMetrics
-         * @description State of a node, now and during the last hours.
+         * @description State of a node, now and over the requested time, at most the last 14 days.
          */
         NodeMetrics: {
             /**
@@ -10660,7 +10713,8 @@ export interface components {
             online: boolean;
             /**
              * Draining
-             * @description Whether the node is drained or cordoned, so that nothing new is placed on it.
+             * @description Whether the node is drained or cordoned, or has announced its shutdown, so that nothing new
+             *     is placed on it.
              */
             draining: boolean;
             /** @description Author, time and kind of the drain; absent if the node is not drained. */
@@ -10766,7 +10820,7 @@ export interface components {
             nodes: number;
             /**
              * Ended
-             * @description Whether the engine proves that the request has no process left.
+             * @description Whether the request has ended; if not, its nodes were withdrawn.
              */
             ended: boolean;
         };
@@ -11128,7 +11182,7 @@ export interface components {
             storage: string | null;
             /**
              * Fence
-             * @description Fencing number of this claim; the server ignores reports with a lower number.
+             * @description Fencing number of this claim; the server refuses reports with another number.
              */
             fence: number;
             /**
@@ -11303,7 +11357,7 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Reason
-             * @description Reason why the operation waits.
+             * @description Reason for the operation, which may be empty; if it waits again, reason of the failure.
              */
             reason: string;
         };
@@ -11445,7 +11499,8 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Actor
-             * @description Author of the operation: the name of a token, `retention` or `scrubbing`.
+             * @description Author of the operation: the name of a token, `retention`, `scrubbing`, `recovery` or
+             *     `server`.
              */
             actor: string;
             /**
@@ -11929,7 +11984,7 @@ export interface components {
         ParallelismSection: {
             /**
              * Dp Replicate
-             * @description Number of replicas of the sharded model; HSDP if it is above 1.
+             * @description Number of replicas of the sharded model; above 1, HSDP or, without shards, DDP.
              * @default 1
              */
             dp_replicate: number;
@@ -12024,7 +12079,7 @@ export interface components {
         ParallelismSectionInput: {
             /**
              * Dp Replicate
-             * @description Number of replicas of the sharded model; HSDP if it is above 1.
+             * @description Number of replicas of the sharded model; above 1, HSDP or, without shards, DDP.
              * @default 1
              */
             dp_replicate?: number;
@@ -12141,7 +12196,7 @@ export interface components {
             feed_forward: number;
             /**
              * Norms
-             * @description Parameters of the norms in one block.
+             * @description Parameters of the norms in one block; in a hub model, the mean of all blocks.
              */
             norms: number;
             /**
@@ -12541,7 +12596,7 @@ export interface components {
             pointer: string;
             /**
              * Detail
-             * @description Description of the problem, with the given value and the legal values.
+             * @description Description of the problem, usually with the given value and the legal values.
              */
             detail: string;
         };
@@ -12828,7 +12883,7 @@ export interface components {
              * Command
              * @description Command of the program, word by word; no shell expands the words. The first word is searched
              *     among the programs of the environment, then as a path in the working directory, then on the
-             *     node's `PATH`. A `.py` file runs with the environment's Python.
+             *     node's `PATH`. `python`, `python3` and a `.py` file run with the environment's Python.
              */
             command: string[];
             /**
@@ -12842,18 +12897,19 @@ export interface components {
             launcher: "torchrun" | "command";
             /**
              * Arguments
-             * @description Arguments to add to the command as `--name value`; comparisons of jobs show them. The value
-             *     `true` becomes `--name`, `false` is omitted, and a list becomes `--name` and all values of the
-             *     list.
+             * @description Arguments to add to the command as `--name value`, or as `--name=value` if the value starts
+             *     with `-`; comparisons of jobs show them. The value `true` becomes `--name`, `false` is omitted,
+             *     and a list becomes `--name` and all values of the list.
              */
             arguments: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * Resume Arguments
-             * @description Words to append to the command once ranks of an earlier attempt have started. `{checkpoint}`
-             *     stands for the folder of the checkpoint that the attempt loads. If one of the words contains
-             *     `{checkpoint}` but the attempt loads no checkpoint, none of the words is appended.
+             * @description Words to append to the command if the attempt loads a checkpoint, or once ranks of an earlier
+             *     attempt have started. `{checkpoint}` stands for the folder of the checkpoint that the attempt
+             *     loads. If one of the words contains `{checkpoint}` but the attempt loads no checkpoint, none of
+             *     the words is appended.
              * @default []
              */
             resume_arguments: string[];
@@ -12902,7 +12958,8 @@ export interface components {
             artifacts: string[];
             /**
              * Stop Grace Seconds
-             * @description Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL.
+             * @description Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL. A
+             *     program that calls `should_stop` gets no SIGTERM, and this limit does not apply.
              * @default 30
              */
             stop_grace_seconds: number;
@@ -12925,7 +12982,7 @@ export interface components {
              * Command
              * @description Command of the program, word by word; no shell expands the words. The first word is searched
              *     among the programs of the environment, then as a path in the working directory, then on the
-             *     node's `PATH`. A `.py` file runs with the environment's Python.
+             *     node's `PATH`. `python`, `python3` and a `.py` file run with the environment's Python.
              */
             command: string[];
             /**
@@ -12939,18 +12996,19 @@ export interface components {
             launcher?: "torchrun" | "command";
             /**
              * Arguments
-             * @description Arguments to add to the command as `--name value`; comparisons of jobs show them. The value
-             *     `true` becomes `--name`, `false` is omitted, and a list becomes `--name` and all values of the
-             *     list.
+             * @description Arguments to add to the command as `--name value`, or as `--name=value` if the value starts
+             *     with `-`; comparisons of jobs show them. The value `true` becomes `--name`, `false` is omitted,
+             *     and a list becomes `--name` and all values of the list.
              */
             arguments?: {
                 [key: string]: boolean | number | string | (boolean | number | string)[];
             };
             /**
              * Resume Arguments
-             * @description Words to append to the command once ranks of an earlier attempt have started. `{checkpoint}`
-             *     stands for the folder of the checkpoint that the attempt loads. If one of the words contains
-             *     `{checkpoint}` but the attempt loads no checkpoint, none of the words is appended.
+             * @description Words to append to the command if the attempt loads a checkpoint, or once ranks of an earlier
+             *     attempt have started. `{checkpoint}` stands for the folder of the checkpoint that the attempt
+             *     loads. If one of the words contains `{checkpoint}` but the attempt loads no checkpoint, none of
+             *     the words is appended.
              * @default []
              */
             resume_arguments?: string[];
@@ -12999,7 +13057,8 @@ export interface components {
             artifacts?: string[];
             /**
              * Stop Grace Seconds
-             * @description Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL.
+             * @description Time from SIGTERM to SIGKILL when a job is stopped; only ranks that still run get SIGKILL. A
+             *     program that calls `should_stop` gets no SIGTERM, and this limit does not apply.
              * @default 30
              */
             stop_grace_seconds?: number;
@@ -13485,8 +13544,9 @@ export interface components {
             step?: number | null;
             /**
              * Place
-             * @description Innermost frame outside Python's library and installed packages, such as `data/batches.py:113
-             *     in __next__`; absent if the rank did not respond.
+             * @description Innermost frame of the main thread outside Python's library and installed packages, such as
+             *     `data/batches.py:113 in __next__`, then those of other threads; absent without such a frame, or
+             *     if the rank did not respond.
              */
             place?: string | null;
             /** @description Oldest collective that has not ended on the rank. */
@@ -13602,8 +13662,8 @@ export interface components {
              */
             name: string;
             /**
-             * @description Split of the global batch, with the job's own micro-batch size if it is legal on this layout.
-             *     Absent for a program.
+             * @description Split of the global batch; the micro-batch size is at most the job's own. Absent for a
+             *     program.
              */
             batch: components["schemas"]["BatchPlan"] | null;
             /** @description Stages of the pipeline; absent without pipeline parallelism. */
@@ -13882,7 +13942,8 @@ export interface components {
         ReportReply: {
             /**
              * Acknowledged
-             * @description Number of stored bytes (end offset) of each file in the report.
+             * @description End offset of the stored bytes of each file in the report. After the end or loss of the
+             *     share, all bytes except those of logs are dropped, and still count here.
              */
             acknowledged: {
                 [key: string]: number;
@@ -14036,12 +14097,12 @@ export interface components {
         };
         /**
          * ResourcesSection
-         * @description Slots of the job. A slot is a GPU, or a CPU rank on a node without GPUs.
+         * @description Slots of the job. A slot is a GPU, a MIG instance, or a CPU rank on a node without GPUs.
          */
         ResourcesSection: {
             /**
              * World Size
-             * @description Number of slots; the job starts only once all of them are free.
+             * @description Number of slots; a job that is not elastic starts only once all of them are free.
              * @default 1
              */
             world_size: number;
@@ -14118,12 +14179,12 @@ export interface components {
         };
         /**
          * ResourcesSection
-         * @description Slots of the job. A slot is a GPU, or a CPU rank on a node without GPUs.
+         * @description Slots of the job. A slot is a GPU, a MIG instance, or a CPU rank on a node without GPUs.
          */
         ResourcesSectionInput: {
             /**
              * World Size
-             * @description Number of slots; the job starts only once all of them are free.
+             * @description Number of slots; a job that is not elastic starts only once all of them are free.
              * @default 1
              */
             world_size?: number;
@@ -14200,7 +14261,7 @@ export interface components {
         };
         /**
          * ResumeOptionView
-         * @description A world size on which the job could resume, if the nodes are free.
+         * @description A world size, with the layouts on which the job could resume, if the nodes are free.
          */
         ResumeOptionView: {
             /**
@@ -14251,7 +14312,8 @@ export interface components {
             options: components["schemas"]["ResumeOptionView"][];
             /**
              * @description Coefficients from which the speeds are predicted, with the errors of such predictions; absent
-             *     for unknown hardware.
+             *     for programs, for models outside of the families, and for unknown hardware without measured
+             *     runs.
              */
             calibration: components["schemas"]["Calibration"] | null;
         };
@@ -14311,7 +14373,8 @@ export interface components {
             plan: components["schemas"]["Plan"] | components["schemas"]["ProgramPlan"];
             /**
              * Checkpoint Id
-             * @description Checkpoint that the next attempt loads; absent for a start at step 0.
+             * @description Present parent checkpoint; absent for a start at step 0. The next attempt loads this
+             *     checkpoint, or the save of the running attempt if `saves_first` is true.
              */
             checkpoint_id: string | null;
             /**
@@ -14470,8 +14533,8 @@ export interface components {
             /**
              * Max Retries
              * @description Maximum number of retries after failures. An attempt does not count as a retry if it follows
-             *     a lost or preempted node, or a launch that was put back: refused by its node before any process
-             *     started.
+             *     a lost or preempted node, a damaged checkpoint that an older one replaces, or a launch that was
+             *     put back: refused by its node before any process started.
              * @default 2
              */
             max_retries: number;
@@ -14486,8 +14549,8 @@ export interface components {
             /**
              * On
              * @description Failures after which the server retries. `trainer_error` includes `program_error`. The server
-             *     always retries a launch that was put back. It never retries `out_of_memory`, `data_error`,
-             *     `not_allowed`, `program_start_error` and `disk_limit`.
+             *     always retries a launch that was put back. Otherwise it never retries `out_of_memory`,
+             *     `data_error`, `not_allowed`, `program_start_error` and `disk_limit`.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -14512,8 +14575,8 @@ export interface components {
             /**
              * Max Retries
              * @description Maximum number of retries after failures. An attempt does not count as a retry if it follows
-             *     a lost or preempted node, or a launch that was put back: refused by its node before any process
-             *     started.
+             *     a lost or preempted node, a damaged checkpoint that an older one replaces, or a launch that was
+             *     put back: refused by its node before any process started.
              * @default 2
              */
             max_retries?: number;
@@ -14528,8 +14591,8 @@ export interface components {
             /**
              * On
              * @description Failures after which the server retries. `trainer_error` includes `program_error`. The server
-             *     always retries a launch that was put back. It never retries `out_of_memory`, `data_error`,
-             *     `not_allowed`, `program_start_error` and `disk_limit`.
+             *     always retries a launch that was put back. Otherwise it never retries `out_of_memory`,
+             *     `data_error`, `not_allowed`, `program_start_error` and `disk_limit`.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -14563,7 +14626,8 @@ export interface components {
             step: number;
             /**
              * Window
-             * @description Window of skipped sequences: position of the first, and position after the last.
+             * @description Window of skipped sequences: position of the first, and position after the last. For a
+             *     program: the failed steps, of which none is skipped.
              */
             window: number[];
             /** @description Reason for the rollback, as found by the guard. */
@@ -14775,11 +14839,15 @@ export interface components {
              * @description Requested steps between two saves; 0 disables saves.
              */
             interval_steps: number;
-            /** @description Outcome with this interval; null before the first recorded step. */
+            /**
+             * @description Outcome with this interval; null before the first recorded step, and if the job's total
+             *     number of steps is unknown.
+             */
             replayed: components["schemas"]["IntervalOutcome"] | null;
             /**
              * Best Interval Steps
-             * @description Interval between saves, in steps, with the highest goodput among the tried intervals.
+             * @description Interval between saves, in steps, with the highest goodput among the tried intervals; null if
+             *     `replayed` is null.
              */
             best_interval_steps: number | null;
             /** @description Outcome with the best interval. */
@@ -15197,8 +15265,8 @@ export interface components {
             ended_at: string | null;
             /**
              * Exit Code
-             * @description Exit code, negative for a signal. Absent while the command runs, and if the command did not
-             *     start.
+             * @description Exit code, negative for a signal. Absent while the command runs, if the command did not
+             *     start, and if its end is unknown.
              */
             exit_code: number | null;
             /**
@@ -15273,7 +15341,8 @@ export interface components {
         };
         /**
          * SourceChanged
-         * @description A source was registered, paused or resumed, became unreachable, or needs a login.
+         * @description A source was registered, deleted, paused or resumed, became unreachable or reachable, needs a
+         *     login or no longer, or lost a request.
          */
         SourceChanged: {
             /**
@@ -15428,7 +15497,7 @@ export interface components {
         SourceRegistrationReply: {
             /**
              * Source Token
-             * @description Token of the source; only sent in the reply to its first registration.
+             * @description New token of the source; only sent in the reply to a registration with a join token.
              */
             source_token: string | null;
         };
@@ -15480,7 +15549,7 @@ export interface components {
             explanation?: string | null;
             /**
              * Error
-             * @description Reason why the call failed; the state of the source's jobs is then `unknown`.
+             * @description Reason why the call failed; the report then proves nothing about jobs that it lacks.
              */
             error?: string | null;
             /**
@@ -15500,8 +15569,8 @@ export interface components {
         SourceReportReply: {
             /**
              * Cancel
-             * @description Ids of requests whose jobs the provisioner must cancel: withdrawn requests, and requests that
-             *     the server does not know.
+             * @description Ids of requests whose jobs the provisioner must cancel: withdrawn requests, and reported jobs
+             *     without an open request.
              * @default []
              */
             cancel: string[];
@@ -15548,7 +15617,7 @@ export interface components {
             listed_at: string | null;
             /**
              * Error
-             * @description Reason why the last call to the engine failed; absent if the call succeeded.
+             * @description Reason why a call to the engine failed; absent after a later listing of all jobs.
              */
             error: string | null;
             /** @description Required login; set while the connection to the engine needs a login by a person. */
@@ -15580,7 +15649,7 @@ export interface components {
             nodes_asked: number;
             /**
              * Nodes Running
-             * @description Number of nodes in running requests.
+             * @description Number of nodes in running and leaving requests.
              */
             nodes_running: number;
             /**
@@ -15900,7 +15969,7 @@ export interface components {
             failures: number;
             /**
              * Seconds
-             * @description Duration of the last run.
+             * @description Working time of the last run, summed over its rounds.
              */
             seconds: number;
             /**
@@ -16023,12 +16092,12 @@ export interface components {
             created_at: string;
             /**
              * Expires At
-             * @description Time at which the token expires.
+             * @description Time at which the token expires; absent if it does not expire.
              */
             expires_at: string | null;
             /**
              * Last Used At
-             * @description Time at which the token was last used.
+             * @description Time at which the token was last used; absent before its first use.
              */
             last_used_at: string | null;
         };
