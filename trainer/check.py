@@ -46,6 +46,7 @@ def _try_own_model(run: TrainerRun) -> None:
     """Build an own model on the meta device, and check the plans that its code defines."""
     from trainer.loop.optimizer import refuse_unknown_matrices
     from trainer.models.families import build_model  # imports torch
+    from trainer.models.hub.causal_model import CausalModel
     from trainer.models.own.data_dependence import stated_dependence
     from trainer.models.own.own_model import OwnModel
     from trainer.parallel.parallelize import try_stages
@@ -59,6 +60,8 @@ def _try_own_model(run: TrainerRun) -> None:
     if run.attempt.resume is None:
         refuse_unknown_names(model, spec)
         refuse_unknown_matrices(model, spec)
+    if isinstance(model.net, CausalModel):
+        model.net.refuse_other_mixers()
     stated_dependence(model, spec)
     if spec.parallelism.pp > 1:
         try_stages(model, spec, run.attempt.layout)

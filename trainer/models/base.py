@@ -87,3 +87,14 @@ class Model(nn.Module):
     def reset_buffers(self) -> None:
         """Set buffers, which `to_empty` leaves undefined, to their values before training."""
         self.positions.reset()
+
+
+def outermost(net: nn.Module, classes: Collection[str]) -> list[nn.Module]:
+    """Return the outermost modules inside of `net` that have one of the classes, in order."""
+    found: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for module in net.modules():
+        if module is not net and type(module).__name__ in classes and module not in inside:
+            found.append(module)
+            inside |= set(module.modules())
+    return found

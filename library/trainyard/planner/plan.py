@@ -216,6 +216,16 @@ def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
         )
 
 
+def _foreign_tokens(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    if spec.model.initial_weights is not None and spec.data.tokenizer == "byte":
+        yield Problem(
+            pointer="/data/tokenizer",
+            detail="tokenizer='byte' numbers tokens otherwise than the tokenizer of published "
+            "weights, so what model.initial_weights has learned is lost; set "
+            "data.tokenizer='huggingface' and data.tokenizer_path",
+        )
+
+
 def _unused(spec: JobSpec, _: Plan) -> Iterator[Problem]:
     for rule in WARNING_RULES:
         yield from rule(spec)
@@ -346,6 +356,7 @@ WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
     _bubble,
     _memory,
     _vocabulary,
+    _foreign_tokens,
     _unused,
     _own_model,
     _rounding,

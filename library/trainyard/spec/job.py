@@ -139,6 +139,16 @@ class JobSpec(SpecModel):
             object.__setattr__(self, "lr_schedule", shorter)
         return self
 
+    @model_validator(mode="after")
+    def _fit_hub_model(self) -> Self:
+        """Set the default of `sequence_parallel` to the only legal value of a hub model."""
+        axes = self.parallelism
+        default = "sequence_parallel" not in axes.model_fields_set
+        if self.model.hugging_face is not None and default:
+            whole = axes.model_copy(update={"sequence_parallel": False})
+            object.__setattr__(self, "parallelism", whole)
+        return self
+
     @property
     def kind(self) -> Literal["trainer", "program"]:
         """Kind of job: the built-in trainer, or a program of the user's own."""

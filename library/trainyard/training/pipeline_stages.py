@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from trainyard.base.problems import SpecError, named, nearest, refusal
 from trainyard.training.architectures import Architecture
-from trainyard.training.flops import matmul_parameters_of_a_block
+from trainyard.training.flops import attention_flops_per_token, matmul_parameters_of_a_block
 from trainyard.training.pipeline_schedule import (
     PipelineSchedule,
     default_stages_per_rank,
@@ -114,14 +114,10 @@ def _balanced_layers(
 
 
 def head_cost(architecture: Architecture, *, seq_len: int) -> float:
-    """Return the cost of the head relative to a block, by FLOPs for one token.
-
-    A block multiplies a token by its matrices and, on average, by half of the keys and values of a
-    sequence: 2 x seq_len x (heads x head width) / 2.
-    """
+    """Return the cost of the head relative to a block, by forward FLOPs for one token."""
     a = architecture
-    block = matmul_parameters_of_a_block(a) + a.attention_dim * seq_len
-    return a.vocab_size * a.dim / block
+    attention = attention_flops_per_token(a, seq_len) / (2 * a.n_layers)
+    return a.vocab_size * a.dim / (matmul_parameters_of_a_block(a) + attention)
 
 
 @lru_cache(maxsize=1024)

@@ -33,7 +33,7 @@ def end(rank: int, *, code: int | None = None, signal: str | None = None) -> Ran
     return RankExit(rank=rank, pid=rank + 100, exit_code=code, signal=signal, time=float(rank))
 
 
-FORWARD = "model.factory: forward must return logits"
+FORWARD = "own model: forward must return logits"
 WRONG_LOGITS = """
 from torch import nn
 

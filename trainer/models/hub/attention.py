@@ -84,20 +84,18 @@ def needs_eager(model: Any) -> bool:
     return capped or not model._supports_sdpa
 
 
-def flex_devices(model: Any) -> frozenset[str]:
-    """Return the types of devices on which flex attention may compute a model's attention.
+def supports_flex(model: Any) -> bool:
+    """Return whether a model declares flex attention, and its heads have a width for the kernels.
 
-    These are GPUs, if the architecture supports flex attention and its kernels the width of heads.
-    Compiled flex attention has no backward pass on CPUs, and does not run on the meta device.
     `_masked` decides for each mask.
     """
     if not model._supports_flex_attn:
-        return frozenset()
+        return False
     config = model.config
     named = (getattr(config, name, None) for name in ("head_dim", "qk_head_dim", "v_head_dim"))
     widths = [width for width in named if width]
     smallest = min(widths or [config.hidden_size // config.num_attention_heads])
-    return frozenset({"cuda"} if smallest >= SMALLEST_HEAD else ())
+    return smallest >= SMALLEST_HEAD
 
 
 def _masked(build: Callable[..., Any], **options: Any) -> Any:

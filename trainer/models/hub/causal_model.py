@@ -5,9 +5,11 @@ Shapes: B sequences, S tokens of a sequence, D model width, V vocabulary.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -18,16 +20,17 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
 from trainer.errors import LaunchError
+from trainer.models.base import outermost
 from trainer.models.hub.attention import (
     EAGER,
     EXPERTS,
     SDPA,
     attention_scope,
-    flex_devices,
     needs_eager,
     register,
+    supports_flex,
 )
-from trainer.models.hub.counts import count_parameters
+from trainer.models.hub.counts import attend_on_meta, count_parameters
 from trainer.models.hub.dropout import check_dropout, rates, restart, use_keyed_dropout
 from trainer.models.hub.folder import HubFolder
 from trainer.models.hub.initial_values import InitialValue, default_value, initial_values
@@ -36,9 +39,13 @@ from trainer.models.stateless_rng import Noise
 from trainer.torch_versions import quiet_torchao
 from trainyard.spec.job import JobSpec
 
+logger = logging.getLogger("trainer")
+
 MODEL = "causal"
 """Name of the model of transformers in `CausalModel`."""
 DTYPE = torch.float32
+ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+"""Values of `layer_types` in a config whose layers relate tokens only by attention."""
 LARGE = 2**28
 FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn})
 
@@ -54,22 +61,18 @@ class CausalModel(nn.Module):
     def __init__(self, causal: Any, *, field: str) -> None:
         super().__init__()
         self.causal = causal
-        self.flex_devices = flex_devices(causal)
-        """Types of devices on which flex attention may compute attention."""
-        self._field = field
+        self._field, self._supports_flex = field, supports_flex(causal)
         self._source = use_keyed_dropout(causal, self.blocks)
 
     @property
     def block_classes(self) -> tuple[str, ...]:
         """Names of the classes of blocks that the architecture publishes, if it has such blocks."""
-        there = {type(module).__name__ for module in self.causal.modules()}
-        return tuple(sorted(there.intersection(self.causal._no_split_modules or ())))
+        return tuple(sorted({type(block).__name__ for block in self.blocks}))
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The blocks, in the order of the model."""
-        names = set(self.block_classes)
-        return [module for module in self.causal.modules() if type(module).__name__ in names]
+        """The blocks that the architecture publishes, in the order of the model."""
+        return outermost(self.causal, self.causal._no_split_modules or ())
 
     def forward(
         self, x: Tensor, *, noise: Noise | None = None, segments: Tensor | None = None
@@ -91,13 +94,41 @@ class CausalModel(nn.Module):
         # A mask of ones has no effect, see `attention._masked`.
         ones_BS = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         named |= {"attention_mask": ones_BS, "use_cache": False}
-        flex = x.device.type in self.flex_devices
-        with attention_scope(segments, flex=flex, field=self._field):
+        with attention_scope(segments, flex=self.uses_flex(x), field=self._field):
             if head is None:
                 stream: Tensor = base(**named).last_hidden_state
                 return stream
             logits: Tensor = self.causal(**named).logits
             return logits
+
+    def refuse_other_mixers(self) -> None:
+        """Refuse a block that relates tokens otherwise than by attention with our masks.
+
+        Such a block, as in recurrent architectures, would see other documents. An architecture that
+        cannot run on the meta device is not refused here.
+
+        Raises:
+            LaunchError: a block does not attend through transformers' `AttentionInterface`.
+        """
+        trial = deepcopy(self.causal).to(device="meta")
+        blocks = outermost(trial, self.block_classes)
+        try:
+            other = attend_on_meta(trial).lacking(blocks)
+        except Exception as error:  # noqa: BLE001 (transformers may raise anything)
+            logger.info("%s: forward fails on the meta device: %s", self._field, error)
+            return
+        if other is not None:
+            raise LaunchError(
+                f"{self._field}: {other} does not attend through transformers' AttentionInterface; "
+                "legal: an architecture in which each block does"
+            )
+
+    def uses_flex(self, x: Tensor) -> bool:
+        """Return whether flex attention may compute the attention of a forward pass with input `x`.
+
+        Compiled flex attention has no backward pass on CPUs, and does not run on the meta device.
+        """
+        return self._supports_flex and x.is_cuda
 
     def initial_value(self, name: str) -> InitialValue:
         """Return the initial value of a parameter, by its name in this module."""
@@ -115,30 +146,22 @@ class CausalModel(nn.Module):
             for name, parameter in model.named_parameters()
         }
 
-    def tensor_parallel_plan(
-        self, *, tp: int, sequence_parallel: bool, loss_parallel: bool
-    ) -> dict[str, ParallelStyle]:
+    def tensor_parallel_plan(self, *, loss_parallel: bool, **_: object) -> dict[str, ParallelStyle]:
         """Return the styles of the published plan, by pattern of names.
 
         Raises:
-            ValueError: the architecture publishes no plan, a style is unknown, the heads cannot be
-                divided, or `sequence_parallel` is set.
+            LaunchError: the architecture publishes no plan, or a style is unknown.
         """
-        if sequence_parallel:
-            raise ValueError(
-                "plans of transformers keep whole sequences between matrices; legal: "
-                "parallelism.sequence_parallel=false"
-            )
-        styles = tensor_styles(self.causal, tp=tp, loss_parallel=loss_parallel)
+        styles = tensor_styles(self.causal, field=self._field, loss_parallel=loss_parallel)
         return {f"{MODEL}.{name}": style for name, style in styles.items()}
 
     def pipeline_parallel_plan(self) -> list[list[str]]:
         """Return the published pieces, as names of modules.
 
         Raises:
-            ValueError: no test has compared the stages of the architecture with the whole model.
+            LaunchError: no test has compared the stages of the architecture with the whole model.
         """
-        pieces = pipeline_pieces(self.causal)
+        pieces = pipeline_pieces(self.causal, field=self._field)
         return [[f"{MODEL}.{name}" for name in piece] for piece in pieces]
 
 
@@ -191,11 +214,11 @@ def load_model(folder: HubFolder) -> CausalModel:
 
 
 def _built(folder: HubFolder, config: Any) -> CausalModel:
-    _, auto_model = _transformers(folder)
+    library = _transformers(folder)
     register()
     try:
         with _parameters_on_meta():
-            causal = auto_model.from_config(
+            causal = library.AutoModelForCausalLM.from_config(
                 config,
                 dtype=DTYPE,
                 attn_implementation=EAGER,
@@ -205,32 +228,47 @@ def _built(folder: HubFolder, config: Any) -> CausalModel:
         if not needs_eager(causal):
             causal.set_attn_implementation(SDPA)
     except Exception as error:  # transformers may raise anything
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyError) and error.args == (EAGER,):
+            why = "its attention does not use AttentionInterface"
         raise LaunchError(
-            f"{folder.field}: transformers cannot build the model: {type(error).__name__}: {error}",
+            f"{folder.field}: transformers cannot build the model: {why}",
             path=str(folder.path),
         ) from error
+    _refuse_recurrent(causal, folder)
     model = CausalModel(causal, field=folder.field)
     _check_rates(causal, folder)
     return model
 
 
-def _transformers(folder: HubFolder) -> tuple[Any, Any]:
-    """Import transformers; return its classes that read a config and build a model."""
+def _refuse_recurrent(causal: Any, folder: HubFolder) -> None:
+    """Reject layers that carry a state from token to token, across the ends of documents."""
+    other = set(getattr(causal.config, "layer_types", None) or ()) - ATTENDING
+    if other or causal._is_stateful:
+        raise LaunchError(
+            f"{folder.field}: {causal.config.model_type} has layers that are no attention "
+            f"({', '.join(sorted(other)) or 'with a recurrent state'}); legal: attention in each "
+            "layer",
+            path=str(folder.path),
+        )
+
+
+def _transformers(folder: HubFolder) -> Any:
+    """Import and return transformers."""
     try:
         with quiet_torchao():  # transformers imports it
-            from transformers import AutoConfig, AutoModelForCausalLM
+            import transformers
     except ImportError as error:
         raise LaunchError(
             f"{folder.field} needs transformers on the nodes: {error}; install the extra "
             "trainyard-programs[transformers]"
         ) from error
-    return AutoConfig, AutoModelForCausalLM
+    return transformers
 
 
 def _config(folder: HubFolder) -> Any:
-    auto_config, _ = _transformers(folder)
     try:
-        config = auto_config.from_pretrained(
+        config = _transformers(folder).AutoConfig.from_pretrained(
             folder.path, trust_remote_code=folder.remote_code, local_files_only=True
         )
     except Exception as error:  # transformers may raise anything

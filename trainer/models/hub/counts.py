@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -63,20 +63,19 @@ def count_model(causal: Any, blocks: list[nn.Module]) -> CountedModel:
     Args:
         causal: the model, with parameters on the meta device.
         blocks: the model's blocks.
+
+    Raises:
+        ValueError: the model has no blocks, or a block does not attend through transformers'
+            `AttentionInterface`.
     """
     causal.to(device="meta", dtype=torch.bfloat16)
-    _register()
-    causal.set_attn_implementation(COUNTED)
     grouped = {torch.ops.aten._grouped_mm: _grouped_flops}
     products = FlopCounterMode(display=False, custom_mapping=grouped)
-    attended, saved = _Attended(), SavedBytes(causal)
-    token = _ATTENDED.set(attended)
-    try:
-        with products, saved.within(blocks):
-            ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
-            causal.base_model(input_ids=ids, attention_mask=ids.bool(), use_cache=False)
-    finally:
-        _ATTENDED.reset(token)
+    saved = SavedBytes(causal)
+    with products, saved.within(blocks):
+        attended = attend_on_meta(causal)
+    if (other := attended.lacking(blocks)) is not None:
+        raise ValueError(f"{other} does not attend through AttentionInterface")
     return CountedModel(
         **count_parameters(causal, blocks),
         active=products.get_total_flops() // (2 * TOKENS),
@@ -87,16 +86,39 @@ def count_model(causal: Any, blocks: list[nn.Module]) -> CountedModel:
     )
 
 
-class _Attended:
-    """Widths of attention in a forward pass."""
+def attend_on_meta(causal: Any) -> AttentionCalls:
+    """Run a model on the meta device; return the calls of attention."""
+    _register()
+    causal.set_attn_implementation(COUNTED)
+    calls = AttentionCalls()
+    token = _CALLS.set(calls)
+    try:
+        ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+        causal.base_model(input_ids=ids, attention_mask=ids.bool(), use_cache=False)
+    finally:
+        _CALLS.reset(token)
+    return calls
+
+
+class AttentionCalls:
+    """The modules that attend in a forward pass, and their widths."""
 
     def __init__(self) -> None:
+        self.modules: set[nn.Module] = set()
         self.full = 0
         self.sliding = 0
         self.window: int | None = None
 
-    def add(self, width: int, window: int | None) -> None:
-        """Add the width of a block; of several windows, the largest counts."""
+    def lacking(self, blocks: Collection[nn.Module]) -> str | None:
+        """Return the class of a block without attention, `no block` without blocks, or None."""
+        if not blocks:
+            return "no block"
+        without = (block for block in blocks if self.modules.isdisjoint(block.modules()))
+        return next((type(block).__name__ for block in without), None)
+
+    def add(self, module: nn.Module, width: int, window: int | None) -> None:
+        """Add a call; of several windows, the largest counts."""
+        self.modules.add(module)
         if window is None:
             self.full += width
             return
@@ -104,7 +126,7 @@ class _Attended:
         self.window = max(window, self.window or 0)
 
 
-_ATTENDED: ContextVar[_Attended] = ContextVar("attended")
+_CALLS: ContextVar[AttentionCalls] = ContextVar("calls")
 
 
 class SavedBytes:
@@ -122,9 +144,8 @@ class SavedBytes:
         with ExitStack() as hooks:
             for block in blocks:
                 enter = block.register_forward_pre_hook(lambda *_: saving.__enter__())
-                leave = block.register_forward_hook(lambda *_: saving.__exit__())
-                hooks.callback(enter.remove)
-                hooks.callback(leave.remove)
+                hooks.enter_context(enter)
+                hooks.enter_context(block.register_forward_hook(lambda *_: saving.__exit__()))
             yield
 
     def _add(self, tensor: Tensor) -> Tensor:
@@ -161,10 +182,10 @@ def _register() -> None:
     AttentionMaskInterface.register(COUNTED, lambda *_, **__: None)
 
 
-def _attend(_: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, None]:
-    query, key, value, _mask = tensors
+def _attend(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, None]:
+    query, key, value = tensors[:3]
     width = query.shape[1] * (key.shape[-1] + value.shape[-1]) // 2
-    _ATTENDED.get().add(width, options.get("sliding_window"))
+    _CALLS.get().add(module, width, options.get("sliding_window"))
     fused: Any = _FusedAttention  # its `apply` has no types
     output: Tensor = fused.apply(query, key, value)
     return output.transpose(1, 2).contiguous(), None

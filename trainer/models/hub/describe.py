@@ -1,4 +1,4 @@
-"""`python -m trainer describe models:NAME`: prints the section `model` of a job for a folder."""
+"""`python -m trainer describe data:NAME`: prints the sections of a job that trains a folder."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trainer.data.huggingface_tokenizer import FILE as TOKENIZER
 from trainer.errors import LaunchError, RunError
 from trainer.models.hub.causal_model import load_model
 from trainer.models.hub.counts import count_model
 from trainer.models.hub.folder import HubFolder, shape_of
 from trainer.run import add_root_argument
-from trainyard.spec.sections.model import ModelSection
+from trainyard.base.problems import SpecError
+from trainyard.spec.job import parse_job_spec
 
 
 def main(words: Sequence[str]) -> int:
     """Print the section and return 0; on an error, print the error to stderr and return 1."""
     arguments = _parser().parse_args(words)
     try:
-        section = describe(
-            arguments.folder, dict(arguments.root), remote_code=arguments.remote_code
-        )
-    except RunError as error:
+        found = describe(arguments.folder, dict(arguments.root), remote_code=arguments.remote_code)
+    except (RunError, SpecError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    shown = (
-        json.dumps({"model": section}, indent=2) if arguments.json else "\n".join(_toml(section))
-    )
+    shown = json.dumps(found, indent=2) if arguments.json else "\n".join(_toml(found))
     sys.stdout.write(f"{shown}\n")
     return 0
 
@@ -36,10 +34,13 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer describe",
-        description="Print the section `model` of a job that trains a model of transformers: the "
-        "shape, and the counts for the planner. No weight is read.",
+        description="Print the sections of a job that trains a model of transformers: its shape, "
+        "the counts for the planner, weights and tokenizer if the folder has them. No weight is "
+        "read.",
     )
-    parser.add_argument("folder", help="folder with config.json, such as models:Mistral-7B")
+    parser.add_argument(
+        "folder", help="folder with config.json below a root, such as data:Mistral-7B"
+    )
     add_root_argument(parser)
     parser.add_argument(
         "--remote-code", action="store_true", help="run the Python files that config.json names"
@@ -49,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def describe(place: str, roots: dict[str, str], *, remote_code: bool = False) -> dict[str, Any]:
-    """Return the fields of the section `model` that train the model in a folder.
+    """Return the sections `model` and `data` of a job that trains the model in a folder.
+
+    They name the weights and the tokenizer of the folder, if it has any.
 
     Args:
         place: the folder, as `<root>:<path>`.
@@ -61,34 +64,37 @@ def describe(place: str, roots: dict[str, str], *, remote_code: bool = False) ->
         DataError: the folder or its config cannot be read.
         LaunchError: transformers is missing or cannot build or run the model, or no job can train
             it.
+        SpecError: `place` is not below a root.
     """
-    section = ModelSection(hugging_face=place, remote_code=remote_code)
+    given: dict[str, Any] = {"hugging_face": place}
+    given |= {"remote_code": True} if remote_code else {}
+    section = parse_job_spec({"model": given}).model
     folder = HubFolder.of(section, roots)
     model = load_model(folder)
-    if not model.blocks:
-        raise LaunchError(
-            f"{folder.field}: the architecture publishes no blocks (_no_split_modules), so nothing "
-            "is counted",
-            path=str(folder.path),
-        )
     shape = shape_of(model.causal.config)
     try:
         counted = count_model(model.causal, model.blocks)
     except Exception as error:  # transformers may raise anything
         raise LaunchError(
-            f"{folder.field}: the model cannot run on the meta device, so nothing is counted: "
+            f"{folder.field}: nothing is counted, because forward fails on the meta device: "
             f"{type(error).__name__}: {error}",
             path=str(folder.path),
         ) from error
-    given = section.model_dump(exclude_defaults=True)
-    return {**given, **shape, "counted": counted.model_dump(exclude_none=True)}
+    if any(folder.path.glob("*.safetensors")):
+        given["initial_weights"] = place
+    sections: dict[str, Any] = {
+        "model": {**given, **shape, "counted": counted.model_dump(exclude_none=True)}
+    }
+    if (folder.path / TOKENIZER).is_file():
+        sections["data"] = {"tokenizer": "huggingface", "tokenizer_path": place}
+    return sections
 
 
-def _toml(section: dict[str, Any]) -> Iterator[str]:
+def _toml(sections: dict[str, Any], path: str = "") -> Iterator[str]:
     # TOML and JSON write strings, integers and booleans alike.
-    yield "[model]"
-    for name, value in section.items():
+    for name, value in sections.items():
         if not isinstance(value, dict):
             yield f"{name} = {json.dumps(value)}"
-    yield from ("", "[model.counted]")
-    yield from (f"{name} = {json.dumps(value)}" for name, value in section["counted"].items())
+    for name, value in sections.items():
+        if isinstance(value, dict):
+            yield from (f"[{path}{name}]", *_toml(value, f"{path}{name}."), "")

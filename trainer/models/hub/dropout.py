@@ -90,6 +90,8 @@ def rates(config: Any) -> dict[str, float]:
 
 
 def _is_rate(name: str) -> bool:
+    if name.startswith(("classifier_", "summary_")):  # rates of heads for other tasks
+        return False
     return "dropout" in name or name.endswith(("pdrop", "dropout_prob"))
 
 

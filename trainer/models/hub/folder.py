@@ -66,7 +66,8 @@ class HubFolder:
         if code and not self.remote_code:
             yield (
                 f"names Python files in auto_map ({', '.join(sorted(code))}); legal: "
-                "model.remote_code=true, or no auto_map if transformers has the model_type"
+                "model.remote_code=true (server and workers need TRAINYARD_ALLOW_CODE=true), or no "
+                "auto_map if transformers has the model_type"
             )
         if any("--" in str(name) for name in code.values()):
             yield "names code of another repository in auto_map; legal: files in the folder"

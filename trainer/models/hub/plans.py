@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from trainyard.base.problems import divisors, nearest
+from trainer.errors import LaunchError
 
 STYLES: dict[str, Callable[[], ParallelStyle]] = {
     "colwise": ColwiseParallel,
@@ -33,15 +33,18 @@ STAGED = frozenset(
     {"deepseek_v3", "gemma3_text", "gpt_oss", "mistral", "mixtral", "olmo2", "phi", "qwen3"}
 )
 """Architectures whose stages a test compares with the whole model, by `model_type`."""
-HEADS = ("num_attention_heads", "num_key_value_heads")
 
 
-def tensor_styles(causal: Any, *, tp: int, loss_parallel: bool) -> dict[str, ParallelStyle]:
+def tensor_styles(causal: Any, *, field: str, loss_parallel: bool) -> dict[str, ParallelStyle]:
     """Return the style for each pattern of names in the plan of a model.
 
+    Args:
+        causal: model of transformers.
+        field: field and value in the spec, for messages.
+        loss_parallel: whether the head leaves its logits split along the vocabulary.
+
     Raises:
-        ValueError: the architecture publishes no plan, a style is unknown, or `tp` does not divide
-            the heads.
+        LaunchError: the architecture publishes no plan, or a style is unknown.
     """
     kind = causal.config.model_type
     names = {name for name, _ in causal.named_modules()}
@@ -53,18 +56,14 @@ def tensor_styles(causal: Any, *, tp: int, loss_parallel: bool) -> dict[str, Par
     }
     head = _name_of(causal, causal.get_output_embeddings())
     if not plan.keys() - {head}:
-        raise ValueError(f"transformers publishes no plan for {kind}; legal: parallelism.tp=1")
+        raise LaunchError(
+            f"{field}: transformers publishes no plan for {kind}; legal: parallelism.tp=1"
+        )
     for pattern, style in plan.items():
         if style not in STYLES:
-            raise ValueError(
-                f"the plan of {kind} has style {style!r} for {pattern}, which no job supports; "
-                "legal: parallelism.tp=1"
-            )
-    for attribute in HEADS:
-        heads = getattr(causal.config, attribute, None)
-        if heads is not None and heads % tp:
-            raise ValueError(
-                f"tp={tp} does not divide {attribute}={heads}; {nearest(tp, divisors(heads))}"
+            raise LaunchError(
+                f"{field}: the plan of {kind} has style {style!r} for {pattern}, which no job "
+                "supports; legal: parallelism.tp=1"
             )
     styles = {pattern: STYLES[style]() for pattern, style in plan.items()}
     if loss_parallel:
@@ -72,17 +71,17 @@ def tensor_styles(causal: Any, *, tp: int, loss_parallel: bool) -> dict[str, Par
     return styles
 
 
-def pipeline_pieces(causal: Any) -> list[list[str]]:
+def pipeline_pieces(causal: Any, *, field: str) -> list[list[str]]:
     """Return the modules of each piece of a model: before the blocks, each block, after them.
 
     Raises:
-        ValueError: the architecture is not in `STAGED`.
+        LaunchError: the architecture is not in `STAGED`.
     """
     kind = causal.config.model_type
     if kind not in STAGED:
-        raise ValueError(
-            f"stages of {kind} were never compared with the whole model; legal: parallelism.pp=1, "
-            f"or one of {', '.join(sorted(STAGED))}"
+        raise LaunchError(
+            f"{field}: stages of {kind} were never compared with the whole model; legal: "
+            f"parallelism.pp=1, or one of {', '.join(sorted(STAGED))}"
         )
     order = [name for name in causal.config.base_model_pp_plan if _has_weights(causal, name)]
     place = order.index("layers")
@@ -99,8 +98,4 @@ def _has_weights(causal: Any, name: str) -> bool:
 
 
 def _name_of(causal: Any, wanted: Any) -> str:
-    return next(_names(causal, wanted))
-
-
-def _names(causal: Any, wanted: Any) -> Iterator[str]:
-    yield from (name for name, module in causal.named_modules() if module is wanted)
+    return next(name for name, module in causal.named_modules() if module is wanted)

@@ -146,7 +146,7 @@ def covers(
         sizes = tuple(p.stop - p.start for p in part.place if isinstance(p, slice))
         if sizes != shape_of(part.name):
             return False
-        ends = (place.stop if isinstance(place, slice) else place for place in part.place)
+        ends = (place.stop if isinstance(place, slice) else place + 1 for place in part.place)
         if any(end > size for end, size in zip(ends, shape, strict=True)):
             return False
         filled += torch.Size(sizes).numel()

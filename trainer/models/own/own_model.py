@@ -22,7 +22,7 @@ from trainer.data.batches import NO_LABEL
 from trainer.data.files.places import resolve
 from trainer.errors import LaunchError
 from trainer.models.attention import Positions
-from trainer.models.base import Model
+from trainer.models.base import Model, outermost
 from trainer.models.hub.causal_model import CausalModel, build_hub_model
 from trainer.models.own.parallel_plans import TENSOR, pieces, tensor_plan
 from trainer.models.own.parameter_rules import check_parameters
@@ -376,12 +376,7 @@ def _imported(name: str, code: Path | None) -> Callable[..., Any]:
 
 def blocks_of(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:
     """Return the outermost modules of the given classes, in order; refuse a class without one."""
-    blocks: list[nn.Module] = []
-    inside: set[nn.Module] = set()
-    for module in net.modules():
-        if module is not net and type(module).__name__ in classes and module not in inside:
-            blocks.append(module)
-            inside |= set(module.modules())
+    blocks = outermost(net, classes)
     missing = set(classes) - {type(block).__name__ for block in blocks}
     if missing:
         there = sorted({type(module).__name__ for module in net.modules() if module is not net})

@@ -98,6 +98,8 @@ def _called(net: nn.Module, method: str, *, plan: str, options: dict[str, Any]) 
         )
     try:
         return function(**options)
+    except LaunchError:  # a hub model's, which names its field
+        raise
     except Exception as error:  # user code may raise anything
         call = _call(net, method, options)
         raise LaunchError(f"{call} failed: {type(error).__name__}: {error}") from error

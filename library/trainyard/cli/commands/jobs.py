@@ -113,7 +113,8 @@ def resume(
     allow_code_change: Annotated[
         bool,
         typer.Option(
-            "--allow-code-change", help="Resume even if the files of model.code have changed."
+            "--allow-code-change",
+            help="Resume even if the files of model.code or model.hugging_face have changed.",
         ),
     ] = False,
     options: Annotated[

@@ -29,7 +29,8 @@ BFLOAT16 = {"training": {"param_dtype": "bfloat16"}}
 
 def described(folder: Path, kind: str, **config: Any) -> dict[str, Any]:
     write_config(folder / "model", kind, **config)
-    return describe("data:model", {"data": str(folder)})
+    section: dict[str, Any] = describe("data:model", {"data": str(folder)})["model"]
+    return section
 
 
 def hub_folder(folder: Path) -> HubFolder:
@@ -101,10 +102,10 @@ def test_saved_bytes_equal_those_of_a_forward_pass(kind: str, tmp_path: Path) ->
 
 
 def test_the_largest_experts_need_no_memory(tmp_path: Path) -> None:
-    """DeepSeek-V3's experts of one layer have 30 GB in float32."""
-    large = {"n_routed_experts": 256, "moe_intermediate_size": 2048, "hidden_size": 7168}
+    """The experts of one layer have 2 TB in float32."""
+    large = {"n_routed_experts": 2**14, "moe_intermediate_size": 2048, "hidden_size": 7168}
     counted = described(tmp_path, "deepseek_v3", **large)["counted"]
-    assert counted["feed_forward"] > 3 * 3 * 256 * 2048 * 7168
+    assert counted["feed_forward"] > 3 * 3 * 2**14 * 2048 * 7168
 
 
 def test_a_job_with_counts_is_planned_from_them(tmp_path: Path) -> None:
@@ -132,7 +133,47 @@ def test_the_command_prints_toml_and_json(
     words = ["data:model", "--root", f"data={tmp_path}"]
     assert main(words) == 0
     assert tomllib.loads(capsys.readouterr().out) == {"model": section}
+    for name in ("model-00001-of-00002.safetensors", "tokenizer.json"):
+        (tmp_path / "model" / name).touch()
     assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"model": section}
-    assert main(["data:absent", "--root", f"data={tmp_path}"]) == 1
-    assert "data:absent" in capsys.readouterr().err
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "model": {**section, "initial_weights": "data:model"},
+        "data": {"tokenizer": "huggingface", "tokenizer_path": "data:model"},
+    }
+    assert main(words) == 0
+    assert tomllib.loads(capsys.readouterr().out) == found
+    for place, message in (
+        ("data:absent", "data:absent"),
+        (str(tmp_path / "model"), "is not below a storage root"),
+    ):
+        assert main([place, "--root", f"data={tmp_path}"]) == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "message"),
+    [
+        ("mamba", {"num_hidden_layers": 2}, r"no attention \(linear_attention\)"),
+        (
+            "lfm2",
+            {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+            r"no attention \(conv\)",
+        ),
+        ("bloom", {"n_head": 4, "n_layer": 2}, "BloomBlock does not attend"),
+        ("gptj", {"n_head": 4, "n_layer": 2, "n_embd": 32}, "does not use AttentionInterface"),
+    ],
+)
+def test_other_layers_than_attention_are_refused(
+    kind: str, config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    made = AutoConfig.for_model(kind, hidden_size=32, vocab_size=320, **config)
+    (folder / "config.json").write_text(json.dumps(made.to_diff_dict() | {"model_type": kind}))
+    with pytest.raises(LaunchError, match=message):
+        load_model(hub_folder(tmp_path)).refuse_other_mixers()
