@@ -61,7 +61,8 @@ def _try_own_model(run: TrainerRun) -> None:
         refuse_unknown_names(model, spec)
         refuse_unknown_matrices(model, spec)
     if isinstance(model.net, CausalModel):
-        model.net.refuse_other_mixers()
+        loads = spec.model.initial_weights is not None or run.attempt.resume is not None
+        model.net.check_exactness(draws=not loads)
     stated_dependence(model, spec)
     if spec.parallelism.pp > 1:
         try_stages(model, spec, run.attempt.layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from safetensors import SafetensorError, safe_open
@@ -20,6 +20,8 @@ from trainyard.training.architectures import Architecture
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+DTYPES = frozenset({"F32", "BF16", "F16"})
+"""Dtypes of published weights that can be loaded, as safetensors names them."""
 LISTED = 5
 """Maximum number of names that a message lists; the rest is counted."""
 HEAD, EMBEDDINGS = (published_name(f"{name}.weight") for name in ("output", "tok_embeddings"))
@@ -50,6 +52,16 @@ class PublishedFolder:
         for path in sorted(set(self.file_of.values())):
             held = _shapes_in(path)
             found |= {name: held[name] for name in held if self.file_of.get(name) == path}
+        return found
+
+    def of_other_dtypes(self, names: Iterable[str]) -> list[str]:
+        """Return the tensors, of the named ones, whose dtype is none of `DTYPES`."""
+        found = []
+        for path in sorted({self.file_of[name] for name in names}):
+            with safe_open(path, framework="numpy") as file:
+                held = [name for name in names if self.file_of[name] == path]
+                dtypes = {name: file.get_slice(name).get_dtype() for name in held}
+            found += [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in DTYPES]
         return found
 
     def refuse(self, wrong: Mapping[str, list[str]]) -> None:
@@ -202,6 +214,9 @@ class WeightsFolder(PublishedFolder):
         wrong = {
             "missing": [name for name in wanted if name not in found],
             "unexpected": [name for name in found if name not in wanted.keys() | ignored],
+            "of a dtype other than float32, bfloat16 and float16": self.of_other_dtypes(
+                [name for name in wanted if name in found]
+            ),
             "of another shape": [
                 f"{name} {found[name]} instead of {shape}"
                 for name, shape in wanted.items()

@@ -7,14 +7,23 @@ from pathlib import Path
 
 from trainer.data.files.places import resolve
 from trainer.hugging_face.folder import PublishedFolder
-from trainer.models.hub.causal_model import load_model
-from trainer.models.hub.folder import HubFolder
+from trainer.models.hub.causal_model import load_config, load_model
+from trainer.models.hub.folder import CONFIG, HubFolder
 from trainer.models.hub.published_tensor import PublishedTensor
 from trainer.models.hub.published_weights import PublishedNames, covers
 from trainyard.spec.job import JobSpec
 
 PREFIX = "net.causal."
 """Prefix of the trainer's names for tensors of a hub model."""
+
+
+FREE_SETTINGS = frozenset(
+    {
+        *("architectures", "dtype", "transformers_version", "_name_or_path", "use_cache"),
+        *("bos_token_id", "eos_token_id", "pad_token_id"),
+    }
+)
+"""Settings in a config that may differ between a model and its weights."""
 
 
 class HubWeights(PublishedFolder):
@@ -43,9 +52,12 @@ class HubWeights(PublishedFolder):
         assert place is not None, "the spec names no weights"
         field = f"model.initial_weights={place!r}"
         _, path = resolve(place, field, roots)
-        model = load_model(HubFolder.of(spec.model, roots))
+        folder = HubFolder.of(spec.model, roots)
+        model = load_model(folder)
         found = cls(path, PublishedNames(model.causal, field=field))
         found.check()
+        if path != folder.path and (path / CONFIG).is_file():
+            found.compare_settings(HubFolder(path, field, folder.remote_code), folder)
         return found
 
     def check(self) -> None:
@@ -63,6 +75,7 @@ class HubWeights(PublishedFolder):
                 "unexpected": [
                     name for name in self._shapes if name not in used and not names.is_ignored(name)
                 ],
+                "of a dtype other than float32, bfloat16 and float16": self.of_other_dtypes(used),
                 "of another shape": [
                     f"{name} {list(tensor.shape)}"
                     for name, tensor in wanted.items()
@@ -73,6 +86,24 @@ class HubWeights(PublishedFolder):
                 ],
             }
         )
+
+    def compare_settings(self, of_weights: HubFolder, of_model: HubFolder) -> None:
+        """Reject weights whose `config.json` has other settings than the model's.
+
+        Raises:
+            DataError: a setting differs that is not in `FREE_SETTINGS`.
+            LaunchError: transformers cannot read a config, or no job can train it.
+        """
+        of_weights.content()
+        theirs, ours = load_config(of_weights).to_dict(), load_config(of_model).to_dict()
+        names = sorted((ours.keys() | theirs.keys()) - FREE_SETTINGS)
+        different = [
+            f"{name} is {theirs.get(name)!r}, but {ours.get(name)!r} in {of_model.field}"
+            for name in names
+            if ours.get(name) != theirs.get(name)
+        ]
+        if different:
+            raise self.other_model(different)
 
     def check_ties(self, _: JobSpec) -> None:
         """Reject a tied tensor that the folder holds twice with different values.

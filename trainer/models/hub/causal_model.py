@@ -5,8 +5,8 @@ Shapes: B sequences, S tokens of a sequence, D model width, V vocabulary.
 
 from __future__ import annotations
 
-import logging
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -30,16 +30,15 @@ from trainer.models.hub.attention import (
     register,
     supports_flex,
 )
-from trainer.models.hub.counts import attend_on_meta, count_parameters
+from trainer.models.hub.counts import count_parameters
 from trainer.models.hub.dropout import check_dropout, rates, restart, use_keyed_dropout
 from trainer.models.hub.folder import HubFolder
-from trainer.models.hub.initial_values import InitialValue, default_value, initial_values
+from trainer.models.hub.initial_values import InitialValue, initial_values
 from trainer.models.hub.plans import pipeline_pieces, tensor_styles
+from trainer.models.hub.trial import find_problem
 from trainer.models.stateless_rng import Noise
 from trainer.torch_versions import quiet_torchao
 from trainyard.spec.job import JobSpec
-
-logger = logging.getLogger("trainer")
 
 MODEL = "causal"
 """Name of the model of transformers in `CausalModel`."""
@@ -101,26 +100,35 @@ class CausalModel(nn.Module):
             logits: Tensor = self.causal(**named).logits
             return logits
 
-    def refuse_other_mixers(self) -> None:
-        """Refuse a block that relates tokens otherwise than by attention with our masks.
+    def check_exactness(self, *, draws: bool) -> None:
+        """Refuse an architecture that cannot train exactly, by a forward pass on the meta device.
 
-        Such a block, as in recurrent architectures, would see other documents. An architecture that
-        cannot run on the meta device is not refused here.
+        Args:
+            draws: whether the job draws initial values.
 
         Raises:
-            LaunchError: a block does not attend through transformers' `AttentionInterface`.
+            LaunchError: a block relates tokens otherwise than by attention with our masks, training
+                draws random numbers outside of dropout modules, or an initial value is of an
+                unknown kind.
         """
-        trial = deepcopy(self.causal).to(device="meta")
-        blocks = outermost(trial, self.block_classes)
+        trial = deepcopy(self.causal)
         try:
-            other = attend_on_meta(trial).lacking(blocks)
-        except Exception as error:  # noqa: BLE001 (transformers may raise anything)
-            logger.info("%s: forward fails on the meta device: %s", self._field, error)
-            return
-        if other is not None:
+            problem = find_problem(trial, outermost(trial, self.block_classes))
+        except Exception as error:  # transformers may raise anything
             raise LaunchError(
-                f"{self._field}: {other} does not attend through transformers' AttentionInterface; "
-                "legal: an architecture in which each block does"
+                f"{self._field}: forward fails on the meta device, such as because it reads values "
+                f"of its tokens: {type(error).__name__}: {error}"
+            ) from error
+        if problem is not None:
+            raise LaunchError(
+                f"{self._field}: {problem}; legal: causal attention through AttentionInterface of "
+                "transformers in each block, and dropout only by nn.Dropout"
+            )
+        unknown = [name for name, value in self._initial_values.items() if value is None]
+        if draws and unknown:
+            raise LaunchError(
+                f"{self._field}: {unknown[0]} has an initial value of an unknown kind; legal: "
+                "model.initial_weights, or an architecture with constants and normal draws"
             )
 
     def uses_flex(self, x: Tensor) -> bool:
@@ -132,19 +140,15 @@ class CausalModel(nn.Module):
 
     def initial_value(self, name: str) -> InitialValue:
         """Return the initial value of a parameter, by its name in this module."""
-        return self._initial_values[name]
+        value = self._initial_values[name]
+        assert value is not None, "the check refuses unknown kinds, unless weights are loaded"
+        return value
 
     @cached_property
-    def _initial_values(self) -> Mapping[str, InitialValue]:
-        config = self.causal.config
+    def _initial_values(self) -> Mapping[str, InitialValue | None]:
         with torch.device("meta"):
-            model = type(self.causal)(config)
-        std = getattr(config, "initializer_range", None) or 0.02
-        found = initial_values(model)
-        return {
-            f"{MODEL}.{name}": found.get(name) or default_value(name, parameter, std)
-            for name, parameter in model.named_parameters()
-        }
+            model = type(self.causal)(self.causal.config)
+        return {f"{MODEL}.{name}": value for name, value in initial_values(model).items()}
 
     def tensor_parallel_plan(self, *, loss_parallel: bool, **_: object) -> dict[str, ParallelStyle]:
         """Return the styles of the published plan, by pattern of names.
@@ -194,7 +198,7 @@ def build_hub_model(spec: JobSpec, roots: Mapping[str, str]) -> CausalModel:
     folder = HubFolder.of(spec.model, roots)
     folder.content()
     # Compared before the model is built, because the folder's shape may exceed the memory.
-    config = _config(folder)
+    config = load_config(folder)
     if different := list(folder.differences(config, spec)):
         raise LaunchError(
             f"{folder.field} holds another model than the spec names: {'; '.join(different)}",
@@ -202,6 +206,7 @@ def build_hub_model(spec: JobSpec, roots: Mapping[str, str]) -> CausalModel:
         )
     model = _built(folder, config)
     _check_counts(model, folder, spec)
+    _check_positions(model, folder, spec)
     _check_float32(model, folder, spec)
     check_dropout(model, spec)
     return model
@@ -210,7 +215,7 @@ def build_hub_model(spec: JobSpec, roots: Mapping[str, str]) -> CausalModel:
 def load_model(folder: HubFolder) -> CausalModel:
     """Build the model of a folder, without a comparison with a spec; errors as in the build."""
     folder.content()
-    return _built(folder, _config(folder))
+    return _built(folder, load_config(folder))
 
 
 def _built(folder: HubFolder, config: Any) -> CausalModel:
@@ -266,7 +271,8 @@ def _transformers(folder: HubFolder) -> Any:
     return transformers
 
 
-def _config(folder: HubFolder) -> Any:
+def load_config(folder: HubFolder) -> Any:
+    """Return the config of a folder, as transformers reads it; errors as in the build."""
     try:
         config = _transformers(folder).AutoConfig.from_pretrained(
             folder.path, trust_remote_code=folder.remote_code, local_files_only=True
@@ -284,6 +290,17 @@ def _config(folder: HubFolder) -> Any:
             path=str(folder.path),
         )
     return config
+
+
+def _check_positions(model: CausalModel, folder: HubFolder, spec: JobSpec) -> None:
+    """Reject sequences that are longer than a table of learned positions."""
+    for name, module in model.causal.named_modules():
+        learned = isinstance(module, nn.Embedding) and re.search(r"wpe|position", name)
+        if learned and module.num_embeddings < spec.training.seq_len:
+            raise LaunchError(
+                f"training.seq_len={spec.training.seq_len}, but {name} of {folder.field} has "
+                f"{module.num_embeddings} positions; legal: up to {module.num_embeddings}"
+            )
 
 
 def _check_counts(model: CausalModel, folder: HubFolder, spec: JobSpec) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch.utils.flop_counter import FlopCounterMode
 
+from trainer.models.hub.trial import TOKENS, attend_on_meta
 from trainyard.training.counted_model import CountedModel
-
-COUNTED = "trainyard_counted"
-"""Name of the attention function at transformers that records its widths."""
-TOKENS = 16
-"""Number of tokens of the counted sequence; all counts are linear in it."""
 
 
 def count_parameters(causal: Any, blocks: Iterable[nn.Module]) -> dict[str, int]:
@@ -65,8 +58,7 @@ def count_model(causal: Any, blocks: list[nn.Module]) -> CountedModel:
         blocks: the model's blocks.
 
     Raises:
-        ValueError: the model has no blocks, or a block does not attend through transformers'
-            `AttentionInterface`.
+        ValueError: attention of the model is not causal, or not that of `AttentionInterface`.
     """
     causal.to(device="meta", dtype=torch.bfloat16)
     grouped = {torch.ops.aten._grouped_mm: _grouped_flops}
@@ -74,8 +66,8 @@ def count_model(causal: Any, blocks: list[nn.Module]) -> CountedModel:
     saved = SavedBytes(causal)
     with products, saved.within(blocks):
         attended = attend_on_meta(causal)
-    if (other := attended.lacking(blocks)) is not None:
-        raise ValueError(f"{other} does not attend through AttentionInterface")
+    if (problem := attended.problem(blocks)) is not None:
+        raise ValueError(problem)
     return CountedModel(
         **count_parameters(causal, blocks),
         active=products.get_total_flops() // (2 * TOKENS),
@@ -84,49 +76,6 @@ def count_model(causal: Any, blocks: list[nn.Module]) -> CountedModel:
         window=attended.window,
         saved_bytes=saved.bytes // TOKENS,
     )
-
-
-def attend_on_meta(causal: Any) -> AttentionCalls:
-    """Run a model on the meta device; return the calls of attention."""
-    _register()
-    causal.set_attn_implementation(COUNTED)
-    calls = AttentionCalls()
-    token = _CALLS.set(calls)
-    try:
-        ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
-        causal.base_model(input_ids=ids, attention_mask=ids.bool(), use_cache=False)
-    finally:
-        _CALLS.reset(token)
-    return calls
-
-
-class AttentionCalls:
-    """The modules that attend in a forward pass, and their widths."""
-
-    def __init__(self) -> None:
-        self.modules: set[nn.Module] = set()
-        self.full = 0
-        self.sliding = 0
-        self.window: int | None = None
-
-    def lacking(self, blocks: Collection[nn.Module]) -> str | None:
-        """Return the class of a block without attention, `no block` without blocks, or None."""
-        if not blocks:
-            return "no block"
-        without = (block for block in blocks if self.modules.isdisjoint(block.modules()))
-        return next((type(block).__name__ for block in without), None)
-
-    def add(self, module: nn.Module, width: int, window: int | None) -> None:
-        """Add a call; of several windows, the largest counts."""
-        self.modules.add(module)
-        if window is None:
-            self.full += width
-            return
-        self.sliding += width
-        self.window = max(window, self.window or 0)
-
-
-_CALLS: ContextVar[AttentionCalls] = ContextVar("calls")
 
 
 class SavedBytes:
@@ -160,32 +109,3 @@ class SavedBytes:
 def _grouped_flops(left: tuple[int, ...], right: tuple[int, ...], *_: object, **__: object) -> int:
     """Return the FLOPs of a product of rows [N, K] with one of several matrices [E, K, M]."""
     return 2 * left[0] * left[1] * right[-1]
-
-
-class _FusedAttention(torch.autograd.Function):
-    """Saves what a fused kernel saves for backward: queries, keys, values and the output."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, *tensors: Tensor) -> Tensor:
-        """Return an output [B, heads, S, width of a value]; its values are undefined."""
-        query, key, value = tensors
-        output = query.new_empty(*query.shape[:-1], value.shape[-1])
-        ctx.save_for_backward(query, key, value, output)
-        return output
-
-
-@cache
-def _register() -> None:
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    AttentionInterface.register(COUNTED, _attend)
-    AttentionMaskInterface.register(COUNTED, lambda *_, **__: None)
-
-
-def _attend(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, None]:
-    query, key, value = tensors[:3]
-    width = query.shape[1] * (key.shape[-1] + value.shape[-1]) // 2
-    _CALLS.get().add(module, width, options.get("sliding_window"))
-    fused: Any = _FusedAttention  # its `apply` has no types
-    output: Tensor = fused.apply(query, key, value)
-    return output.transpose(1, 2).contiguous(), None

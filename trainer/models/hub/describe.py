@@ -10,12 +10,13 @@ from typing import Any
 
 from trainer.data.huggingface_tokenizer import FILE as TOKENIZER
 from trainer.errors import LaunchError, RunError
-from trainer.models.hub.causal_model import load_model
+from trainer.models.hub.causal_model import load_config, load_model
 from trainer.models.hub.counts import count_model
 from trainer.models.hub.folder import HubFolder, shape_of
 from trainer.run import add_root_argument
 from trainyard.base.problems import SpecError
 from trainyard.spec.job import parse_job_spec
+from trainyard.spec.rules import check_job_spec
 
 
 def main(words: Sequence[str]) -> int:
@@ -64,14 +65,16 @@ def describe(place: str, roots: dict[str, str], *, remote_code: bool = False) ->
         DataError: the folder or its config cannot be read.
         LaunchError: transformers is missing or cannot build or run the model, or no job can train
             it.
-        SpecError: `place` is not below a root.
+        SpecError: `place` is not below a root, or a spec cannot have the shape.
     """
     given: dict[str, Any] = {"hugging_face": place}
     given |= {"remote_code": True} if remote_code else {}
-    section = parse_job_spec({"model": given}).model
-    folder = HubFolder.of(section, roots)
+    folder = HubFolder.of(parse_job_spec({"model": given}).model, roots)
+    folder.content()
+    shape = shape_of(load_config(folder))
+    # Before the model is built, because its shape may exceed the limits of a spec.
+    check_job_spec(parse_job_spec({"model": given | shape}))
     model = load_model(folder)
-    shape = shape_of(model.causal.config)
     try:
         counted = count_model(model.causal, model.blocks)
     except Exception as error:  # transformers may raise anything

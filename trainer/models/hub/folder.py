@@ -71,6 +71,8 @@ class HubFolder:
             )
         if any("--" in str(name) for name in code.values()):
             yield "names code of another repository in auto_map; legal: files in the folder"
+        if "configuration_files" in content:
+            yield "has configuration_files, so another file is the config; legal: config.json alone"
         if content.get("quantization_config"):
             yield (
                 "has quantization_config, so the weights are quantized; legal: a folder with "

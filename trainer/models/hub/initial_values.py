@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
@@ -21,41 +21,37 @@ class InitialValue:
 
 
 class _Recorder(TorchDispatchMode):
-    """Records the last fill of each whole parameter by a constant or a centred normal draw."""
+    """Records the last operation that fills a parameter on the meta device; None if unknown."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._names = names
-        self.values: dict[str, InitialValue] = {}
+        self.values: dict[str, InitialValue | None] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         tensor = args[0] if args else None
-        name = self._names.get(id(tensor)) if isinstance(tensor, Tensor) else None
-        if name is not None and (value := _value(func, args[1:])) is not None:
-            self.values[name] = value
+        if isinstance(tensor, Tensor) and func._schema.is_mutable:
+            whole = self._names.get(id(tensor))
+            name = whole or self._names.get(id(tensor._base))
+            # The row of the padding token is drawn like every row.
+            if name is not None and (whole or func is not aten.zero_.default):
+                self.values[name] = _value(func, args[1:]) if whole else None
         return func(*args, **(kwargs or {}))
 
 
-def initial_values(model: Any) -> dict[str, InitialValue]:
+def initial_values(model: Any) -> dict[str, InitialValue | None]:
     """Return the initial values that a model on the meta device defines, by name of parameter.
 
-    `initialize_weights` of transformers runs once; its constants and centred normal draws are
-    recorded. Other draws are omitted.
+    `initialize_weights` of transformers runs once. The value is None if its last fill is neither a
+    constant nor a centred normal draw, or if nothing fills the parameter.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     recorder = _Recorder(names)
     with recorder:
         model.initialize_weights()
-    return recorder.values
-
-
-def default_value(name: str, parameter: nn.Parameter, std: float) -> InitialValue:
-    """Return the initial value of a parameter for which the architecture defines none."""
-    if name.endswith("bias"):
-        return InitialValue(std, constant=0.0)
-    return InitialValue(std, constant=1.0 if parameter.ndim < 2 else None)
+    return {name: recorder.values.get(name) for name in names.values()}
 
 
 def _value(func: Any, arguments: tuple[Any, ...]) -> InitialValue | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -65,10 +65,32 @@ def tensor_styles(causal: Any, *, field: str, loss_parallel: bool) -> dict[str, 
                 f"{field}: the plan of {kind} has style {style!r} for {pattern}, which no job "
                 "supports; legal: parallelism.tp=1"
             )
+    if (name := _unstyled(causal, plan)) is not None:
+        raise LaunchError(
+            f"{field}: the plan of {kind} has no style for {name}, whose gradient may differ on "
+            "ranks that share a matrix; legal: parallelism.tp=1"
+        )
     styles = {pattern: STYLES[style]() for pattern, style in plan.items()}
     if loss_parallel:
         styles[head] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
     return styles
+
+
+def _unstyled(causal: Any, plan: Mapping[str, str]) -> str | None:
+    """Return a parameter without a style that may see a rank's part of the features, if any.
+
+    These are parameters next to a column-wise matrix, or inside of such a neighbour: norms of
+    heads, and learned activations. A norm of the stream stands next to the attention instead.
+    """
+    split = [pattern for pattern, style in plan.items() if style == "colwise"]
+    names = (name for name, _ in causal.named_modules())
+    parents = {n.rpartition(".")[0] for n in names if any(fnmatchcase(n, each) for each in split)}
+    for name, _ in causal.named_parameters():
+        module = name.rpartition(".")[0]
+        styled = any(fnmatchcase(module, pattern) for pattern in plan)
+        if not styled and any(module.startswith(f"{parent}.") for parent in parents if parent):
+            return name
+    return None
 
 
 def pipeline_pieces(causal: Any, *, field: str) -> list[list[str]]:

@@ -151,29 +151,3 @@ def test_the_command_prints_toml_and_json(
         error = capsys.readouterr().err
         assert message in error
         assert "Traceback" not in error
-
-
-@pytest.mark.parametrize(
-    ("kind", "config", "message"),
-    [
-        ("mamba", {"num_hidden_layers": 2}, r"no attention \(linear_attention\)"),
-        (
-            "lfm2",
-            {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
-            r"no attention \(conv\)",
-        ),
-        ("bloom", {"n_head": 4, "n_layer": 2}, "BloomBlock does not attend"),
-        ("gptj", {"n_head": 4, "n_layer": 2, "n_embd": 32}, "does not use AttentionInterface"),
-    ],
-)
-def test_other_layers_than_attention_are_refused(
-    kind: str, config: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    from transformers import AutoConfig
-
-    folder = tmp_path / "model"
-    folder.mkdir()
-    made = AutoConfig.for_model(kind, hidden_size=32, vocab_size=320, **config)
-    (folder / "config.json").write_text(json.dumps(made.to_diff_dict() | {"model_type": kind}))
-    with pytest.raises(LaunchError, match=message):
-        load_model(hub_folder(tmp_path)).refuse_other_mixers()
