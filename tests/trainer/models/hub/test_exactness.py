@@ -76,9 +76,8 @@ def test_a_parameter_that_sees_a_part_of_the_features_needs_a_style(
     kind: str, config: dict[str, Any], parameter: str, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "model", kind, **config)
-    options = {"tp": 2, "sequence_parallel": False, "loss_parallel": False}
     with pytest.raises(LaunchError, match=rf"no style for model\.layers\.0\.{parameter}"):
-        model_of(tmp_path).tensor_parallel_plan(**options)
+        model_of(tmp_path).tensor_parallel_plan(loss_parallel=False)
 
 
 def test_rates_of_other_heads_are_ignored(tmp_path: Path) -> None:
