@@ -110,8 +110,9 @@ def _other_shape(
 ) -> Iterator[Problem]:
     if _shape(before) == _shape(after):
         return
+    of_shape = {"training.seq_len"} if after.model.factory is not None else set()
     for found in different:
-        if found.field.startswith("model."):
+        if found.field.startswith("model.") or found.field in of_shape:
             yield Problem(
                 pointer=f"/changes/{found.field.replace('.', '/')}",
                 detail=f"{found.after!r}, but the checkpoint's model has {found.before!r}: a fork "

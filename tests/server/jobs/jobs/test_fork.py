@@ -168,6 +168,22 @@ def test_what_cannot_be_is_refused_by_its_field(
     assert pointer in {problem.pointer for problem in refusal.value.problems}
 
 
+@pytest.mark.parametrize("parts", [None, ["model"]])
+def test_another_sequence_length_is_refused_for_an_own_model(
+    context: Context, harness: Harness, parts: list[str] | None
+) -> None:
+    """The factory receives the length, which may set the shape of a table of positions."""
+    harness.add_node(slots=8)
+    model = {"factory": "gpt:build", "code": "data:own"}
+    job_id, (supervisor,) = harness.running(training=TRAINING, model=model)
+    supervisor.train(40)
+    identifier = harness.commit_checkpoint(job_id, 40)
+    body = request(changes={"training": {"seq_len": 64}}, parts=parts)
+    with pytest.raises(InvalidRequestError, match="64, but the checkpoint's model has") as refusal:
+        preview(context, identifier, body, actor=ADA)
+    assert [one.pointer for one in refusal.value.problems] == ["/changes/training/seq_len"]
+
+
 def test_an_unknown_or_damaged_checkpoint_is_refused(context: Context, source: str) -> None:
     for act in (preview, fork):
         with pytest.raises(NotFoundError, match="no checkpoint"):
