@@ -116,6 +116,19 @@ def test_the_order_of_the_data_has_no_facts_of_loading() -> None:
     assert facts["dataloader.processor"] == "builtins.len"
 
 
+def test_a_set_is_the_same_in_each_order() -> None:
+    one, other = ({"a": set(numbers), "b": frozenset(numbers)} for numbers in ([0, 8], [8, 0]))
+    assert [*one["a"]] != [*other["a"]], "both numbers have the same place in the table"
+    facts = [
+        order_facts(Loading(processor=each), global_batch_size=12, seq_len=64)
+        for each in (one, other)
+    ]
+    check_order(*facts)
+    assert facts[0]["dataloader.processor"] == {"a": [0, 8], "b": [0, 8]}
+    mixed = order_facts(Loading(processor={None, "a", 1}), global_batch_size=12, seq_len=64)
+    assert sorted(map(str, mixed["dataloader.processor"])) == ["1", "None", "a"]
+
+
 def test_a_mixture_whose_end_no_state_contains_is_refused() -> None:
     def mixture(infinite: bool, strategy: str) -> Any:
         sources = [SimpleNamespace(infinite=infinite)] * 2

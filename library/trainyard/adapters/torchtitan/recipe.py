@@ -113,8 +113,10 @@ def _value(value: Any) -> Any:
         return {name: _value(getattr(value, name)) for name in names if name not in LOADING_FIELDS}
     if isinstance(value, Mapping):
         return {str(name): _value(each) for name, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple):
         return [_value(each) for each in value]
+    if isinstance(value, set | frozenset):  # in hash order, which differs between processes
+        return sorted(map(_value, value), key=json.dumps)
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     # The text of such an object may contain its address.

@@ -130,7 +130,9 @@ def fact_value(value: Any) -> FactValue:
     if isinstance(value, str):
         return _TEXT.apply(str(value))
     if isinstance(value, list | tuple | set | frozenset):
-        items = list(islice(value, MAX_ITEMS + 1))
+        # A set is in hash order, which differs between processes.
+        order = sorted(value, key=str) if isinstance(value, set | frozenset) else value
+        items = list(islice(order, MAX_ITEMS + 1))
         shown = items[:MAX_ITEMS] + (["..."] if len(items) > MAX_ITEMS else [])
         return _TEXT.apply(json.dumps(shown, ensure_ascii=False, default=str))
     number = _number(value)

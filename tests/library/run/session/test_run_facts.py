@@ -76,6 +76,7 @@ def test_values_become_json_types(given: object, stored: object) -> None:
 def test_long_values_are_cut() -> None:
     assert len(str(fact_value("x" * 5000))) == 1000
     assert str(fact_value(list(range(10**6)))).endswith("...")
+    assert fact_value({8, 0}) == fact_value(frozenset([0, 8])) == "[0, 8]"
     assert len(str(fact_value(torch.zeros(1000, 1000)))) <= 1000
 
 
