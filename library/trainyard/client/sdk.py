@@ -14,6 +14,7 @@ from trainyard.client.calls.checkpoints import CatalogCalls
 from trainyard.client.calls.code_packs import PackCalls
 from trainyard.client.calls.goodput import GoodputCalls
 from trainyard.client.calls.job_artifacts import ArtifactCalls
+from trainyard.client.calls.job_requests import RequestCalls
 from trainyard.client.calls.node_sources import SourceCalls
 from trainyard.client.calls.nodes import NodeCalls
 from trainyard.client.calls.past_runs import ImportCalls
@@ -31,8 +32,6 @@ from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.events import AnyEvent, AnyStreamItem
 from trainyard.protocol.rest.jobs import (
     CancelReply,
-    JobRequest,
-    JobRequestView,
     JobView,
     StopRequest,
 )
@@ -46,7 +45,6 @@ from trainyard.protocol.rest.metrics_and_logs import (
 )
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
 from trainyard.protocol.states import TERMINAL_JOB_STATES
-from trainyard.run.records import RecordingRanks, RequestKind
 from trainyard.spec.job import JobSpec
 
 Spec = JobSpec | Mapping[str, Any]
@@ -62,6 +60,7 @@ class Client(
     NodeCalls,
     PackCalls,
     ProjectCalls,
+    RequestCalls,
     ShellCalls,
     SourceCalls,
 ):
@@ -181,38 +180,6 @@ class Client(
     def resume_options(self, job_id: str) -> ResumeOptions:
         """Return the legal layouts for each available world size, or why no layout is legal."""
         return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
-
-    def request(
-        self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
-    ) -> JobRequestView:
-        """Send a request to a running job, for example a save; an event contains the answer."""
-        body = JobRequest(kind=kind, steps=steps, ranks=ranks)
-        return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
-
-    def requests(self, job_id: str) -> Iterator[JobRequestView]:
-        """Iterate over the requests to a job with their answers, the newest first."""
-        return self.transport.pages(Page[JobRequestView], f"/jobs/{job_id}/requests")
-
-    def wait_for_answer(
-        self,
-        job_id: str,
-        request_id: str,
-        *,
-        timeout: float | None = None,
-        poll_seconds: float = 0.5,
-    ) -> JobRequestView:
-        """Return a request once it is answered, at the latest when the attempt ends.
-
-        Raises:
-            TimeoutError: the request was not answered within `timeout` seconds.
-        """
-        return self.transport.poll(
-            lambda: next(one for one in self.requests(job_id) if one.id == request_id),
-            lambda view: view.answer is not None,
-            waiting="{0.request.kind} is not answered",
-            timeout=timeout,
-            poll_seconds=poll_seconds,
-        )
 
     def delete(
         self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"

@@ -17,6 +17,7 @@ from trainyard.client.errors import (
     NotFoundError,
     ServerError,
     UnauthenticatedError,
+    UnknownReferenceError,
 )
 from trainyard.client.sdk import Client
 from trainyard.client.transport import BACKOFF, TRIES
@@ -180,6 +181,12 @@ def test_a_resume_sends_only_what_is_given(
     with pytest.raises(ApiError):
         call(network.yard())
     assert json.loads(network.requests[0].content) == body
+
+
+def test_a_wait_for_a_request_that_the_job_lacks_names_it() -> None:
+    network = Network(httpx.Response(200, json={"items": []}))
+    with pytest.raises(UnknownReferenceError, match=f"job {JOB_ID} has no request no-such-id"):
+        network.yard().wait_for_answer(JOB_ID, "no-such-id")
 
 
 def test_a_page_in_place_of_an_answer_is_said_in_words() -> None:
