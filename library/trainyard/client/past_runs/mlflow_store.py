@@ -62,7 +62,7 @@ READ: Mapping[str, frozenset[str]] = {
 
 # MLflow writes at most 8,000 characters of text.
 _EXPERIMENT = "SELECT substr(name, 1, 8192) FROM experiments WHERE experiment_id = ?"
-_ROWS = "SELECT rowid FROM runs"
+_ROWS = "SELECT rowid FROM runs ORDER BY rowid"
 _RUN = (
     "SELECT run_uuid, substr(name, 1, 8192), substr(source_name, 1, 8192), status, "
     "start_time, end_time, experiment_id, lifecycle_stage FROM runs WHERE rowid = ?"

@@ -227,6 +227,12 @@ def test_a_huge_value_is_not_read(tmp_path: Path, table: str) -> None:
     assert "too big" in unread.reason
 
 
+def test_runs_come_in_the_order_of_their_rows(tmp_path: Path) -> None:
+    ids = "UPDATE runs SET run_uuid = '{}' WHERE name = '{}'"
+    path = changed_store(tmp_path, ids.format("z", "calm-river"), ids.format("a", "rough-sea"))
+    assert [run.name for run in found("mlflow", path)[0]] == ["calm-river", "rough-sea"]
+
+
 def test_a_huge_name_of_an_experiment_keeps_no_run_of_another(tmp_path: Path) -> None:
     path = changed_store(
         tmp_path,
