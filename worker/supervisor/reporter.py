@@ -255,10 +255,9 @@ class Reporter:
     def _answers(self) -> dict[str, RequestAnswer]:
         """Return request answers that the server lacks, as many as one report can hold."""
         answers: dict[str, RequestAnswer] = {}
-        for request_id, path in islice(answer_files(self._run), MAX_ANSWERS):
-            answer = None
-            if request_id not in self._answered:
-                answer = read_record(path, RequestAnswer, owner=self._run.writer)
+        unsent = (each for each in answer_files(self._run) if each[0] not in self._answered)
+        for request_id, path in islice(unsent, MAX_ANSWERS):
+            answer = read_record(path, RequestAnswer, owner=self._run.writer)
             if answer is not None:
                 answers[request_id] = answer
         return answers

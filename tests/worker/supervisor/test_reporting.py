@@ -17,11 +17,12 @@ from trainyard.base.ids import make_id
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
+from trainyard.run.control_files import write_answer
 from trainyard.run.directory import Phase
 from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.record_base import to_plain
 from trainyard.run.record_files import replace_record
-from trainyard.run.records import Provenance, Request
+from trainyard.run.records import Provenance, Request, RequestAnswer
 from worker.launch import prepare_run
 from worker.node.files import read_record
 from worker.node.node_store import LaunchRecord
@@ -111,21 +112,27 @@ def test_a_stranger_at_the_address_of_the_server_ends_nothing(place: Place) -> N
     assert_everything_arrived(attempt)
 
 
-def test_a_server_that_insists_on_not_knowing_an_attempt_is_believed(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reporter, "UNKNOWN_SECONDS", 0.5)
+def prepared(place: Place) -> tuple[Attempt, reporter.Reporter, Orders]:
+    """Return an attempt without processes, with its reporter and orders."""
     attempt = place.attempt(place.grant())
     prepare_run(place.local, attempt.id, attempt.seen.claim)
     launch = read_record(attempt.run.launch, LaunchRecord)
     assert launch is not None
-    place.server.attempts.clear()
-    orders = Orders(attempt.run, leads=True)
-    spool = Spool(attempt.run, ranks=range(2))
-    started = time.monotonic()
-    reporter.Reporter(
+    orders, spool = Orders(attempt.run, leads=True), Spool(attempt.run, ranks=range(2))
+    reporting = reporter.Reporter(
         attempt.run, launch, identity=own_identity(), orders=orders, spool=spool
-    ).report_until_over()
+    )
+    return attempt, reporting, orders
+
+
+def test_a_server_that_insists_on_not_knowing_an_attempt_is_believed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "UNKNOWN_SECONDS", 0.5)
+    _, reporting, orders = prepared(place)
+    place.server.attempts.clear()
+    started = time.monotonic()
+    reporting.report_until_over()
     assert orders.outrun
     assert time.monotonic() - started >= 0.5
 
@@ -205,22 +212,12 @@ PROVENANCE = Provenance(
 
 def report_all(place: Place, provenance: Mapping[str, object], facts: str | None = None) -> Attempt:
     """Report one metric line, this provenance, these facts and an exit; return the attempt."""
-    attempt = place.attempt(place.grant())
-    prepare_run(place.local, attempt.id, attempt.seen.claim)
-    launch = read_record(attempt.run.launch, LaunchRecord)
-    assert launch is not None
+    attempt, reporting, _ = prepared(place)
     Path(attempt.run.metrics).write_bytes(METRIC)
     Path(attempt.run.provenance).write_text(json.dumps(provenance))
     if facts is not None:
         Path(attempt.run.facts).write_text(facts)
-    reporting = reporter.Reporter(
-        attempt.run,
-        launch,
-        identity=own_identity(),
-        orders=Orders(attempt.run, leads=True),
-        spool=Spool(attempt.run, ranks=range(2)),
-    )
-    reporting.finish(Findings(node=launch.node, outrun=True))
+    reporting.finish(Findings(node=place.local.name, outrun=True))
     thread = threading.Thread(target=reporting.report_until_over, daemon=True)
     thread.start()
     thread.join(SECONDS)
@@ -314,6 +311,26 @@ def test_requests_are_passed_on_and_answered_once(place: Place) -> None:
     assert written == [f"{request_id}.answer.json", f"{request_id}.json"]
 
 
+def test_answers_beyond_one_report_come_with_the_next(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "MAX_ANSWERS", 2)
+    attempt, reporting, orders = prepared(place)
+    Path(attempt.run.requests).mkdir(exist_ok=True)
+    ids = [make_id(milliseconds=number, entropy=bytes(10)) for number in range(1, 6)]
+    for each in ids:
+        write_answer(attempt.run, each, RequestAnswer(ok=True, message="saved", step=1))
+    thread = threading.Thread(target=reporting.report_until_over)
+    thread.start()
+    try:
+        wait_for(lambda: len(attempt.seen.reports) > 3, "reports")
+    finally:
+        orders.give_way()
+        thread.join()
+    assert {*attempt.seen.answers} == {*ids}
+    assert max(len(report.answers) for report in attempt.seen.reports) == 2
+
+
 def test_reports_keep_the_lease_while_nothing_is_new(place: Place) -> None:
     attempt = place.start(stand_in="sleep")
     attempt.phase(Phase.TRAINING)
@@ -328,21 +345,10 @@ def test_an_endless_log_does_not_hold_up_the_exit(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporter, "DRAIN_SECONDS", 0.2, raising=False)
-    attempt = place.attempt(place.grant())
-    prepare_run(place.local, attempt.id, attempt.seen.claim)
-    launch = read_record(attempt.run.launch, LaunchRecord)
-    assert launch is not None
+    attempt, reporting, orders = prepared(place)
     with Path(attempt.run.log(0)).open("wb") as log:
         log.truncate(2**40)
-    orders = Orders(attempt.run, leads=True)
-    reporting = reporter.Reporter(
-        attempt.run,
-        launch,
-        identity=own_identity(),
-        orders=orders,
-        spool=Spool(attempt.run, ranks=range(2)),
-    )
-    reporting.finish(Findings(node=launch.node, outrun=True))
+    reporting.finish(Findings(node=place.local.name, outrun=True))
     thread = threading.Thread(target=reporting.report_until_over)
     thread.start()
     thread.join(SECONDS)
