@@ -56,7 +56,7 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
         progress.advance(1)
         text = _manifest_if_whole(root, manifest)
         damaged += text is None
-        if text is not None and (room := room - len(text)) >= 0:
+        if text is not None and (room := room - len(text.encode())) >= 0:
             texts.append(text)
     left = len(unreported) - damaged - len(texts)
     return OperationOutcome(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,9 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-def commit(root: Path, attempt: int, step: int, *, position: int | None = None) -> Path:
+def commit(
+    root: Path, attempt: int, step: int, *, position: int | None = None, **fields: Any
+) -> Path:
     """Commit a folder that holds metadata alone."""
     folder = root / checkpoint_path(JOB, attempt, step)
     folder.mkdir(parents=True)
@@ -46,7 +49,7 @@ def commit(root: Path, attempt: int, step: int, *, position: int | None = None) 
         data = state.data.model_copy(update={"position": position})
         state = state.model_copy(update={"data": data})
     file = ManifestFile(path=DCP_METADATA, size=len(content), xxh3_128=digest(content))
-    manifest = make_manifest(JOB, attempt, state, files=(file,))
+    manifest = make_manifest(JOB, attempt, state, files=(file,), **fields)
     write_manifest(folder, manifest)
     write_marker(folder)
     return folder
@@ -123,6 +126,18 @@ def test_what_has_no_room_in_the_report_is_counted(
     outcome = do(root)
     assert steps(outcome) == [3, 2]
     assert outcome.message.endswith("1 without room in the report")
+
+
+def test_the_room_in_the_report_is_counted_in_bytes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        commit(root, 1, step, torch_version="ö" * 500)
+    text = (root / checkpoint_path(JOB, 1, 2) / MANIFEST).read_text()
+    monkeypatch.setattr(recover, "MAX_RECOVERED_BYTES", 2 * len(text))
+    assert steps(do(root)) == [2]
+    monkeypatch.setattr(recover, "MAX_RECOVERED_BYTES", 2 * len(text.encode()))
+    assert steps(do(root)) == [2, 1]
 
 
 @pytest.mark.parametrize("job", ["../other", ".", ""])
