@@ -199,7 +199,8 @@ class ProgramLauncher(TorchrunLauncher):
         checkpoint = None
         if resume is not None:
             section = attempt.overrides.checkpoint or share.spec.checkpoint
-            checkpoint = str(Path(attempt.roots[section.root], resume.path))
+            root = root_at(attempt.roots, section.root, named=f"checkpoint.root={section.root!r}")
+            checkpoint = str(root / resume.path)
         first, *others = program.words(
             attempt.layout, begun_before=attempt.begun_before, checkpoint=checkpoint
         )

@@ -62,7 +62,8 @@ time.sleep(600)
 """
 
 
-GRANTED = {"nodes", "node_rank", "rendezvous", "attempt_id"}
+POINT = ResumePoint(checkpoint_id="c", path="jobs/7", step=7, metadata_digest="d")
+GRANTED = {"nodes", "node_rank", "rendezvous", "attempt_id", "spec", "of_attempt"}
 """Arguments of `start` that are not fields of the program."""
 
 
@@ -267,6 +268,10 @@ def test_the_end_of_a_node_is_a_preemption_after_the_same_grace(place: Place) ->
         (
             {"code": {"folder": "other:mine"}},
             "'other:mine': this node has no root 'other'; it has checkpoints",
+        ),
+        (
+            {"spec": {"checkpoint": {"root": "absent"}}, "of_attempt": {"resume": POINT}},
+            "checkpoint.root='absent': this node has no root 'absent'; it has checkpoints",
         ),
         ({"environment": {"prefix": "data:mine"}}, "bin/python is no interpreter"),
         ({"environment": {"prefix": "data:no"}}, "program.environment.prefix='data:no': "),
