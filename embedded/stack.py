@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from embedded.child import Child, rotate
 from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
 from trainyard.base.loopback import is_loopback
+from trainyard.base.names import default_node_name
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.outside.http_client import answers_with_success
@@ -129,6 +131,8 @@ class Stack:
             # The label lets this machine's only node fetch packages as well.
             "TRAINYARD_LABELS": os.environ.get("TRAINYARD_LABELS", "network=true"),
         }
+        name = os.environ.get("TRAINYARD_NODE_NAME") or default_node_name(socket.gethostname())
+        settings["TRAINYARD_NODE_NAME"] = name
         if not (self.folders.node / "node.token").exists():
             token = yard.create_token("embedded-worker", kind="join")
             settings["TRAINYARD_JOIN_TOKEN"] = token.secret or ""
@@ -138,7 +142,10 @@ class Stack:
         self._start("worker", "worker", **settings)
         self._wait_for(
             "worker",
-            lambda: any(node.online and node.heartbeat_at >= since for node in yard.nodes()),
+            lambda: any(
+                node.name == name and node.online and node.heartbeat_at >= since
+                for node in yard.nodes()
+            ),
             "its node to register",
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,16 +10,13 @@ from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trainyard.base.labels import parse_labels
+from trainyard.base.names import default_node_name
 from trainyard.base.redaction import hide_credentials
 from trainyard.outside.secret_file import read_secret, url_with_password
 from trainyard.protocol.worker_messages import NodeName
 from trainyard.spec.storage_uri import ROOT_PATTERN, is_object_store, split_object_store
 from worker.node.node_store import RUN_BYTES
 from worker.node.users import RunAs
-
-
-def _node_name() -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node"
 
 
 def _check_roots(text: str) -> str:
@@ -85,7 +81,7 @@ class Settings(BaseSettings):
     """PEM file with the only certificates trusted for an `https` URL; the system's usual ones when
     absent. `HTTPS_PROXY` and `NO_PROXY` are honoured.
     """
-    node_name: NodeName = Field(default_factory=_node_name)
+    node_name: NodeName = Field(default_factory=lambda: default_node_name(socket.gethostname()))
     """Name of the node; its host name when absent."""
     address: str = Field(default_factory=socket.gethostname)
     """Host name or address at which other nodes of an attempt reach this node."""

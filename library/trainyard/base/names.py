@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 TAG = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
 ARGUMENT = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
@@ -16,3 +18,8 @@ LEGAL = {
     ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
 }
 """Description of the legal characters, by pattern."""
+
+
+def default_node_name(host: str) -> str:
+    """Return the host name as the name of a node, with `-` for illegal characters."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", host).lstrip("._-") or "node"
