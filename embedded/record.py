@@ -91,11 +91,11 @@ def is_alive(process: ProcessRecord) -> bool:
 def end(processes: Collection[ProcessRecord], *, grace_seconds: float) -> None:
     """Send SIGTERM to all processes; after the grace time, kill the process groups of survivors."""
     live = [process for process in processes if send(process, signal.SIGTERM)]
-    for process in live:
-        if not wait_gone(process, seconds=grace_seconds):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            wait_gone(process, seconds=grace_seconds)
+    survivors = _wait_all_gone(live, seconds=grace_seconds)
+    for process in survivors:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    _wait_all_gone(survivors, seconds=grace_seconds)
 
 
 def send(process: ProcessRecord, number: signal.Signals) -> bool:
@@ -115,6 +115,12 @@ def send(process: ProcessRecord, number: signal.Signals) -> bool:
     finally:
         os.close(handle)
     return True
+
+
+def _wait_all_gone(processes: Collection[ProcessRecord], *, seconds: float) -> list[ProcessRecord]:
+    """Wait until all processes end, up to one common time limit; return those still alive."""
+    deadline = time.monotonic() + seconds
+    return [each for each in processes if not wait_gone(each, seconds=deadline - time.monotonic())]
 
 
 def wait_gone(process: ProcessRecord, *, seconds: float) -> bool:

@@ -75,6 +75,22 @@ def test_ending_goes_by_sigterm_and_then_by_force() -> None:
     assert codes == [-signal.SIGTERM, -signal.SIGKILL]
 
 
+def test_all_that_ignore_sigterm_share_one_grace() -> None:
+    started = [
+        subprocess.Popen(STUBBORN, start_new_session=True, stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    for process in started:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+    records = [record for process in started if (record := identify(process.pid))]
+    before = time.monotonic()
+    end(records, grace_seconds=3)
+    seconds = time.monotonic() - before
+    assert [process.wait(timeout=20) for process in started] == [-signal.SIGKILL] * 4
+    assert 3 <= seconds < 6
+
+
 def test_the_record_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     assert read_record(path) is None
