@@ -6,10 +6,13 @@ import getpass
 import os
 import re
 
+import httpx
+
 from embedded.folders import Folders
 from trainyard.client.errors import UnauthenticatedError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, choose_profile, save
+from trainyard.client.transport import unreachable
 from trainyard.outside.http_client import answers_with_success
 from trainyard.run.atomic import replace_file
 
@@ -30,9 +33,16 @@ def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
 
 
 def login_link(admin: Client) -> str | None:
-    """Return a one-time login link for a browser; None if the server serves no dashboard."""
-    if not answers_with_success(admin.url, seconds=5):
-        return None
+    """Return a one-time login link for a browser; None if the server serves no dashboard.
+
+    Raises:
+        ConnectionFailedError: the server does not respond.
+    """
+    try:
+        if not answers_with_success(admin.url, seconds=5):
+            return None
+    except httpx.TransportError as error:
+        raise unreachable(admin.url, error) from error
     code = admin.create_token("login-link", kind="login")
     return f"{admin.url}/login?code={code.secret}"
 

@@ -12,12 +12,14 @@ from embedded.stack import END_SECONDS, Stack, StartError, StopRequestedError
 from embedded.up import Notify, address_of, described, end_leftovers
 from trainyard.client.errors import ConflictError, TrainyardError
 from trainyard.client.sdk import Client
+from trainyard.outside.proxies import ProxyError
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 
 POLL_SECONDS = 0.5
 WHOLE_END_SECONDS = 6 * END_SECONDS
-"""Time, in seconds, that `down` waits for `up` to end its processes, or only the scheduler."""
+"""Maximum time, in seconds, until `up` has ended: `up` lists the jobs, then ends the broker after
+the other processes. Each of the two ends takes up to twice `END_SECONDS`."""
 
 
 def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
@@ -33,13 +35,17 @@ def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_second
         return 0
     with folders.held() as mine:
         if mine:
-            return _without_up(
-                folders,
-                record,
-                notify=notify,
-                keep_running=keep_running,
-                timeout_seconds=timeout_seconds,
-            )
+            try:
+                return _without_up(
+                    folders,
+                    record,
+                    notify=notify,
+                    keep_running=keep_running,
+                    timeout_seconds=timeout_seconds,
+                )
+            except (StartError, StopRequestedError, OSError, ProxyError, TrainyardError) as error:
+                notify(f"Error: {error}")
+                return 1
     try:
         return _with_up(
             folders,
@@ -48,7 +54,7 @@ def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_second
             keep_running=keep_running,
             timeout_seconds=timeout_seconds,
         )
-    except TrainyardError as error:
+    except (OSError, TrainyardError) as error:
         notify(f"Error: {error} `trainyard down --keep-running` ends it without stopping jobs.")
         return 1
 
@@ -105,9 +111,6 @@ def _without_up(
         if not save_jobs(yard, notify, timeout_seconds=timeout_seconds):
             return 1
         training = ()
-    except (StartError, StopRequestedError, TrainyardError) as error:
-        notify(f"Error: {error}")
-        return 1
     finally:
         stack.end()
         recorder.ended(training=training)

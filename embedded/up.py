@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
-
 from embedded.access import let_user_in, login_link
 from embedded.child import next_free_port
 from embedded.folders import Folders
@@ -75,8 +73,8 @@ def up(options: Options, notify: Notify) -> int:
             return 0
         signals = UpSignals()
         signals.listen()
-        end_leftovers(folders)
         try:
+            end_leftovers(folders)
             _run(folders, options, signals=signals, notify=notify)
         except (StartError, OSError, ProxyError, TrainyardError) as error:
             notify(f"Error: {error}")
@@ -203,5 +201,5 @@ def _another_link(folders: Folders, url: str) -> str | None:
         token = folders.admin_token.read_text(encoding="utf-8").strip()
         with Client(url, token) as yard:
             return login_link(yard)
-    except (OSError, TrainyardError, httpx.HTTPError):
+    except (OSError, TrainyardError):
         return None
