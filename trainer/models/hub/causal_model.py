@@ -124,8 +124,10 @@ class CausalModel(nn.Module):
                 f"{self._field}: {problem}; legal: causal attention through AttentionInterface of "
                 "transformers in each block, and dropout only by nn.Dropout"
             )
+        if not draws:
+            return
         unknown = [name for name, value in self._initial_values.items() if value is None]
-        if draws and unknown:
+        if unknown:
             raise LaunchError(
                 f"{self._field}: {unknown[0]} has an initial value of an unknown kind; legal: "
                 "model.initial_weights, or an architecture with constants and normal draws"

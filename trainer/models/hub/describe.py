@@ -20,7 +20,7 @@ from trainyard.spec.rules import check_job_spec
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the section and return 0; on an error, print the error to stderr and return 1."""
+    """Print the sections and return 0; on an error, print the error to stderr and return 1."""
     arguments = _parser().parse_args(words)
     try:
         found = describe(arguments.folder, dict(arguments.root), remote_code=arguments.remote_code)
@@ -61,7 +61,6 @@ def describe(place: str, roots: dict[str, str], *, remote_code: bool = False) ->
         remote_code: whether Python files of the folder may run.
 
     Raises:
-        ValidationError: `place` does not have the form `<root>:<path>`.
         DataError: the folder or its config cannot be read.
         LaunchError: transformers is missing or cannot build or run the model, or no job can train
             it.
@@ -79,8 +78,7 @@ def describe(place: str, roots: dict[str, str], *, remote_code: bool = False) ->
         counted = count_model(model.causal, model.blocks)
     except Exception as error:  # transformers may raise anything
         raise LaunchError(
-            f"{folder.field}: nothing is counted, because forward fails on the meta device: "
-            f"{type(error).__name__}: {error}",
+            f"{folder.field}: nothing is counted: {type(error).__name__}: {error}",
             path=str(folder.path),
         ) from error
     if any(folder.path.glob("*.safetensors")):

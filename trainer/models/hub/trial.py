@@ -36,7 +36,10 @@ class AttentionCalls:
     def problem(self, blocks: Collection[nn.Module]) -> str | None:
         """Return a reason why documents or later tokens would be visible; None if there is none."""
         without = (block for block in blocks if self.modules.isdisjoint(block.modules()))
-        found = [f"{type(block).__name__} does not attend through it" for block in without]
+        found = [
+            f"{type(block).__name__} does not attend through AttentionInterface"
+            for block in without
+        ]
         found = found if blocks else ["no block is published in _no_split_modules"]
         return next(iter([*found, *self.problems]), None)
 
