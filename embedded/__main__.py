@@ -10,23 +10,28 @@ from functools import partial
 from pathlib import Path
 
 from embedded.down import down
+from embedded.first_job import INTERRUPTED, FirstJobRequest
 from embedded.folders import Folders, default_root
 from embedded.up import Options, up
 from trainyard.client.errors import NotConfiguredError
 from trainyard.client.settings import DEFAULT_PROFILE, choose_profile
 
 STOP_SECONDS = 600.0
-INTERRUPTED = 130
 UP = "start, keep running, and leave jobs training on Ctrl-C"
 DOWN = "save and stop running jobs, then end everything"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status."""
-    given = vars(_parser().parse_args(arguments))
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
     root: Path = given.pop("root").expanduser().absolute()
     if given.pop("command") == "up":
-        return up(Options(root, **given), _tell)
+        file, once = given.pop("submit"), given.pop("once")
+        if once and file is None:
+            parser.error("argument --once: needs --submit")
+        job = None if file is None else FirstJobRequest(file or None, end_afterwards=once)
+        return up(Options(root, job=job, **given), _tell)
     try:
         return down(Folders(root), _tell, **given)
     except KeyboardInterrupt:
@@ -74,6 +79,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="under which the command line keeps address and token; nowhere when empty",
     )
+    start.add_argument(
+        "--submit",
+        nargs="?",
+        type=_spec_file,
+        const=False,  # a text would go through the type
+        metavar="FILE",
+        help="submit this spec and follow the job; without FILE the default job, 40 steps of the "
+        "debug model",
+    )
+    start.add_argument(
+        "--once",
+        action="store_true",
+        help="end with the job of --submit and its exit status: 0 succeeded, 1 failed, 2 refused, "
+        "3 stopped or cancelled",
+    )
     end.add_argument(
         "--keep-running", action="store_true", help="leave jobs training; `up` adopts them again"
     )
@@ -86,6 +106,12 @@ def _parser() -> argparse.ArgumentParser:
         help="for jobs to save; %(default)s",
     )
     return parser
+
+
+def _spec_file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"{text} is not a file")
+    return Path(text)
 
 
 def _profile(text: str) -> str | None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ MAX_LOG_BYTES = 16 * 2**20
 """Size of a log, in bytes, at which the log is rotated."""
 FORMER_LOGS = 3
 """Number of older logs that are kept; `server.log.1` is the newest of them."""
+PYTHON = (sys.executable, "-P", "-m")
+"""Runs one of our modules, whose name follows. With -P a `server.py` in the folder where a person
+typed the command does not take the place of our `server`."""
 TAIL_BYTES = 4000
 TAIL_LINES = 15
 PORTS_TRIED = 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 import httpx
 
 from embedded.broker import Broker, answers, choose_broker
-from embedded.child import Child, rotate
+from embedded.child import PYTHON, Child, rotate
 from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
 from trainyard.base.loopback import is_loopback
@@ -214,7 +213,7 @@ class Stack:
         rotate(log)
         with log.open("ab") as output:
             done = subprocess.run(
-                (sys.executable, "-m", "server", "migrate"),
+                (*PYTHON, "server", "migrate"),
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -226,7 +225,7 @@ class Stack:
             raise StartError(_failure("the database could not be brought up to date", child))
 
     def _start(self, name: str, *module: str, **settings: str) -> None:
-        self._add(name, (sys.executable, "-m", *module), self._environment | settings)
+        self._add(name, (*PYTHON, *module), self._environment | settings)
 
     def _add(self, name: str, command: tuple[str, ...], environment: dict[str, str]) -> None:
         child = Child(name, command, environment=environment, log=self.folders.log(name))

@@ -6,11 +6,13 @@ import signal
 import threading
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from embedded.access import let_user_in, login_link
 from embedded.child import next_free_port
+from embedded.first_job import INTERRUPTED, FirstJob, FirstJobRequest
 from embedded.folders import Folders
 from embedded.record import Recorder, end, read_record, write_record
 from embedded.stack import END_SECONDS, Address, Stack, StartError, StopRequestedError
@@ -40,6 +42,8 @@ class Options:
     browser: bool = False
     profile: str | None = DEFAULT_PROFILE
     """Name of the profile in which to store the user's connection; None to store it nowhere."""
+    job: FirstJobRequest | None = None
+    """Job to submit once the control plane runs; None for none."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,10 @@ class UpSignals:
 
 
 def up(options: Options, notify: Notify) -> int:
-    """Run until SIGINT or SIGTERM; return the exit status, 0 at once if `up` runs already."""
+    """Run until SIGINT, SIGTERM or the end of the requested job; return the exit status.
+
+    If `up` runs already, the status is 0, or 1 if a job was requested, which is not submitted.
+    """
     folders = Folders(options.root)
     try:
         _check(options.root)
@@ -70,18 +77,21 @@ def up(options: Options, notify: Notify) -> int:
     with folders.held() as mine:
         if not mine:
             notify(_already(folders))
-            return 0
+            if options.job is None:
+                return 0
+            notify("Error: no job was submitted; use `trainyard submit`.")
+            return 1
         signals = UpSignals()
         signals.listen()
         try:
             end_leftovers(folders)
-            _run(folders, options, signals=signals, notify=notify)
+            return _run(folders, options, signals=signals, notify=notify)
         except (StartError, OSError, ProxyError, TrainyardError) as error:
             notify(f"Error: {error}")
             return 1
         except StopRequestedError:
             notify("Ended while starting.")
-        return 0
+            return 0 if options.job is None else INTERRUPTED
 
 
 def end_leftovers(folders: Folders) -> None:
@@ -107,7 +117,7 @@ def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
     return Address(host, next_free_port(host, first))
 
 
-def _run(folders: Folders, options: Options, *, signals: UpSignals, notify: Notify) -> None:
+def _run(folders: Folders, options: Options, *, signals: UpSignals, notify: Notify) -> int:
     address = address_of(folders, host=options.host, port=options.port)
     recorder = Recorder(folders.record, url=address.url, port=address.port)
     stack = Stack(
@@ -118,6 +128,8 @@ def _run(folders: Folders, options: Options, *, signals: UpSignals, notify: Noti
         changed=recorder.running,
     )
     training: tuple[str, ...] | None = None
+    job: FirstJob | None = None
+    status = 0
     notify(f"Starting Trainyard on {folders.root}")
     try:
         yard = stack.start_server()
@@ -125,15 +137,25 @@ def _run(folders: Folders, options: Options, *, signals: UpSignals, notify: Noti
         stack.start_worker(yard)
         stack.check()
         _welcome(folders, options, yard=yard, notify=notify)
-        _keep_running(stack, signals, notify)
+        if options.job is not None:
+            token = folders.user_token.read_text(encoding="utf-8").strip()
+            job = FirstJob(options.job, url=yard.url, token=token)
+        _keep_running(stack, signals, notify=notify, job=job)
         training = _list_training(yard, notify)
     finally:
+        if job is not None:
+            status = job.leave(interrupted=signals.stop.is_set())
         stack.end()
         recorder.ended(training=training)
+    return status
 
 
-def _keep_running(stack: Stack, signals: UpSignals, notify: Notify) -> None:
+def _keep_running(
+    stack: Stack, signals: UpSignals, *, notify: Notify, job: FirstJob | None
+) -> None:
     while not signals.stop.wait(TEND_SECONDS):
+        if job is not None and job.ends_up():
+            return
         if signals.wind_down.is_set():
             stack.end("scheduler")
         stack.tend(notify)
@@ -146,6 +168,9 @@ def _welcome(folders: Folders, options: Options, *, yard: Client, notify: Notify
         notify(f"Port {options.port} is taken.")
     slots = sum(node.hardware.slots for node in yard.nodes() if node.online)
     notify(f"Trainyard runs at {yard.url} with {slots} slot{'s' if slots != 1 else ''}.")
+    with suppress(TrainyardError):  # the list is no reason to end
+        for training in yard.jobs(states=sorted(ACTIVE_JOB_STATES)):
+            notify(f"  {described(training)} was training when `up` ended")
     if link:
         notify(f"  log in    {link}  (once, within ten minutes)")
     if options.profile is not None:

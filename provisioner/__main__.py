@@ -55,8 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     bundle.add_argument(
         "--wheels",
         type=Path,
-        help="folder of the wheels, which `pip wheel pip ./library '.[worker,trainer]' "
-        "--wheel-dir DIR` makes (those of this environment's packages)",
+        help="folder of the wheels, those of Trainyard, of their dependencies and of pip, which "
+        "`pip download` fetches (docs/ssh.md); default: made of this environment's packages",
     )
     bundle.add_argument(
         "--requirement",
@@ -82,7 +82,9 @@ def _conform(file: Path, name: str) -> int:
     try:
         from provisioner.kubernetes.conform import Conformance
     except ImportError as error:
-        raise ValueError(f"{error}; pip install ./library '.[provisioner,kubernetes]'") from error
+        raise ValueError(
+            f"{error}; install trainyard-programs[provisioner,kubernetes] (docs/install.md)"
+        ) from error
     with TemporaryDirectory() as folder:
         failed = False
         for each in Conformance(sources[name], Path(folder)).run():

@@ -161,6 +161,6 @@ def consume(app: Celery, *, when_ready: Callable[[], None]) -> None:
 
 def _version() -> str:
     try:
-        return version("trainyard")
+        return version("trainyard-library")
     except PackageNotFoundError:  # runs from a source tree
         return "0"

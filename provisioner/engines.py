@@ -65,5 +65,5 @@ def open_engine(config: SourceConfig, place: Place) -> NodeSource:
     except ImportError as error:
         raise ValueError(
             f"source {config.name}: kind {config.kind!r} needs a package that is not installed "
-            f"({error}); pip install ./library '.[provisioner,{config.kind}]'"
+            f"({error}); install trainyard-programs[provisioner,{config.kind}] (docs/install.md)"
         ) from error

@@ -207,7 +207,7 @@ class SlurmSource:
             *("srun", "--export=ALL", "--no-kill", "--wait=0", "--kill-on-bad-exit=0"),
             *("--cpu-bind=none", "--mpi=none", f"--cpus-per-task={cores}"),
             *(["--gpu-bind=none"] if self._version >= (21, 8) else []),
-            *(self._place.python, "-m", "worker", pilot),
+            *(self._place.python, "-P", "-m", "worker", pilot),
         ]
         begin = ("#!/bin/bash", self._options.setup, *exports, NOTICE)
         return "\n".join((*begin, f"{shlex.join(step)} &", WAIT, ""))

@@ -1,12 +1,16 @@
 """The people and the tokens that act in tests."""
 
+from server.api.auth.permissions import ALL, WITHOUT_SCOPES
 from server.api.auth.service import Principal, find_holders, note_uses
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError
 from server.core.subject import Actor
 
-ADA, BOB, EVE, TESTER = (Actor(name, f"token of {name}") for name in ("ada", "bob", "eve", "test"))
-ADMIN = Actor("admin", "token of the admin", is_admin=True)
+ADA, BOB, EVE, TESTER = (
+    Actor(name, f"token of {name}", permissions=WITHOUT_SCOPES)
+    for name in ("ada", "bob", "eve", "test")
+)
+ADMIN = Actor("admin", "token of the admin", is_admin=True, permissions=ALL)
 
 
 def authenticate_token(context: Context, token: str) -> Principal:

@@ -327,7 +327,7 @@ def _with_dependencies(lines: list[str]) -> frozenset[str]:
     todo = [Requirement(line) for line in lines]
     while todo:
         requirement = todo.pop()
-        if requirement.name in {"trainyard", "trainyard-programs"}:  # ours
+        if requirement.name in {"trainyard-library", "trainyard-programs"}:  # ours
             continue
         key = canonicalize_name(requirement.name)
         fresh = key not in names

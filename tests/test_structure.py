@@ -56,6 +56,7 @@ SHARED_MODULES: Mapping[str, str] = {
         NOUN,
     ),
     **dict.fromkeys(("cp", "tp"), AXIS),
+    "rank_probe": "the probe of ranks: its values, its verdict, its measurements in the trainer",
     **dict.fromkeys(
         (
             "api",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from server.app.factory import openapi_text
 from tools.periodic_docs import periodic_markdown
+from tools.permission_docs import permissions_markdown, permissions_typescript
+from tools.runtime_lock import runtime_lock_text
 from tools.spec_docs import (
     environment_markdown,
     job_schema_text,
@@ -21,13 +23,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A line for each generated file: its path, and the function that returns its text.
 GENERATED: Mapping[str, Callable[[], str]] = {
+    "deploy/constraints.txt": runtime_lock_text,
     "docs/environment.md": environment_markdown,
     "docs/periodic.md": periodic_markdown,
+    "docs/permissions.md": permissions_markdown,
     "docs/spec-trainer.md": spec_trainer_markdown,
     "docs/spec.md": spec_markdown,
     "docs/strategy.md": strategy_markdown,
     "tests/library/spec/job.schema.json": job_schema_text,
     "web/openapi.json": openapi_text,
+    "web/src/shared/api/permissions.ts": permissions_typescript,
 }
 
 

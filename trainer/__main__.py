@@ -5,7 +5,9 @@ python -m trainer export <checkpoint> --to <folder>     writes the weights in th
 python -m trainer compare <run> <checkpoint>            compares a checkpoint with a run's model
 python -m trainer describe models:<folder>              prints the section `model` of a hub model
 python -m trainer dcp-metadata <checkpoint>             writes the index that `dcp.load` needs
+python -m trainer convert-torchtitan <step> ...         converts a checkpoint of torchtitan
 python -m trainer.operations <folder>                   runs an operation, started by a worker
+torchrun ... -m trainer.rank_probe                      measures each rank of a launch
 python -m trainer identify s3://<bucket>/<prefix>       prints the UUID of a storage root
 """
 
@@ -92,6 +94,10 @@ def main() -> int:
             from trainer.operations.metadata_file import main as write_dcp_metadata
 
             return write_dcp_metadata(words)
+        case ["convert-torchtitan", *words]:
+            from trainer.titan_import.convert import main as convert_torchtitan
+
+            return convert_torchtitan(words)
         case ["identify", url]:
             from trainer.identify import main as identify
 
@@ -138,7 +144,8 @@ def _parser() -> argparse.ArgumentParser:
         "       python -m trainer export CHECKPOINT --to FOLDER\n"
         "       python -m trainer compare RUN CHECKPOINT [--root NAME=PATH]\n"
         "       python -m trainer describe FOLDER [--root NAME=PATH] [--remote-code] [--json]\n"
-        "       python -m trainer dcp-metadata CHECKPOINT",
+        "       python -m trainer dcp-metadata CHECKPOINT\n"
+        "       python -m trainer convert-torchtitan STEP --spec SPEC --to ROOT",
         description="Train one attempt of a job, or check it before its ranks start.",
     )
     parser.add_argument("run", type=_folder, help="run directory; needs spec.json")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainer.checkpoint.first_checkpoint import with_first_checkpoint
 from trainer.data.survey import check_input
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.run import TrainerRun, open_run
@@ -24,8 +25,9 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
             spec names.
         DataError: the input or the initial weights are missing, empty or outside of their root, or
             the weights belong to another model.
+        CheckpointError: `checkpoint.start_from` names no committed checkpoint.
     """
-    run = open_run(folder, world_size=None, roots=roots)
+    run = with_first_checkpoint(open_run(folder, world_size=None, roots=roots))
     check_input(run.spec, run.attempt.roots)
     if run.spec.model.initial_weights is not None and run.attempt.resume is None:
         _check_weights(run)

@@ -141,7 +141,7 @@ def _refuse_without_tensorboard(spec: JobSpec) -> None:
     if spec.training.tensorboard and find_spec("tensorboard") is None:
         raise LaunchError(
             "training.tensorboard=true, but the package tensorboard is not installed here: "
-            "pip install ./library '.[tensorboard]' in Trainyard's checkout, "
+            "install trainyard-programs[tensorboard] on the nodes (docs/install.md), "
             "or training.tensorboard=false"
         )
 
@@ -188,7 +188,15 @@ def _checkpoint_root(
 ) -> StoragePath:
     name = spec.checkpoint.root
     if name in attempt.roots:
-        return storage_root(attempt.roots[name])
+        root = storage_root(attempt.roots[name])
+        if spec.checkpoint.export == "safetensors" and not isinstance(root, Path):
+            raise LaunchError(
+                f"checkpoint.export='safetensors' writes folders, but root {name!r} is {root}, a "
+                "bucket; legal: dcp, none (`trainyard export --root` writes single checkpoints to "
+                "a folder)",
+                path=str(directory.spec),
+            )
+        return root
     if bare:
         return directory.root / "checkpoints"
     known = ", ".join(sorted(attempt.roots)) or "none"

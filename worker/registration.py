@@ -105,6 +105,6 @@ def _register(api: WorkerApi, registration: Registration) -> RegistrationReply:
 
 def _version() -> str:
     try:
-        return version("trainyard")
+        return version("trainyard-library")
     except PackageNotFoundError:  # the worker runs from a source tree
         return "0"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from trainyard.prove.picture import svg
+
 WIDTH, HEIGHT = 860, 420
 LEFT, RIGHT, TOP, BOTTOM = 72, 190, 56, 56
 # Okabe and Ito's palette, which colour-blind people can distinguish, and a brown.
@@ -58,13 +60,7 @@ def log_picture(
         parts += _legend(number, name, colour=colour)
     if dashed:
         parts += _legend(len(curves), kind, colour="#5b6675", dashes=DASHES)
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'font-family="system-ui, sans-serif" font-size="13" role="img">\n'
-        f"<title>{escape(caption)}</title>\n"
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>\n{body}\n</svg>\n'
-    )
+    return svg(parts, width=WIDTH, height=HEIGHT, caption=caption)
 
 
 class _Axis:

@@ -95,7 +95,7 @@ class _Rounds:
         self._step = self._size = 0
         self._matrices = torch.ones(2, 256, 256)
         self._plain, self._background = (
-            _manager(spec, layout, folder=folder, mode=mode) for mode in ("disabled", "async")
+            manager_of(spec, layout, folder=folder, mode=mode) for mode in ("disabled", "async")
         )
 
     def measure(self, rounds: int) -> SaveStall:
@@ -170,7 +170,8 @@ def _answer(rank: int, index: ChunkIndex, numbers_bytes: int) -> WrittenShare:
     )
 
 
-def _manager(spec: JobSpec, layout: Layout, *, folder: Path, mode: str) -> CheckpointManager:
+def manager_of(spec: JobSpec, layout: Layout, *, folder: Path, mode: str) -> CheckpointManager:
+    """Return the manager of rank 0's saves of the job `bench-<mode>`, without other ranks."""
     chosen = spec.model_dump(mode="json") | {"checkpoint": {"async_mode": mode}}
     run = TrainerRun(
         directory=RunDirectory(folder),

@@ -29,11 +29,12 @@ import torch
 from benchmarks.launch import torchrun
 from benchmarks.one_rank import StepCost, costs_of_a_step
 from benchmarks.report import emit, machine, versions
-from benchmarks.strategies.compared import Strategy, slots_here, strategies_here
+from benchmarks.strategies.compared import slots_here, strategies_here
 from benchmarks.strategies.table import Measured, NotRun, Results, picture, table
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
 from trainyard.protocol.record_parser import parse_record
+from trainyard.prove.strategies import ComparedStrategy
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import MetricRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -45,7 +46,7 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2, "float8": 2e-2}
 """Tolerance of the final loss relative to the first strategy's, by type of the products."""
 
 
-def compare(strategies: list[Strategy], steps: int) -> Results:
+def compare(strategies: list[ComparedStrategy], steps: int) -> Results:
     """Train under each strategy in sequence, and print a line of JSON for each."""
     found: list[Measured] = []
     refused: list[NotRun] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from examples.demo.picture import Segment, draw
+from trainyard.prove.picture import DrawnLine, draw
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send")
 WIDEST = 7
@@ -97,7 +97,7 @@ def table(results: Results) -> str:
 def picture(results: Results) -> str:
     """Return the losses over the steps as an SVG; later lines are narrower, to show all."""
     first, *others = [
-        Segment(one.name, list(enumerate(one.losses, 1)), width=max(WIDEST - index, 1))
+        DrawnLine(one.name, list(enumerate(one.losses, 1)), width=max(WIDEST - index, 1))
         for index, one in enumerate(results.measured)
     ]
     caption = f"Loss under each strategy ({results.model.partition(',')[0]}, {results.device})"

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embedded.folders import Folders
 from embedded.record import read_record
-from examples.demo.picture import Segment, draw
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.rest.event_data import MetricsStored
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
+from trainyard.prove.course import Course, course, differing_steps
+from trainyard.prove.picture import DrawnLine, draw
 
 STEPS = 60
 SPEC: dict[str, Any] = {
@@ -41,21 +40,10 @@ SPEC: dict[str, Any] = {
 # Slots of each attempt, and the step at which the demonstration stops it.
 LEGS: tuple[tuple[int, int | None], ...] = ((2, 18), (4, 38), (3, None))
 TOLERANCE = 1e-4
+LOSS = "train/loss"
 READY_SECONDS = 120
 JOB_SECONDS = 300
 SAMPLE_SECONDS = 120
-
-
-@dataclass(frozen=True)
-class Course:
-    """The steps of a job."""
-
-    digests: dict[int, str]
-    """Digest of the sequences of each step."""
-    losses: dict[int, float]
-    """Loss of each step."""
-    attempts: dict[int, int]
-    """Attempt that made each step."""
 
 
 def main() -> int:
@@ -137,17 +125,10 @@ def refuse_failure(job: JobView) -> None:
 
 def compare(yard: Client, folders: Folders, whole_id: str, broken_id: str) -> bool:
     """Compare both runs step by step, draw them, and return whether they are the same."""
-    whole, broken = course(yard, whole_id), course(yard, broken_id)
+    whole, broken = course(yard, whole_id, LOSS), course(yard, broken_id, LOSS)
     batch = SPEC["training"]["global_batch_size"]
-    steps = range(1, STEPS + 1)
-    differ = sum(
-        batch
-        for s in steps
-        if s not in whole.digests or whole.digests.get(s) != broken.digests.get(s)
-    )
-    deviation = max(
-        abs(broken.losses.get(s, float("inf")) / whole.losses[s] - 1) for s in whole.losses
-    )
+    differ = batch * differing_steps(broken.digests, whole.digests, steps=STEPS)
+    deviation = broken.off(whole, LOSS, steps=STEPS)
     show(f"   {differ} of {STEPS * batch} sequences differ")
     show(f"   largest relative difference of the loss: {deviation:.1e}")
     for attempt in sorted(yard.attempts(broken_id), key=lambda attempt: attempt.number):
@@ -163,29 +144,19 @@ def compare(yard: Client, folders: Folders, whole_id: str, broken_id: str) -> bo
 
 def drawing(whole: Course, broken: Course, caption: str) -> str:
     """Return the picture of both runs."""
+    losses = sorted(broken.of(LOSS).items())
     segments = [
-        Segment(
+        DrawnLine(
             f"attempt {number}: {slots} ranks",
-            [(s, loss) for s, loss in broken.losses.items() if broken.attempts[s] == number],
+            [(step, loss) for step, loss in losses if broken.attempts[step] == number],
         )
         for number, (slots, _) in enumerate(LEGS, start=1)
     ]
     return draw(
-        Segment("uninterrupted, 2 ranks", list(whole.losses.items())), segments, caption=caption
+        DrawnLine("uninterrupted, 2 ranks", sorted(whole.of(LOSS).items())),
+        segments,
+        caption=caption,
     )
-
-
-def course(yard: Client, job_id: str) -> Course:
-    """Return the stored metrics of each step along the job's lineage."""
-    found = Course({}, {}, {})
-    for row in csv.DictReader(yard.metrics_csv(job_id)):
-        step = int(row["step"])
-        if row["name"] == "data_digest":
-            found.digests[step] = row["value"]
-        elif row["name"] == "train/loss":
-            found.losses[step] = float(row["value"])
-            found.attempts[step] = int(row["attempt"])
-    return Course(found.digests, dict(sorted(found.losses.items())), found.attempts)
 
 
 def sample(yard: Client, job_id: str) -> str:

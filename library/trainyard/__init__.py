@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.run.session import Run, init, log
     from trainyard.spec.job import JobSpec
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["Client", "JobSpec", "Run", "__version__", "data", "init", "log"]
 
 _HOME = {

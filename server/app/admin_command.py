@@ -92,6 +92,7 @@ def _ended(rotation: AdminRotation) -> str:
     return (
         f"The former admin token has ended, and with it {rotation.sessions} browser sessions, "
         f"{rotation.codes} login codes and {rotation.commands} commands in running attempts."
+        + "".join(f"\nended, as it could create tokens: {_line(row)}" for row in rotation.makers)
     )
 
 
@@ -116,4 +117,6 @@ def _left(rotation: AdminRotation) -> str:
 
 def _line(row: Token) -> str:
     used = "never used" if row.last_used_at is None else f"used {row.last_used_at:%Y-%m-%d %H:%M}"
-    return f"{row.kind:<7} {row.name}  {row.id}  made {row.created_at:%Y-%m-%d %H:%M} UTC, {used}"
+    made = f"made {row.created_at:%Y-%m-%d %H:%M} UTC"
+    scopes = "" if row.scopes is None else f", {' '.join(row.scopes)}"
+    return f"{row.kind:<7} {row.name}  {row.id}  {made}, {used}{scopes}"

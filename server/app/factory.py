@@ -35,6 +35,7 @@ import server.telemetry.goodput.endpoints
 import server.telemetry.imports.endpoints
 import server.telemetry.logs.endpoints
 import server.telemetry.metrics.endpoints
+from server.api.auth.declarations import accesses_of
 from server.api.auth.endpoints import SESSION_PATH
 from server.api.http import problems
 from server.api.http.allow_header import AllowedMethods, MethodsMiddleware
@@ -101,6 +102,9 @@ def create_app(context: Context) -> FastAPI:
     """Return the application of one server process.
 
     While the application runs, so do the tail of the events and the thread for the liveness beat.
+
+    Raises:
+        UndeclaredAccessError: an endpoint does not declare who may call it.
     """
     tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
     app = FastAPI(
@@ -143,12 +147,17 @@ def openapi_text() -> str:
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Return all routes; cached, so that FastAPI analyzes parameters only once per process."""
+    """Return all routes; cached, so that FastAPI analyzes parameters only once per process.
+
+    Raises:
+        UndeclaredAccessError: an endpoint does not declare who may call it.
+    """
     every = APIRouter(generate_unique_id_function=_operation_id)
     for router in (reference.router, health.router, monitoring.router):
         every.include_router(router)
     for router in ROUTERS:
         every.include_router(router, prefix=API, dependencies=[no_unknown_query])
+    accesses_of(every.routes)  # a route that declares nothing about its callers is an error
     return every.routes
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from fastapi import APIRouter
 from sqlalchemy.exc import SQLAlchemyError
 
+from server.api.auth.dependencies import public
 from server.api.http.dependencies import ServerContext
 from server.app.periodic_tasks import TASKS
 from server.core.database.migrate import is_current
@@ -17,13 +18,17 @@ from trainyard.protocol.rest.common import Readiness, TaskView
 router = APIRouter(tags=["health"])
 
 
-@router.get("/healthz", summary="Whether the process lives")
+@router.get("/healthz", dependencies=[public], summary="Whether the process lives")
 async def healthz() -> dict[str, str]:
     """Respond that the process is alive."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", summary="Whether requests can be served, and the scheduler's periodic tasks")
+@router.get(
+    "/readyz",
+    dependencies=[public],
+    summary="Whether requests can be served, and the scheduler's periodic tasks",
+)
 def readyz(context: ServerContext) -> Readiness:
     """Return 503 if the database does not respond or does not have the newest schema."""
     try:

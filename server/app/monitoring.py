@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import ColumnElement, Connection, func, select
 from starlette.types import Scope
 
-from server.api.auth.dependencies import person
+from server.api.auth.dependencies import may
 from server.cluster.nodes.series import device_values, host_values, node_values
 from server.cluster.nodes.slots import withheld_from_placement
 from server.cluster.projects.queries import Project, views
@@ -28,15 +28,17 @@ from server.core.periodic import read_times
 from server.jobs.ranks.store import live_stragglers
 from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
 from trainyard.protocol.goodput import ClusterGoodputView
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
-router = APIRouter(tags=["health"], dependencies=[person])
+router = APIRouter(tags=["health"])
 
 
 @router.get(
     "/metrics",
+    dependencies=[may(Permission.METRICS_READ)],
     summary="Metrics for Prometheus",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},

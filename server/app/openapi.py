@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
+from server.api.auth.declarations import accesses_of, calls_of
 from server.api.auth.dependencies import SCHEMES, schemes_of
 from server.api.http.examples import EXAMPLES
 from server.api.http.middleware import API_PREFIX
@@ -49,8 +49,9 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _add_stream_items(schemas)
+    accesses = accesses_of(routes)
     calls = {
-        (route.path, method.lower()): [*_calls(route.dependant)]
+        (route.path, method.lower()): [*calls_of(route.dependant)]
         for route in iter_route_contexts(routes)
         for method in route.methods or ()
     }
@@ -65,6 +66,7 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
         for method, operation in operations.items():
             named = {scheme for call in calls[path, method] for scheme in schemes_of(call)}
             _add_security(operation, [scheme for scheme in SCHEMES if scheme in named])
+            operation["x-permission"] = accesses[path, method.upper()].value
             if (path, method) in bodies:
                 operation["requestBody"] = _request_body(bodies[path, method], names)
             _add_problems(path, method, operation)
@@ -79,13 +81,6 @@ def _add_stream_items(schemas: Document) -> None:
     described = adapter.json_schema(mode="serialization", ref_template=REFERENCE)
     for name, schema in {**described.pop("$defs"), "StreamItem": described}.items():
         schemas.setdefault(name, _without_none(schema))
-
-
-def _calls(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
-    """Yield the endpoint of a route and all its dependencies."""
-    yield dependant.call
-    for dependency in dependant.dependencies:
-        yield from _calls(dependency)
 
 
 def _add_schemas(schemas: Document, models: set[type[BaseModel]]) -> dict[type[BaseModel], str]:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from server.api.auth.dependencies import Caller, public
 from server.api.http.responses import JSON
 
 Document = Mapping[str, Any]
@@ -41,19 +42,43 @@ LIMITS = (
 
 router = APIRouter(tags=["meta"])
 
+CALLERS: Mapping[str, str] = {
+    Caller.PUBLIC: "Needs no token.",
+    Caller.PERSON: "Needs a token of a person, with any permissions.",
+    Caller.NODE: "Needs the token of a node.",
+    Caller.JOINER: "Needs a join token, the join secret of a pilot, or the token of a node.",
+    Caller.PILOT: "Needs the join secret of a pilot.",
+    Caller.SOURCE: "Needs the token of a source.",
+    Caller.SOURCE_JOINER: "Needs a join token, or the token of a source.",
+    Caller.ATTEMPT: "Needs the token of an attempt.",
+}
+"""Sentence for each kind of caller that needs no permission."""
+
 
 def _described(media_type: str) -> dict[int | str, dict[str, Any]]:
     kind = "object" if media_type == JSON else "string"
     return {200: {"content": {media_type: {"schema": {"type": kind}}}}}
 
 
-@router.get("/docs", summary="This page", response_class=Response, responses=_described(HTML))
+@router.get(
+    "/docs",
+    dependencies=[public],
+    summary="This page",
+    response_class=Response,
+    responses=_described(HTML),
+)
 def docs(request: Request) -> Response:
     """Return all operations and schemas of the API as an HTML page."""
     return _reply(request, _page(request.app.openapi), HTML)
 
 
-@router.get(STYLE_PATH, summary="Its style", response_class=Response, responses=_described(CSS))
+@router.get(
+    STYLE_PATH,
+    dependencies=[public],
+    summary="Its style",
+    response_class=Response,
+    responses=_described(CSS),
+)
 def style(request: Request) -> Response:
     """Return the style of `/docs`."""
     return _reply(request, STYLE.encode(), CSS)
@@ -61,6 +86,7 @@ def style(request: Request) -> Response:
 
 @router.get(
     "/openapi.json",
+    dependencies=[public],
     summary="The OpenAPI document",
     response_class=Response,
     responses=_described(JSON),
@@ -129,8 +155,12 @@ def _parts(
 def _operation(name: str, operation: Document) -> Iterator[str]:
     yield f'<section id="{escape(operation["operationId"])}"><h3>{name}</h3>'
     yield f"<p><b>{escape(operation['summary'])}.</b> {_text(operation)}</p>"
-    if "security" not in operation:
-        yield "<p>Needs no token.</p>"
+    access = operation["x-permission"]
+    yield (
+        f"<p>{escape(CALLERS[access])}</p>"
+        if access in CALLERS
+        else (f"<p>Needs the permission <code>{escape(access)}</code>.</p>")
+    )
     parameters = (
         _row(f"<code>{escape(p['name'])}</code> ({escape(p['in'])})", p["schema"], about=p)
         for p in operation.get("parameters", ())

@@ -34,6 +34,7 @@ from server.telemetry.ingest.receive import SentReport, store_report, store_toge
 from server.telemetry.metrics.lineage_values import measure
 from trainyard.protocol.node_sources.messages import CheckReport
 from trainyard.protocol.worker_messages import (
+    OLDEST_REPORTS,
     Claim,
     ClaimReply,
     EndedJobsReply,
@@ -211,6 +212,6 @@ def report_on_an_operation(
 
     Return 409 if the node has lost the operation to a later claim.
     """
-    check_sender(principal, body.node, body.protocol)
+    check_sender(principal, body.node, body.protocol, oldest=OLDEST_REPORTS)
     apply = partial(apply_outcome, measure=measure)
     return reply(report_operation(context, operation_id, body, apply=apply))

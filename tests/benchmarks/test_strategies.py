@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.strategies.compared import strategies
 from benchmarks.strategies.table import Measured, NotRun, Results, picture, table
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
+from trainyard.prove.strategies import strategies
 from trainyard.spec.job import parse_job_spec
 from trainyard.training.known_devices import Slot
 
@@ -69,26 +69,27 @@ def test_the_picture_has_a_line_and_a_legend_for_each() -> None:
 
 
 def test_the_planner_takes_all_strategies_but_async_tensor_parallelism_on_a_cpu() -> None:
-    refused = {}
-    for strategy in strategies(8, cuda=False):
-        assert strategy.missing is None
-        try:
-            plan(parse_job_spec(strategy.with_steps(10)), slots=CPU)
-        except SpecError as error:
-            refused[strategy.name] = str(error)
-    assert list(refused) == ["2D async"]
-    assert "CUDA" in refused["2D async"]
+    every = strategies(8, device="cpu")
+    missing = {each.name: each.missing for each in every if each.missing}
+    assert missing == {"2D async": "needs CUDA with symmetric memory"}
+    for each in every:
+        spec = parse_job_spec(each.with_steps(10))
+        if each.missing:
+            with pytest.raises(SpecError, match=each.missing):
+                plan(spec, slots=CPU)
+        else:
+            plan(spec, slots=CPU)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8, 32])
 def test_gpus_get_every_strategy_that_they_are_enough_for(devices: int) -> None:
-    for strategy in strategies(devices, cuda=True):
+    for strategy in strategies(devices, device="cuda"):
         spec = parse_job_spec(strategy.with_steps(10))
         enough = spec.resources.world_size <= devices
         assert (strategy.missing is None) == enough, strategy.name
         assert not enough or plan(spec, slots=H100).fits, strategy.name
     assert {"FSDP", "compile", "float8"} <= {
-        s.name for s in strategies(devices, cuda=True) if s.missing is None
+        s.name for s in strategies(devices, device="cuda") if s.missing is None
     }
 
 

@@ -59,6 +59,10 @@ class Setup:
     """Whether PostgreSQL is the database, not SQLite."""
     preloaded: bool = False
     """Whether clocks can be set and the storage can refuse: by a library in all programs."""
+    allow_code: bool = False
+    """Whether jobs may run programs."""
+    of_nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    """Further variables of the workers, by node."""
 
     @property
     def missing(self) -> str | None:
@@ -285,7 +289,8 @@ class Cluster:
         caller = {k: v for k, v in os.environ.items() if not k.startswith("TRAINYARD_")}
         marks = {k: v for k, v in os.environ.items() if k.startswith("TRAINYARD_TEST_")}
         broker = {"TRAINYARD_BROKER_URL": self.broker_url}
-        return {**caller, **marks, **SETTINGS, **broker, **preloaded, **settings}
+        code = {"TRAINYARD_ALLOW_CODE": "true"} if self.setup.allow_code else {}
+        return {**caller, **marks, **SETTINGS, **broker, **preloaded, **code, **settings}
 
     def _mount(self, place: Path, *, size: str = DISK) -> None:
         """Put a disk of its own at a folder: it can be full without harm to this machine."""
@@ -356,6 +361,7 @@ class Cluster:
             TRAINYARD_ROOTS=f"checkpoints={shared}/checkpoints,data={shared}/data",
             TRAINYARD_JOIN_TOKEN=secret,
             **({"PYTHONPATH": f"{STAND_IN}:{REPOSITORY}"} if self.setup.stand_in else {}),
+            **self.setup.of_nodes.get(name, {}),
         )
         boot_id = self.root / f"{name}.boot_id"
         boot_id.write_text(f"{uuid4()}\n")

@@ -97,6 +97,18 @@ class Machine:
         )
 
     @contextlib.contextmanager
+    def limited(self, rate: str) -> Iterator[None]:
+        """Limit what this machine sends to a rate, such as `200mbit`, while the block runs."""
+        queue = ("tc", "qdisc")
+        place = ("dev", INTERFACE, "root")
+        limit = ("tbf", "rate", rate, "burst", "256kb", "latency", "200ms")
+        self._inside(*queue, "add", *place, *limit)
+        try:
+            yield
+        finally:
+            self._inside(*queue, "del", *place)
+
+    @contextlib.contextmanager
     def diverted(self, address: str, port: int, *, to: tuple[str, int]) -> Iterator[None]:
         """Divert this machine's connections to a port elsewhere while the block runs.
 

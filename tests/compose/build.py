@@ -1,7 +1,7 @@
 """Make the images: stand-ins for the base images, and from these the images of `deploy/`.
 
 Base images come from a registry of containers; here Debian's packages take their names. They are
-built in the network of this machine, since pip, npm and apt need their registries.
+built in the network of this machine, since pip and apt need their registries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tests.compose.machine import PLACE, PODMAN, REPOSITORY, podman, run
 STAND_INS = Path(__file__).parent / "stand_ins"
 NAMES = {
     "python": "python:3.12-slim",
-    "node": "node:22-slim",
     "postgres": "postgres:18",
     "redis": "redis:8",
     "haproxy": "haproxy:3.2",

@@ -130,6 +130,11 @@ def assert_goes_on(yard: Client, job_id: str) -> None:
     assert (job.state, job.attempt) == ("running", 1), job.reason
 
 
+def test_the_image_of_the_provisioner_starts() -> None:
+    shown = podman("run", "--rm", "localhost/provisioner", "python", "-m", "provisioner", "--help")
+    assert "conform" in shown
+
+
 def test_a_job_succeeds(yard: Client) -> None:
     job = finished(yard, submitted(yard, "short", steps=40))
     assert job.state == "succeeded", job.reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import importlib.util
 import json
 import re
@@ -126,21 +125,12 @@ def test_the_database_is_healthy_once_it_listens() -> None:
     assert "--host 127.0.0.1" in words, "a server that makes the database answers on the socket"
 
 
-def test_images_get_nothing_that_this_machine_made() -> None:
-    """`COPY web ./` after `npm ci` would replace its packages by those of this machine."""
+def test_images_get_the_wheels_alone() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
-    assert rules[0] == "*"
-    copied = {
-        source
-        for path in DOCKERFILES
-        for word, rest in instructions(path)
-        if word == "COPY" and not rest.startswith("--from")
-        for source in rest.split()[:-1]
-    }
-    shown = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
-    assert {source.split("/")[0] for source in copied} == shown
-    assert {"web/node_modules", "web/dist", "**/__pycache__"} <= {*rules}
+    assert rules == ["*", "!dist"]
+    copied = {rest for path in DOCKERFILES for word, rest in instructions(path) if word == "COPY"}
+    assert copied == {"dist/trainyard_*.whl dist/constraints.txt ./"}
 
 
 def test_only_the_server_listens_and_on_loopback_unless_told() -> None:
@@ -291,14 +281,10 @@ def test_the_proxy_is_trusted_and_no_other_container_gets_its_address() -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_a_dockerfile_copies_what_exists_and_ends_without_root(path: Path) -> None:
+def test_a_dockerfile_starts_a_module_that_exists_without_root(path: Path) -> None:
     found = instructions(path)
     assert {word for word, _ in found} <= INSTRUCTIONS
     assert found[0][0] == "FROM"
-    for word, rest in found:
-        if word == "COPY" and not rest.startswith("--from"):
-            *sources, _ = rest.split()
-            assert all((ROOT / source).exists() for source in sources), rest
     users = [rest for word, rest in found if word == "USER"]
     assert users[-1:] == ["trainyard"]
     command = json.loads(found[-1][1])
@@ -311,12 +297,11 @@ def test_a_dockerfile_copies_what_exists_and_ends_without_root(path: Path) -> No
 def test_a_dockerfile_installs_extras_that_exist_with_their_packages(path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     text = " ".join(rest for _, rest in instructions(path))
-    extras = re.findall(r"\.\[([a-z0-9,]+)\]", text)
+    extras = re.findall(r'"\$\(ls \./trainyard_programs-\*\.whl\)\[([a-z0-9,]+)\]"', text)
     assert len(extras) == 1
     parts = extras[0].split(",")
     assert set(parts) <= project["optional-dependencies"].keys()
-    folders = [part for part in parts if (ROOT / part).is_dir()]
-    assert all(f"COPY {part} {part}" in path.read_text() for part in folders)
+    assert "pip install -c constraints.txt ./trainyard_library-*.whl " in text
     assert ("trainer" in parts) == (path.name == "worker.Dockerfile")
     assert "torch" in text or "trainer" not in parts
     assert ("s3" in parts) == ("worker" in parts), "a node's roots may be buckets"
@@ -334,27 +319,6 @@ def test_the_image_has_torch_as_pinned_in_a_build_with_cuda() -> None:
     assert [pin for pin in pins if re.fullmatch(r"torch==\d+\.\d+\.\d+", pin)]
 
 
-def test_the_unit_leaves_supervisors_alone() -> None:
-    unit = configparser.ConfigParser(interpolation=None, strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's names have case
-    unit.read(ROOT / "deploy" / "trainyard-worker.service")
-    service = unit["Service"]
-    assert service["KillMode"] == "process"
-    assert service["Restart"] == "always"
-    command = shlex.split(service["ExecStart"])
-    assert command[1:] == ["-m", "worker"]
-
-
-def test_the_unit_of_the_provisioner_reads_the_sources_again() -> None:
-    unit = configparser.ConfigParser(interpolation=None, strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(ROOT / "deploy" / "trainyard-provisioner.service")
-    service = unit["Service"]
-    command = shlex.split(service["ExecStart"])
-    assert command[1:4] == ["-m", "provisioner", "--config"]
-    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
-
-
 def test_the_example_of_sources_is_legal(tmp_path: Path) -> None:
     (config,) = read_sources(ROOT / "deploy" / "sources.toml")
     open_engine(config, Place(name=config.name, python=config.python, folder=tmp_path))
@@ -368,10 +332,3 @@ def test_the_worker_is_no_root_and_keeps_four_capabilities() -> None:
     words = set(worker["command"])
     assert {"--reuid=trainyard", f"--inh-caps={kept}", f"--ambient-caps={kept}"} <= words
     assert RunAs.parse(worker["environment"]["TRAINYARD_RUN_AS"]).count > 1024, "slots of a node"
-    unit = configparser.ConfigParser(interpolation=None, strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(ROOT / "deploy" / "trainyard-worker.service")
-    service = unit["Service"]
-    listed = " ".join(f"CAP_{name}" for name in four)
-    assert service["User"] == "trainyard"
-    assert service["AmbientCapabilities"] == service["CapabilityBoundingSet"] == listed

@@ -199,7 +199,7 @@ class Follower:
 class ControlPlane:
     """Broker, server, scheduler and worker, run by `python -m embedded up`."""
 
-    def __init__(self, root: Path, *, slots: int = SLOTS, **environment: str) -> None:
+    def __init__(self, root: Path, *more: str, slots: int = SLOTS, **environment: str) -> None:
         self.folders = Folders(root / "data")
         self.node = f"e2e-{os.getpid()}-{root.name}"
         self.environment = {
@@ -214,10 +214,10 @@ class ControlPlane:
             **environment,
         }
         self.log = root / "up.log"
+        port = str(any_free_port(LOOPBACK))  # which no other control plane of this machine uses
         with self.log.open("wb") as log:
             self.up = subprocess.Popen(
-                # A port that no other control plane of this machine uses.
-                self.command("up", "--slots", str(slots), "--port", str(any_free_port(LOOPBACK))),
+                self.command("up", "--slots", str(slots), "--port", port, *more),
                 env=self.environment,
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,

@@ -33,11 +33,13 @@ def test_down_where_nothing_ever_ran(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("up", "--port", "http"), "argument --port: http is not 1 to 65535"),
         (("up", "--port", "65536"), "argument --port: 65536 is not 1 to 65535"),
         (("up", "--slots", "0"), "argument --slots: 0 is not 1 or more"),
+        (("up", "--submit", "none.toml"), "argument --submit: none.toml is not a file"),
+        (("up", "--once"), "argument --once: needs --submit"),
         (("down", "--timeout", "-1"), "argument --timeout: -1 is not 0 or more"),
         (("down", "--timeout", "nan"), "argument --timeout: nan is not 0 or more"),
     ],
 )
-def test_a_number_that_is_not_legal_is_refused(
+def test_an_argument_that_is_not_legal_is_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], problem: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -70,9 +72,11 @@ def test_a_second_up_prints_where_the_first_one_runs(
     Recorder(folders.record, url="http://127.0.0.1:8471", port=8471).running({})
     with folders.held():
         assert main(["up", "--data", str(folders.root)]) == 0
-    told = capsys.readouterr().out
-    assert "runs already" in told
-    assert "http://127.0.0.1:8471" in told
+        told = capsys.readouterr().out
+        assert "runs already" in told
+        assert "http://127.0.0.1:8471" in told
+        assert main(["up", "--data", str(folders.root), "--submit"]) == 1
+    assert "no job was submitted; use `trainyard submit`" in capsys.readouterr().out
 
 
 def test_the_port_of_last_time_is_taken_again(tmp_path: Path) -> None:

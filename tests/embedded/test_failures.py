@@ -105,7 +105,7 @@ def test_up_waits_for_the_node_of_its_own_machine(
     monkeypatch.setattr("embedded.stack.READY_SECONDS", 0.3)
     monkeypatch.setattr("embedded.stack.POLL_SECONDS", 0.05)
     monkeypatch.setenv("TRAINYARD_NODE_NAME", "mine")
-    monkeypatch.setattr("embedded.stack.sys.executable", "/bin/true")
+    monkeypatch.setattr("embedded.stack.PYTHON", ("/bin/true",))
     names = ["another"]
 
     def nodes() -> list[Any]:

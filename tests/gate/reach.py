@@ -23,14 +23,19 @@ MODULE_OF_TESTS = re.compile(r"tests(\.\w+)+")
 API = ("server/*/*/endpoints.py", "server/api/http/*", "server/app/*", "server/api/wire/*")
 MIRRORS = {
     "tests/benchmarks": ("benchmarks/*",),
+    "tests/chaos/rank_probe": ("trainer/rank_probe/*", "library/trainyard/prove/*/*"),
     "tests/e2e/own_planes/test_elastic.py": ("server/scheduler/elastic/*",),
     "tests/e2e/own_planes/test_environments.py": ("worker/environments/*", "server/jobs/packs/*"),
     "tests/e2e/own_planes/test_goodput.py": ("server/telemetry/goodput/*",),
     "tests/e2e/own_planes/test_object_store.py": ("trainer/storage/*", "trainer/checkpoint/*"),
     "tests/e2e/own_planes/test_pilot.py": ("worker/pilot/*", "worker/inbox/*"),
+    "tests/e2e/own_planes/test_prove.py": ("library/trainyard/prove/*",),
     "tests/e2e/own_planes/test_up_and_down.py": ("embedded/*",),
     "tests/e2e/own_planes/test_users.py": ("worker/node/*", "worker/launchers/*"),
     "tests/e2e/test_artifacts.py": ("worker/artifacts/*", "server/telemetry/artifacts/*"),
+    "tests/e2e/test_auto_export.py": (
+        *("server/jobs/checkpoints/*", "trainer/operations/*", "trainer/hugging_face/*"),
+    ),
     "tests/e2e/test_checkpoints.py": ("server/jobs/checkpoints/*", "server/jobs/operations/*"),
     "tests/e2e/test_event_files.py": ("worker/supervisor/*", "library/trainyard/run/other_tools/*"),
     "tests/e2e/test_example_programs.py": ("examples/*",),

@@ -38,6 +38,7 @@ from trainyard.protocol.manifest import DCP_METADATA, INDEX, Manifest
 from trainyard.protocol.operations import (
     OUTCOME,
     TASK,
+    AutoExportTask,
     OperationKind,
     OperationOrder,
     OperationOutcome,
@@ -119,6 +120,32 @@ def test_a_checkpoint_from_its_save_to_its_deletion(
         do(bucket, tmp_path, kind=OperationKind.DELETE, manifest=saved, whole_job=True).files == 0
     )
     assert [path.key for path in bucket.beneath()] == [".trainyard-root"]
+
+
+def test_automatic_exports_into_a_bucket(
+    saved: Manifest, bucket: ObjectPath, tmp_path: Path
+) -> None:
+    identity(bucket)  # writes the file with the UUID of the root
+    before = set(bucket.beneath())
+    index = do(
+        bucket,
+        tmp_path,
+        kind=OperationKind.AUTO_EXPORT,
+        manifest=saved,
+        auto_export=AutoExportTask(format="dcp"),
+    )
+    assert index.export is not None, index.message
+    assert index.export.path == str(bucket / resume_point(saved).path)
+    weights = do(
+        bucket,
+        tmp_path,
+        kind=OperationKind.AUTO_EXPORT,
+        manifest=saved,
+        auto_export=AutoExportTask(format="safetensors"),
+    )
+    assert weights.outcome == "failed"
+    assert "a bucket, and the files of safetensors are written into folders" in weights.message
+    assert set(bucket.beneath()) == before
 
 
 def change(path: ObjectPath, content: bytes | None) -> None:

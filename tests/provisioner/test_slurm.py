@@ -88,7 +88,7 @@ def test_the_batch_job_has_what_pilots_rely_on_and_no_secret(site: Site) -> None
         assert f"{option}\n" in text
     step = "\nsrun --export=ALL --no-kill --wait=0 --kill-on-bad-exit=0 --cpu-bind=none"
     assert step in text
-    assert "--gpu-bind=none /venv/bin/python -m worker pilot" in text
+    assert "--gpu-bind=none /venv/bin/python -P -m worker pilot" in text
     assert "export TRAINYARD_LABELS='a=b,c='\"'\"'d $(e)'" in text
     assert "export TRAINYARD_NOTICE_SECONDS=30" in text  # KillWait
     assert f"TRAINYARD_JOIN_TOKEN_FILE={site.folder}/requests/{ID}/secrets" in text
@@ -100,7 +100,7 @@ def test_a_check_starts_the_probe_and_a_setting_wins(site: Site) -> None:
     shape = Shape(nodes=1, slots=1, device="cpu")
     site.submit(purpose="check", environment=environment, shape=shape, seconds=None)
     text = site.script()
-    assert "-m worker probe" in text
+    assert "-P -m worker probe" in text
     assert "NOTICE_SECONDS=90" in text
     assert "--gres" not in text
     assert "--time" not in text

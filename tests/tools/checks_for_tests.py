@@ -5,7 +5,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from tools.gpu_check.check import Figure, Here, at_most, equal, reported
+from tools.gpu_check.check import Here
+from trainyard.prove.figures import Figure, at_most, equal, reported
 
 
 def passes(here: Here, times: str) -> list[Figure]:

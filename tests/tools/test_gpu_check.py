@@ -21,21 +21,13 @@ from tests.e2e.control_plane import wait_for
 from tests.trainer.ranks import run_ranks
 from tools.gpu_check import runner
 from tools.gpu_check.__main__ import main
-from tools.gpu_check.check import (
-    DeviceKind,
-    Here,
-    at_least,
-    at_most,
-    equal,
-    judged,
-    largest_difference,
-    reported,
-)
+from tools.gpu_check.check import DeviceKind, Here
 from tools.gpu_check.plan import RECIPES, STAGES, Check, named_stages
 from tools.gpu_check.stages import execution, fake_ranks, float8, layouts, speed
 from tools.gpu_check.stages.start import CUDA_TESTS, files_with_cuda_tests
 from tools.gpu_check.training import INPUTS
 from trainyard.planner.plan import plan
+from trainyard.prove.figures import at_least, at_most, equal, judged, largest_difference, reported
 from trainyard.spec.rules import check_job_spec
 from trainyard.training.known_devices import Slot
 

@@ -54,6 +54,18 @@ def test_a_bare_launch_is_a_new_job_and_says_nothing_in_vain(tmp_path: Path) -> 
     assert opened(write(tmp_path / "stored", idle, stored)).attempt == stored
 
 
+def test_weights_are_not_exported_into_a_bucket(tmp_path: Path) -> None:
+    bucket = "s3://kept/runs"
+    spec = {"checkpoint": {"export": "safetensors"}}
+    message = r"export='safetensors'.*'checkpoints' is s3://kept/runs, a bucket.*legal: dcp, none"
+    with pytest.raises(LaunchError, match=message):
+        opened(write(tmp_path / "run", spec), checkpoints=bucket)
+    spec["checkpoint"]["export"] = "dcp"
+    assert str(opened(write(tmp_path / "run", spec), checkpoints=bucket).checkpoint_root) == bucket
+    spec["checkpoint"]["export"] = "safetensors"
+    opened(write(tmp_path / "run", spec), checkpoints=str(tmp_path))
+
+
 def test_auto_goes_by_the_device_and_the_layout_of_the_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

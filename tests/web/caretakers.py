@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
+from server.core.subject import EXPORTING
 from server.jobs.checkpoints import deletion, service
+from server.jobs.checkpoints.guards import locked_to_stay
 from server.jobs.operations.service import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import WORKER
 from tests.server.yard import APPLY
 from tests.web.actors import Stage
 from trainyard.protocol.operations import (
+    HUGGING_FACE,
+    AutoExportTask,
     ExportResult,
+    OperationKind,
     OperationOutcome,
     OperationProgress,
     Verification,
@@ -19,6 +26,9 @@ from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 SIZE = 1_900_592_112
+FULL_DISK = OperationOutcome(
+    outcome="failed", message="cannot write model.safetensors: No space left on device"
+)
 
 
 class Caretaker:
@@ -81,6 +91,35 @@ class Caretaker:
         outcome = OperationOutcome(outcome="succeeded", message="5 files", export=written)
         report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
         report_operation(context, operation_id, report, apply=APPLY)
+
+    def auto_export(self, name: str, *, fails: bool = False) -> None:
+        """Export `a1.step-2` as after a commit, to the end."""
+        context, outcome = self._stage.context, FULL_DISK
+        with context.database.write() as connection:
+            job, checkpoint = locked_to_stay(connection, self._id(name))
+            operation_id = service.queue_on(
+                context,
+                connection,
+                job=job,
+                checkpoint=checkpoint,
+                kind=OperationKind.AUTO_EXPORT,
+                actor=EXPORTING,
+                auto_export=AutoExportTask(format="safetensors"),
+            )
+        fence, node = self._take(operation_id)
+        if not fails:
+            place = f"{checkpoint.path}/{HUGGING_FACE}"
+            written = ExportResult(
+                place=f"checkpoints:{place}",
+                path=f"/srv/checkpoints/{place}",
+                dtype="float32",
+                files=5,
+                size=SIZE // 3,
+            )
+            outcome = OperationOutcome(outcome="succeeded", message="5 files", export=written)
+        report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
+        with patch("server.jobs.operations.service.MAX_TRIES", 1):  # a failure is not tried again
+            report_operation(context, operation_id, report, apply=APPLY)
 
     def pin(self, name: str) -> None:
         """Pin."""

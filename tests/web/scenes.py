@@ -118,6 +118,8 @@ def _look_after(stage: Stage, tale: str) -> None:
     stage.clock.advance(60)
     care.verify("a9.step-4800", fault=CheckpointFault.FILE_DAMAGED)
     care.verify("a9.step-5000")
+    care.auto_export("a9.step-5000")
+    care.auto_export("a9.step-4400", fails=True)
     care.begin("a10.step-5600", share=0.455)
     care.begin("a10.step-5400", share=0.0)
     care.delete("a9.step-4600")

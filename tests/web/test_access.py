@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.web.browser import Watched
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
+from trainyard.protocol.rest.access import Permission
 
 
 def test_a_visitor_logs_in_where_they_wanted_to_go(theatre: Theatre, live: Watched) -> None:
@@ -69,6 +70,32 @@ def test_a_token_is_made_used_and_revoked(theatre: Theatre, visit: Visit) -> Non
     expect(row).to_have_count(0)
     assert secret not in page.content()
     assert httpx.get(jobs, headers=headers, timeout=30).status_code == 401
+    watched.forgive("422")
+
+
+def test_a_token_is_made_with_scopes(theatre: Theatre, visit: Visit) -> None:
+    watched = visit("/tokens", admin=True)
+    page = watched.page
+    page.get_by_role("button", name="New token").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("reader")
+    assert dialog.get_by_role("checkbox").count() == 0
+    dialog.get_by_label("Permissions").select_option("Only these")
+    assert dialog.get_by_role("checkbox").count() == len(Permission)
+    dialog.get_by_role("button", name="Create token").click()
+    expect(dialog.locator(".field-error")).to_contain_text("at least 1")
+    dialog.get_by_label("nodes:read").check()
+    dialog.get_by_label("jobs:read").check()
+    dialog.get_by_role("button", name="Create token").click()
+    shown = dialog.locator(".command-text")
+    secret = found(r"TRAINYARD_TOKEN=(\S+)", shown.inner_text())
+    headers = {"authorization": f"Bearer {secret}"}
+    jobs = f"{theatre.url}/api/v1/jobs"
+    assert httpx.get(jobs, headers=headers, timeout=30).status_code == 200
+    assert httpx.post(jobs, headers=headers, json={}, timeout=30).status_code == 403
+    dialog.get_by_role("button", name="Done").click()
+    row = page.get_by_role("row", name="reader")
+    expect(row.get_by_text("jobs:read nodes:read")).to_be_visible()
     watched.forgive("422")
 
 

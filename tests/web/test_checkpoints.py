@@ -39,6 +39,16 @@ def test_each_row_shows_what_is_known_of_it(shown: Watched) -> None:
     expect(row_of(shown, "5,600").get_by_role("progressbar")).to_have_attribute("value", "45")
 
 
+def test_automatic_exports_are_shown_with_their_places_and_failures(shown: Watched) -> None:
+    done = row_of(shown, "5,000").first
+    done.get_by_role("button", name="Exported").click()
+    panel = shown.page.get_by_role("dialog", name=re.compile("^Exports of step 5000"))
+    expect(panel).to_contain_text("safetensors, float32, 5 files, 604 MiB")
+    expect(panel).to_contain_text("step-5000/hugging_face")
+    badge = row_of(shown, "4,400").get_by_text("not exported")
+    expect(badge).to_have_attribute("title", re.compile("No space left on device"))
+
+
 def test_columns_stay_where_they_are_while_rows_come_and_go(shown: Watched) -> None:
     widths = "() => [...document.querySelectorAll('.checkpoints th')].map(th => th.offsetWidth)"
     top = shown.page.evaluate(widths)

@@ -92,6 +92,10 @@ def test_login_and_tokens_fit_a_narrow_window(
     expect(watched.page.get_by_role("dialog")).to_be_visible()
     watched.keep("tokens-new-390")
     assert watched.overflow() == 0
+    watched.page.get_by_label("Permissions").select_option("Only these")
+    watched.keep("tokens-scopes-390")
+    assert watched.overflow() == 0
+    assert watched.nameless() == []
 
 
 def test_dialogs_of_a_checkpoint_fit_a_narrow_window(theatre: Theatre, visit: Visit) -> None:

@@ -129,7 +129,8 @@ def export(
     sizes = {name: tensor.numel() * kind.itemsize for name, tensor in model.kinds.items()}
     progress = track(manifest.size + sum(sizes.values()))
     source.check(point or point_at(manifest, checkpoint), progress)
-    with export_folder(to, requested) as partial:
+    # A checkpoint that another process has just deleted must not come back as its parent folder.
+    with export_folder(to, requested, parents=to.parent != checkpoint) as partial:
         ids = None if tokenizer is None else tokenizer.write(partial, model.vocab_size)
         model.write_config(partial, dtype=written, ids=ids)
         shards = list(sized_groups(sizes, sizes.__getitem__, most=shard_bytes))

@@ -66,11 +66,11 @@ def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
 
 
 @contextmanager
-def export_folder(to: Path, requested: ExportRecord) -> Iterator[Path]:
+def export_folder(to: Path, requested: ExportRecord, *, parents: bool = True) -> Iterator[Path]:
     """Yield a temporary folder; on success, add the record and rename the folder to `to`.
 
     Two processes may write the same export concurrently; the second one then keeps the first one's
-    folder.
+    folder. Missing parents of `to` are created only if `parents`.
 
     Raises:
         LaunchError: another process has meanwhile created `to` with other data.
@@ -78,7 +78,7 @@ def export_folder(to: Path, requested: ExportRecord) -> Iterator[Path]:
     """
     with storage_errors("write", to):
         try:
-            with new_folder(to) as folder:
+            with new_folder(to, parents=parents) as folder:
                 yield folder
                 files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
                 _check_index(folder, files.keys())

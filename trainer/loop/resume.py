@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -67,6 +68,7 @@ def starting_state(
         same_order=dataset.same_order,
         code_digest=code_digest,
     )
+    started = time.monotonic()
     manifest = load(
         assembly.model,
         assembly.optimizer,
@@ -85,6 +87,7 @@ def starting_state(
             "checkpoint_id": manifest.checkpoint_id,
             "from_layout": manifest.layout.model_dump(),
             "layout": run.attempt.layout.model_dump(),
+            "load_seconds": round(time.monotonic() - started, 3),
             "parts": list(resume.parts),
             "not_exact": list(parts_not_loaded(resume.parts)),
             **compare(manifest),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
+from trainer.checkpoint.first_checkpoint import with_first_checkpoint
 from trainer.checkpoint.manager import CheckpointManager, SaveObserver
 from trainer.checkpoint.shared_root import check_shared_root
 from trainer.data.batches import BatchReader, MicroBatch
@@ -81,6 +82,7 @@ def train(
         start_history(ranks.device)  # must precede the first allocation
         bandwidth = check_network(run, ranks)
         writer.provenance(provenance)
+        run = with_first_checkpoint(run)
         code = same_on_every_rank(
             ranks.cpu_group,
             lambda: code_digest(run.spec, run.attempt.roots),

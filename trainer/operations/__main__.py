@@ -62,6 +62,10 @@ def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationO
             from trainer.operations.export import export_weights
 
             return export_weights
+        case OperationKind.AUTO_EXPORT:
+            from trainer.operations.export_in_place import export_automatically
+
+            return export_automatically
         case OperationKind.SAMPLE:
             from trainer.operations.sample import draw
 

@@ -13,6 +13,7 @@ from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
 from trainer.checkpoint.reader.stored_tensors import TensorsOfIndex
 from trainer.checkpoint.save_folder import write_durably
 from trainer.errors import CheckpointError
+from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import DCP_METADATA
 
 
@@ -33,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def write_metadata(folder: Path) -> str:
+def write_metadata(folder: StoragePath) -> str:
     """Write `.metadata` to a checkpoint's folder; return a message about the result.
 
     The manifest does not list the file, so all other programs ignore it. A deletion of the

@@ -66,7 +66,7 @@ def digest(content: bytes) -> str:
 def file_digest(path: StoragePath, *, algorithm: str = XXH3_128) -> str:
     """Return the checksum of a file's content, in hexadecimal; may raise OSError."""
     hasher = xxhash.xxh3_128() if algorithm == XXH3_128 else hashlib.new(algorithm)
-    with _open_regular(path) as file:
+    with _opened(path) as file:
         while chunk := file.read(READ_SIZE):
             hasher.update(chunk)
     return hasher.hexdigest()
@@ -76,14 +76,19 @@ def read_small(path: StoragePath) -> bytes:
     """Return a small file's content, cut off at the size limit; may raise OSError."""
     if not isinstance(path, Path):
         return path.read_bytes()
-    with _open_regular(path) as file:
+    with open_regular(path) as file:
         return file.read(LARGEST_SMALL_FILE)
 
 
-def _open_regular(path: StoragePath) -> FileIO | Download:
-    """Open a file; refuse a pipe or device, because a read from it could block for ever."""
-    if not isinstance(path, Path):
-        return path.open("rb", buffering=0)
+def _opened(path: StoragePath) -> FileIO | Download:
+    return open_regular(path) if isinstance(path, Path) else path.open("rb", buffering=0)
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a file for reading; may raise OSError.
+
+    Refuse a pipe or device, because a read from it could block for ever.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

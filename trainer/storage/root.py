@@ -24,7 +24,7 @@ def storage_root(text: str) -> StoragePath:
     if find_spec("s3fs") is None:
         raise LaunchError(
             f"{text} is in an object store, but the package s3fs is not installed here: "
-            "pip install ./library '.[s3]' in Trainyard's checkout, "
+            "install trainyard-programs[s3] on the nodes (docs/install.md), "
             "or take a root that is a folder",
             path=text,
         )

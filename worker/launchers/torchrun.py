@@ -156,9 +156,15 @@ def torchrun_command(
 
 
 def _rendezvous(share: Share) -> list[str]:
-    if share.nodes == 1:  # torchrun then chooses a free port
-        return ["--standalone", "--local-addr=127.0.0.1"]
     launch = share.launch
+    if share.nodes == 1:
+        # As `--standalone`, but by number: a system without /etc/hosts resolves no `localhost`.
+        return [
+            "--rdzv-backend=c10d",
+            f"--rdzv-id={launch.attempt_id}",
+            "--rdzv-endpoint=127.0.0.1:0",  # torchrun chooses a free port
+            "--local-addr=127.0.0.1",
+        ]
     host, _, port = launch.rendezvous.rpartition(":")
     # Static rendezvous: the group rank is the allocated node rank, whichever node joins first. The
     # first node adds up the rank counts that all nodes store, which yields the global ranks.

@@ -61,6 +61,8 @@ def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> in
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")
     if user != "-":
         become(*map(int, user.split(":")))
+    elif os.geteuid():  # an exec by root returns all capabilities, so root keeps them
+        drop_capabilities()
     die_with(parent)
     variables = os.environ.pop(ENVIRONMENT, None)
     environment = dict(os.environ) if variables is None else read_environment(int(variables))
@@ -80,17 +82,26 @@ def become(uid: int, *groups: int) -> None:
     os.setgroups(groups)
     os.setresgid(uid, uid, uid)  # the attempt's own group
     os.setresuid(uid, uid, uid)
+    drop_capabilities()
     libc = ctypes.CDLL(None, use_errno=True)
-    # A worker other than root holds ambient capabilities, which survive a change between users
-    # other than root. Once they are cleared, the next exec has no capability. A forked rank has no
-    # next exec, so drop all of them here.
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    os.umask(0o007)  # files on the storage belong to the group that attempts share
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities, also those that the next exec would keep.
+
+    A worker other than root holds ambient capabilities, which survive an exec, and a change between
+    users other than root. Once they are cleared, the next exec has no capability. A forked rank has
+    no next exec, so its other sets are emptied too.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
     header, sets = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, sets):
         raise OSError(ctypes.get_errno(), "capset")
-    for words in ((PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL), (PR_SET_NO_NEW_PRIVS, 1)):
-        if libc.prctl(*words, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), f"prctl{words}")
-    os.umask(0o007)  # files on the storage belong to the group that attempts share
+    if libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def run_rank(run: Path, begin: Callable[[], int], *, rank: int, folder: str | None = None) -> int:

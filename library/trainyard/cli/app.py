@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from trainyard import __version__
 from trainyard.cli.commands import (
     checkpoints,
     compare,
@@ -21,8 +24,10 @@ from trainyard.cli.commands import (
     submit,
     watch,
 )
-from trainyard.cli.commands.machines import node_sources, projects
-from trainyard.cli.errors import CommandGroup
+from trainyard.cli.commands.machines import access_tokens, node_sources, projects, prove
+from trainyard.cli.errors import FAILED, CommandGroup, write_error
+from trainyard.cli.other_project import foreign_files
+from trainyard.cli.output import write_text
 from trainyard.client.settings import choose_profile
 
 HELP = """Train PyTorch models on any number of GPUs, and resume on any other number.
@@ -36,6 +41,7 @@ The server is TRAINYARD_URL with TRAINYARD_TOKEN, if set. Otherwise it is the on
 COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (local.up, "Start the control plane on this machine."),
     (local.down, "Save running jobs and stop the control plane here."),
+    (prove.prove, "Prove on your own slots that resumes are exact, and measure speed."),
     (local.login, "Store the address and token of a server."),
     (submit.init, "Write a commented spec file."),
     (submit.schema, "Write the JSON Schema of the spec."),
@@ -49,6 +55,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (show.nodes, "List nodes; cordon, drain or label one."),
     (node_sources.sources, "List node sources; check or pause one, request nodes."),
     (projects.projects, "List projects; create, change or delete one."),
+    (access_tokens.tokens, "List tokens with their scopes; create or revoke one."),
     (watch.watch, "Follow a job live until it ends."),
     (metrics.metrics, "Show a job's metrics, or write them as CSV."),
     (metrics.logs, "Show the output of a rank."),
@@ -90,16 +97,56 @@ for command, summary in COMMANDS:
     app.command(name, short_help=summary, context_settings=passed_on)(command)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        write_text(f"trainyard {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _choose(
     name: Annotated[
         str | None,
         typer.Option("--profile", metavar="NAME", help="Use the server of this stored profile."),
     ] = None,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
 ) -> None:
     choose_profile(name)
 
 
 def main() -> None:
-    """Run the `trainyard` command."""
-    app(prog_name="trainyard")
+    """Run the `trainyard` command.
+
+    Raises:
+        SystemExit: with 1 where another project has replaced files of the library.
+    """
+    if replaced := foreign_files():
+        write_error(
+            f"the distribution `trainyard` {replaced.version} has installed its files among ours",
+            f"It is another project, and owns {replaced.file}.",
+            remedy="Remove both distributions, `trainyard` and `trainyard-library`, from this "
+            "environment; then install `trainyard-library` again (docs/install.md).",
+        )
+        raise SystemExit(FAILED)
+    try:
+        try:
+            app(prog_name="trainyard")
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # such as `trainyard ps | head`
+        # The interpreter flushes once more at its end, and would report the error again.
+        _discard_output()
+        raise SystemExit(FAILED) from None
+    except OSError as error:
+        _discard_output()
+        write_error("the output cannot be written", str(error))
+        raise SystemExit(FAILED) from None
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,7 +25,7 @@ from trainyard.client.stream import EventStream, Resync
 from trainyard.client.transport import QueryValue, Transport, given, read, unreachable
 from trainyard.planner.results import Plan, ProgramPlan
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
+from trainyard.protocol.rest.access import Permission, SessionView, TokenView
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.checkpoints import JobDeletedView, OperationView
 from trainyard.protocol.rest.common import Page
@@ -336,7 +336,7 @@ class Client(
         return self.transport.get(SessionView, "/auth/session")
 
     def tokens(self) -> Iterator[TokenView]:
-        """Iterate over the tokens. Needs the admin token."""
+        """Iterate over the tokens. Needs `tokens:admin`."""
         return self.transport.pages(Page[TokenView], "/tokens")
 
     def create_token(
@@ -345,13 +345,18 @@ class Client(
         *,
         kind: Literal["api", "join", "login"] = "api",
         expires_in_seconds: int | None = None,
+        scopes: Sequence[Permission] | None = None,
     ) -> TokenView:
-        """Create a token. Only this reply contains the token's `secret`. Needs the admin token."""
-        body = TokenRequest(name=name, kind=kind, expires_in_seconds=expires_in_seconds)
+        """Create a token. Only this reply contains the token's `secret`. Needs `tokens:admin`.
+
+        `scopes` are the permissions of a token of kind `api`; None gives all that an API token has
+        by default.
+        """
+        body = given(name=name, kind=kind, expires_in_seconds=expires_in_seconds, scopes=scopes)
         return self.transport.post(TokenView, "/tokens", body)
 
     def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. Needs the admin token."""
+        """Revoke a token. Needs `tokens:admin`."""
         self.transport.send("DELETE", f"/tokens/{token_id}")
 
 

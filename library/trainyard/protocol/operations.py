@@ -48,21 +48,34 @@ class OperationKind(StrEnum):
     """Fence off a lost attempt, and find commits that it did not report."""
     BUILD = "build"
     """Install the packages in the lock file of a program."""
+    AUTO_EXPORT = "auto_export"
+    """Write a checkpoint in the format of `checkpoint.export`, into the checkpoint's folder."""
 
 
-LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
-"""Kinds of operations that only read a checkpoint; a deletion of the checkpoint cancels them."""
+LOOKS = frozenset(
+    {
+        OperationKind.VERIFY,
+        OperationKind.SCRUB,
+        OperationKind.RECOVER,
+        OperationKind.AUTO_EXPORT,
+    }
+)
+"""Kinds of operations without a result outside of the checkpoint's folder; a deletion of the
+checkpoint cancels them."""
 USES = frozenset({OperationKind.EXPORT, OperationKind.SAMPLE})
 """Kinds of operations with a result for a person; the checkpoint is kept until the operation has
 ended."""
 
 REPEATED = frozenset({OperationKind.DELETE, OperationKind.SCRUB, OperationKind.RECOVER})
 """Kinds of operations that no person waits for, or that cannot be undone. A failed operation of
-these kinds is queued again until it succeeds or is cancelled. An operation of another kind ends
-with its first failure, which a person or a job then sees."""
+these kinds is queued again until it succeeds or is cancelled. A failed automatic export is queued
+again until its third try (`MAX_TRIES`). An operation of another kind ends with its first failure,
+which a person or a job then sees."""
 
 EXPORTS = "exports"
 """Name of the folder for exports in a storage root."""
+HUGGING_FACE = "hugging_face"
+"""Name of the folder for an automatic export in the folder of a checkpoint."""
 SHARD_GIB = 4.0
 MAX_RECOVERED_BYTES = 512 * 1024
 """Maximum total size of the manifests in one report of a search, in bytes."""
@@ -70,6 +83,7 @@ SAMPLE_SECONDS = 120.0
 """Time limit of a sample; at this limit the sample ends with the text generated so far."""
 
 WeightsType = Literal["float32", "bfloat16", "float16"]
+ExportFormat = Literal["dcp", "safetensors"]
 ExportName = Annotated[str, Field(pattern=NAME, max_length=150)]
 ShardGib = Annotated[float, Field(ge=0.01, le=1000, json_schema_extra={"unit": "GiB"})]
 
@@ -122,9 +136,23 @@ class ExportTask(SpecModel):
         return f"{self.root}:{EXPORTS}/{self.name}"
 
 
+class AutoExportTask(SpecModel):
+    """An automatic export into the folder of the checkpoint (docs/bridges.md)."""
+
+    format: ExportFormat
+    """Format of the export."""
+    tokenizer: Place | None = None
+    """Hugging Face tokenizer to export with the weights; absent if the job uses the byte
+    tokenizer."""
+    hugging_face: Place | None = None
+    """Folder of a hub model; absent for a family."""
+
+
 class ExportResult(RecordModel):
     """Result of an export."""
 
+    format: ExportFormat = "safetensors"
+    """Format of the export."""
     place: str
     """Folder of the export, as `<root>:<relative path>`."""
     path: str
@@ -132,9 +160,9 @@ class ExportResult(RecordModel):
     dtype: WeightsType
     """Dtype of the written weights."""
     files: int
-    """Number of files in the folder."""
+    """Number of files of the export; for `dcp`, only `.metadata` is counted."""
     size: int
-    """Total size of the files, in bytes."""
+    """Total size of these files, in bytes."""
 
 
 class SampleTask(SpecModel):
@@ -215,6 +243,8 @@ class OperationTask(RecordModel):
     """Checkpoint to read, with the expected digest of its metadata."""
     export: ExportTask | None = None
     """Parameters of an export."""
+    auto_export: AutoExportTask | None = None
+    """Parameters of an automatic export."""
     sample: SampleTask | None = None
     """Parameters of a sample."""
     recover: RecoverTask | None = None
@@ -228,6 +258,8 @@ class OperationTask(RecordModel):
         places: list[str | None] = []
         if self.export is not None:
             places += [self.export.place, self.export.tokenizer, self.export.hugging_face]
+        if self.auto_export is not None:
+            places += [self.auto_export.tokenizer, self.auto_export.hugging_face]
         if self.sample is not None:
             spec = self.sample.spec
             places += [spec.data.tokenizer_path, spec.model.code, spec.model.hugging_face]

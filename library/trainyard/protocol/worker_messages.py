@@ -24,11 +24,14 @@ from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the messages between workers and the server."""
-OLDEST_PROTOCOL = 3
-"""Oldest version that the server accepts: the version before `PROTOCOL` if a release contained that
-version, otherwise `PROTOCOL`."""
+OLDEST_PROTOCOL = 4
+"""Oldest version of workers that the server accepts: the version before `PROTOCOL` if a release
+contained that version, otherwise `PROTOCOL`."""
+OLDEST_REPORTS = 3
+"""Oldest version of reports that the server accepts from supervisors. The supervisor of a running
+attempt outlives an upgrade of server and worker. Only other messages changed since this version."""
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
 """Maximum size of a report's body, in bytes."""

@@ -81,20 +81,22 @@ def create_file(path: PurePath, content: str | bytes, *, mode: int = 0o644) -> b
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, parents: bool = True) -> Iterator[Path]:
     """Yield a folder to fill; once the block has ended without an error, rename it to `path`.
 
     The rename is durable. Before the block, leftover folders of killed processes are removed;
     folders of live processes stay.
 
     Args:
-        path: the target, which is absent or an empty folder. Its parents are created.
+        path: the target, which is absent or an empty folder.
+        parents: whether to create missing parents of `path`.
 
     Raises:
         FileExistsError: at the end of the block, `path` is a file or a folder with content.
         OSError: the folder cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     with _locked_draft(path) as draft:
         draft.mkdir()

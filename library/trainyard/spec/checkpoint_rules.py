@@ -16,7 +16,8 @@ def most_kept(spec: JobSpec, *, step: int = 0) -> int:
     """Return how many checkpoints from after a step a job holds at the same time, at most.
     Saves on request are not counted, because their number is unknown. Without `keep_latest_k`,
     saves by the clock are not counted either. With `keep_latest_k` the job holds one checkpoint
-    more than it keeps, because the oldest is deleted only after the newest is committed.
+    more than it keeps, because the oldest is deleted only after the newest is committed; and yet
+    one more with `export="safetensors"`, because a running export keeps its checkpoint.
 
     Args:
         spec: the job, resolved.
@@ -30,8 +31,14 @@ def most_kept(spec: JobSpec, *, step: int = 0) -> int:
         return saves
     if explicit(section.interval_seconds):
         saves = spec.training.steps - step  # by the clock: at most one save per step
-    others = kept_for_good(spec, step=step) + section.keep_best_k
-    return min(saves, section.keep_latest_k + 1 + others)
+    return min(saves, section.keep_latest_k + kept_besides(spec, step=step))
+
+
+def kept_besides(spec: JobSpec, *, step: int) -> int:
+    """Return how many checkpoints from after a step a job holds in addition to `keep_latest_k`."""
+    section = spec.checkpoint
+    exporting = section.export == "safetensors"
+    return kept_for_good(spec, step=step) + section.keep_best_k + 1 + exporting
 
 
 def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
@@ -113,6 +120,32 @@ def staging(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def _export(spec: JobSpec) -> Iterator[Problem]:
+    factory = spec.model.factory
+    if spec.checkpoint.export == "safetensors" and factory is not None:
+        yield Problem(
+            pointer="/checkpoint/export",
+            detail=f"export='safetensors', but only families and hub models have weight names on "
+            f"the hub, and model.factory={factory!r}; legal: dcp, none",
+        )
+
+
+def _start(spec: JobSpec) -> Iterator[Problem]:
+    if spec.checkpoint.start_from is not None and spec.model.initial_weights is not None:
+        yield Problem(
+            pointer="/checkpoint/start_from",
+            detail=f"start_from={spec.checkpoint.start_from!r} and model.initial_weights="
+            f"{spec.model.initial_weights!r} both set the first weights; legal: one of them",
+        )
+    if 0 < spec.checkpoint.start_step >= spec.training.steps:
+        yield Problem(
+            pointer="/training/steps",
+            detail=f"steps={spec.training.steps}, but checkpoint.start_from="
+            f"{spec.checkpoint.start_from!r} starts at step {spec.checkpoint.start_step}; legal: "
+            "more steps, because they count from the start of the other run",
+        )
+
+
 def accelerator(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
     """Pinned memory is illegal on CPUs, because it only speeds up copies from an accelerator.
 
@@ -135,5 +168,7 @@ CHECKPOINT_RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     retention,
     _every_steps,
     _best,
+    _export,
+    _start,
 )
 """Rules across the fields of the section `checkpoint`."""

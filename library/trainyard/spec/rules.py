@@ -66,14 +66,20 @@ def fields_with_code(spec: JobSpec) -> tuple[str, ...]:
     A job with such fields is untrusted: on a node it shares neither caches nor measurements with
     other jobs.
     """
-    fields = [p.pointer[1:].replace("/", ".") for p in environment_problems(spec.env)]
+    variables = (p.pointer[1:].replace("/", ".") for p in environment_problems(spec.env))
+    return (*variables, *own_code(spec).values())
+
+
+def own_code(spec: JobSpec) -> dict[str, str]:
+    """Return the fields with which a job brings its own code: their texts, by JSON pointer."""
+    fields = {}
     if spec.model.factory is not None:
-        fields.append(f"model.factory={spec.model.factory!r}")
+        fields["/model/factory"] = f"model.factory={spec.model.factory!r}"
     if spec.model.remote_code:
-        fields.append("model.remote_code=true")
+        fields["/model/remote_code"] = "model.remote_code=true"
     if spec.program is not None:
-        fields.append("program")
-    return tuple(fields)
+        fields["/program"] = "program"
+    return fields
 
 
 def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:

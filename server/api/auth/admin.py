@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.auth.service import end_commands_of, is_valid
@@ -17,6 +17,7 @@ from server.core.database.rows import Token
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import sessions, tokens
 from trainyard.base.ids import make_id
+from trainyard.protocol.rest.access import Permission
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
@@ -45,6 +46,8 @@ class AdminRotation:
     """Number of login codes that ended."""
     commands: int
     """Number of commands that ended; all were open in running attempts."""
+    makers: Sequence[Token]
+    """API tokens that could create tokens, and have ended."""
     made: Sequence[Token]
     """Valid tokens that the former admin token or its join tokens made, the oldest first."""
     earlier: Sequence[Token]
@@ -82,8 +85,9 @@ def ensure_admin_token(context: Context) -> Path | None:
 def replace_admin_token(context: Context) -> AdminRotation:
     """Replace the admin token; end its sessions, all login codes, and its running commands.
 
-    All login codes end, because only the admin token makes them. The other tokens that the former
-    admin token made stay valid until `revoke_made` revokes them.
+    All login codes end, because only the admin token makes them. API tokens with the scope
+    `tokens:admin` end too, because they could create tokens while a person reads the list. The
+    other tokens that the former admin token made stay valid until `revoke_made` revokes them.
     """
     token, now = make_token(TokenKind.ADMIN), context.now()
     with context.database.write() as connection:
@@ -93,6 +97,8 @@ def replace_admin_token(context: Context) -> AdminRotation:
         ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
         codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
         spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
+        makers = _makers(connection, now)
+        _end(connection, [row.id for row in makers], now)
         commands = end_commands_of(connection, [ADMIN_ID])
         connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
         connection.execute(insert(tokens).values(_row(context, token)))
@@ -108,6 +114,7 @@ def replace_admin_token(context: Context) -> AdminRotation:
         sessions=ended.rowcount,
         codes=spent.rowcount,
         commands=commands,
+        makers=makers,
         made=made,
         earlier=[row for row in left if row not in made],
         requests=requests,
@@ -145,12 +152,24 @@ def revoke_made(
         for kind, names in ((TokenKind.NODE, nodes), (TokenKind.SOURCE, sources)):
             of_kind = (tokens.c.kind == kind) & tokens.c[kind.value].in_(names)
             going += Token.all(connection, Token.select().where(of_kind, is_valid(now)))
-        ids = [row.id for row in going]
-        revoked = update(tokens).where(tokens.c.id.in_(ids))
-        connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
-        connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
-        end_commands_of(connection, ids)
+        _end(connection, [row.id for row in going], now)
     return going
+
+
+def _makers(connection: Connection, now: datetime) -> list[Token]:
+    """Lock and return the valid API tokens that may create tokens."""
+    scoped = (tokens.c.kind == TokenKind.API) & tokens.c.scopes.is_not(None) & is_valid(now)
+    query = Token.select().where(scoped).order_by(tokens.c.id).with_for_update()
+    rows = Token.all(connection, query)
+    return [row for row in rows if Permission.TOKENS_ADMIN in (row.scopes or ())]
+
+
+def _end(connection: Connection, ids: Sequence[str], now: datetime) -> None:
+    """Revoke tokens, and end their browser sessions and their commands in running attempts."""
+    revoked = update(tokens).where(tokens.c.id.in_(ids))
+    connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
+    connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
+    end_commands_of(connection, ids)
 
 
 def _stored_hash(context: Context) -> str | None:

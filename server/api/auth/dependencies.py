@@ -1,18 +1,23 @@
 """FastAPI dependencies that authorize a request: they return its principal or raise an error.
 
-Each dependency reads the request itself, because sub-dependencies would take longer than the
-database query. `schemes_of` returns the security schemes of a dependency for OpenAPI.
+Each endpoint has exactly one of them, which declares who may call it; `access_of` returns the
+declaration. Each dependency reads the request itself, because sub-dependencies would take longer
+than the database query. `schemes_of` returns the security schemes of a dependency for OpenAPI.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
+from server.api.auth.permissions import WITHOUT_SCOPES
 from server.api.auth.service import (
     Principal,
     authenticate_pilot,
@@ -26,6 +31,7 @@ from server.api.http.group_commit import served_together
 from server.core.context import Context
 from server.core.errors import ForbiddenError, UnauthenticatedError
 from trainyard.base.loopback import is_loopback
+from trainyard.protocol.rest.access import Permission
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
@@ -45,8 +51,31 @@ SCHEMES: Mapping[str, Mapping[str, str]] = {
 }
 """OpenAPI's security schemes, by name."""
 
+ONLY_ADMIN = (
+    "only the admin token has it, and tokens with this scope: log in by the link that `trainyard "
+    "up` prints, or use the token in admin.token of the server's state folder (docs/deployment.md)"
+)
+
+
+class Caller(StrEnum):
+    """Who may call an endpoint that needs no permission."""
+
+    PUBLIC = "public"
+    PERSON = "person"
+    NODE = "node"
+    JOINER = "joiner"
+    PILOT = "pilot"
+    SOURCE = "source"
+    SOURCE_JOINER = "source_joiner"
+    ATTEMPT = "attempt"
+
+
+Access = Permission | Caller
+"""What an endpoint declares: the permission that it needs, or who may call it without one."""
+
 Dependency = TypeVar("Dependency", bound=Callable[..., object])
 _schemes: dict[Callable[..., object], tuple[str, ...]] = {}
+_accesses: dict[Callable[..., object], Access] = {}
 
 
 def schemes_of(call: Callable[..., Any] | None) -> tuple[str, ...]:
@@ -55,9 +84,16 @@ def schemes_of(call: Callable[..., Any] | None) -> tuple[str, ...]:
     return () if call is None else _schemes.get(call, ())
 
 
-def _by(*schemes: str) -> Callable[[Dependency], Dependency]:
+def access_of(call: Callable[..., Any] | None) -> Access | None:
+    """Return what a dependency declares, or None if it declares nothing."""
+    return None if call is None else _accesses.get(call)
+
+
+def _by(access: Access | None, *schemes: str) -> Callable[[Dependency], Dependency]:
     def note(dependency: Dependency) -> Dependency:
         _schemes[dependency] = schemes
+        if access is not None:
+            _accesses[dependency] = access
         return dependency
 
     return note
@@ -79,12 +115,17 @@ def _required(token: str | None) -> str:
     return token
 
 
-@_by("session")
+@_by(None, "session")
 async def _session_cookie(request: Request) -> str | None:
     return request.cookies.get(cookie_name(context_of(request)))
 
 
-@_by("token", "session")
+@_by(Caller.PUBLIC)
+async def _public() -> None:
+    """Let everyone through; async, so that no thread runs it."""
+
+
+@_by(Caller.PERSON, "token", "session")
 async def _person(request: Request) -> Principal:
     context, token = context_of(request), _bearer(request)
     cookie = await _session_cookie(request) if token is None else None
@@ -96,26 +137,37 @@ async def _person(request: Request) -> Principal:
     return principal
 
 
-@_by("token", "session")
-async def _admin(request: Request) -> Principal:
-    principal = await _person(request)
-    if principal.kind is not TokenKind.ADMIN:
-        raise ForbiddenError(
-            "this needs the admin token: log in by the link that `trainyard up` prints, or use the "
-            "token in admin.token of the server's state folder (docs/deployment.md)"
-        )
-    return principal
+@cache
+def may(permission: Permission) -> fastapi_params.Depends:
+    """Return the dependency that lets people with a permission through."""
+
+    @_by(permission, "token", "session")
+    async def permitted(request: Request) -> Principal:
+        principal = await _person(request)
+        if permission not in principal.permissions:
+            raise _refusal(principal, permission)
+        return principal
+
+    declared: fastapi_params.Depends = Depends(permitted)
+    return declared
 
 
-def _by_token(*kinds: TokenKind) -> Callable[[Request], Awaitable[Principal]]:
-    @_by("token")
+def _refusal(principal: Principal, permission: Permission) -> ForbiddenError:
+    refusal = principal.actor.refusal(permission)
+    if permission in WITHOUT_SCOPES:
+        return refusal
+    return ForbiddenError(f"{refusal.detail}; {ONLY_ADMIN}")
+
+
+def _by_token(caller: Caller, *kinds: TokenKind) -> Callable[[Request], Awaitable[Principal]]:
+    @_by(caller, "token")
     async def dependency(request: Request) -> Principal:
         return await _of_kind(request, _bearer(request), kinds)
 
     return dependency
 
 
-@_by("token")
+@_by(Caller.JOINER, "token")
 async def _joiner(request: Request) -> Principal:
     context, token = context_of(request), _bearer(request)
     if token is not None:
@@ -125,7 +177,7 @@ async def _joiner(request: Request) -> Principal:
     return await _of_kind(request, token, (TokenKind.JOIN, TokenKind.NODE))
 
 
-@_by("token")
+@_by(Caller.PILOT, "token")
 def _pilot(request: Request) -> Principal:
     pilot = authenticate_pilot(context_of(request), _required(_bearer(request)))
     if pilot is None:
@@ -133,7 +185,7 @@ def _pilot(request: Request) -> Principal:
     return pilot
 
 
-@_by("token")
+@_by(Caller.ATTEMPT, "token")
 async def _attempt_token_hash(request: Request) -> str:
     return hash_token(_required(_bearer(request)))
 
@@ -177,19 +229,19 @@ def check_origin(context: Context, request: Request) -> None:
         )
 
 
+public = Depends(_public)
+"""Everyone, without a token."""
 person = Depends(_person)
-"""An API or admin token, or a browser session."""
-admin = Depends(_admin)
-"""The admin token, or a browser session that it opened."""
-node = Depends(_by_token(TokenKind.NODE))
+"""An API or admin token with any permissions, or a browser session."""
+node = Depends(_by_token(Caller.NODE, TokenKind.NODE))
 """The token of a node."""
 joiner = Depends(_joiner)
 """A join token, the join secret of a pilot, or the token of a node that registers again."""
 pilot = Depends(_pilot)
 """The join secret of a pilot."""
-source = Depends(_by_token(TokenKind.SOURCE))
+source = Depends(_by_token(Caller.SOURCE, TokenKind.SOURCE))
 """The token of a source of nodes."""
-source_joiner = Depends(_by_token(TokenKind.JOIN, TokenKind.SOURCE))
+source_joiner = Depends(_by_token(Caller.SOURCE_JOINER, TokenKind.JOIN, TokenKind.SOURCE))
 """A join token, or the token of a source that registers again."""
 attempt = Depends(_attempt_token_hash)
 """Hash of the request's token; `server.jobs.attempts.reports` compares it with the stored hash."""
@@ -197,7 +249,6 @@ attempt = Depends(_attempt_token_hash)
 Cookie = Annotated[str | None, Depends(_session_cookie)]
 """Value of the browser session's cookie, not authenticated."""
 Person = Annotated[Principal, person]
-Admin = Annotated[Principal, admin]
 Node = Annotated[Principal, node]
 Joiner = Annotated[Principal, joiner]
 Pilot = Annotated[Principal, pilot]

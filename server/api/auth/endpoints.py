@@ -9,14 +9,15 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.auth import service
 from server.api.auth.dependencies import (
-    Admin,
     Cookie,
     Person,
-    admin,
     check_origin,
     cookie_name,
+    may,
     person,
+    public,
 )
+from server.api.auth.permissions import known
 from server.api.auth.throttle import check_logins, note_failed_login
 from server.api.auth.tokens import TokenKind
 from server.api.http.dependencies import ServerContext
@@ -26,7 +27,13 @@ from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.core.database.rows import Token
 from server.core.errors import UnauthenticatedError
-from trainyard.protocol.rest.access import SessionRequest, SessionView, TokenRequest, TokenView
+from trainyard.protocol.rest.access import (
+    Permission,
+    SessionRequest,
+    SessionView,
+    TokenRequest,
+    TokenView,
+)
 from trainyard.protocol.rest.common import Page
 
 router = APIRouter(tags=["access"])
@@ -36,7 +43,13 @@ SessionBody = Annotated[SessionRequest, Depends(JsonBody(SessionRequest, default
 TokenBody = Annotated[TokenRequest, Depends(JsonBody(TokenRequest))]
 
 
-@router.post(SESSION_PATH, status_code=201, response_model=SessionView, summary="Log a browser in")
+@router.post(
+    SESSION_PATH,
+    dependencies=[public],
+    status_code=201,
+    response_model=SessionView,
+    summary="Log a browser in",
+)
 def log_in(context: ServerContext, request: Request, body: SessionBody) -> Response:
     """Open a browser session with a token, or with the one-time code of a login link.
 
@@ -72,7 +85,7 @@ def who(context: ServerContext, principal: Person, cookie: Cookie, request: Requ
     return reply(_session_view(*service.authenticate_session(context, cookie)))
 
 
-@router.delete(SESSION_PATH, status_code=204, dependencies=[person], summary="Log a browser out")
+@router.delete(SESSION_PATH, dependencies=[person], status_code=204, summary="Log a browser out")
 def log_out(context: ServerContext, cookie: Cookie) -> Response:
     """End the browser session of the cookie, if the request has a cookie."""
     if cookie is not None:
@@ -85,7 +98,11 @@ def log_out(context: ServerContext, cookie: Cookie) -> Response:
 
 
 @router.post("/tokens", status_code=201, response_model=TokenView, summary="Create a token")
-def create(context: ServerContext, principal: Admin, body: TokenBody) -> Response:
+def create(
+    context: ServerContext,
+    principal: Annotated[service.Principal, may(Permission.TOKENS_ADMIN)],
+    body: TokenBody,
+) -> Response:
     """Create a token. Only this response contains the secret of the token."""
     row, token = service.create_token(context, body, actor=principal.actor)
     return reply(_token_view(row, secret=token), status=201)
@@ -93,8 +110,8 @@ def create(context: ServerContext, principal: Admin, body: TokenBody) -> Respons
 
 @router.get(
     "/tokens",
+    dependencies=[may(Permission.TOKENS_ADMIN)],
     response_model=Page[TokenView],
-    dependencies=[admin],
     summary="Tokens that are not revoked",
 )
 def list_(
@@ -108,7 +125,10 @@ def list_(
 
 
 @router.delete(
-    "/tokens/{token_id}", status_code=204, dependencies=[admin], summary="Revoke a token"
+    "/tokens/{token_id}",
+    dependencies=[may(Permission.TOKENS_ADMIN)],
+    status_code=204,
+    summary="Revoke a token",
 )
 def revoke(context: ServerContext, token_id: TokenId) -> None:
     """Revoke a token, and end its browser sessions and its commands in running attempts."""
@@ -117,8 +137,14 @@ def revoke(context: ServerContext, token_id: TokenId) -> None:
 
 def _session_view(principal: service.Principal, expires_at: datetime | None) -> SessionView:
     kind: Literal["admin", "api"] = "admin" if principal.kind is TokenKind.ADMIN else "api"
-    return SessionView(name=principal.name, kind=kind, expires_at=expires_at)
+    return SessionView(
+        name=principal.name,
+        kind=kind,
+        permissions=known(principal.permissions),
+        expires_at=expires_at,
+    )
 
 
 def _token_view(row: Token, *, secret: str | None = None) -> TokenView:
-    return TokenView(**row.values_for(TokenView), secret=secret)
+    scopes = None if row.scopes is None else known(row.scopes)
+    return TokenView(**row.values_for(TokenView) | {"scopes": scopes}, secret=secret)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, update
 
+from server.api.auth.permissions import held_by_token, known
+from server.api.auth.scopes import check_scopes
 from server.api.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
@@ -21,8 +23,8 @@ from server.core.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
-from server.core.subject import SCHEDULER, SERVER, TRAINER, Actor
-from trainyard.protocol.rest.access import TokenRequest
+from server.core.subject import SERVER, SYSTEM, Actor
+from trainyard.protocol.rest.access import Permission, TokenRequest
 
 SESSION_LIFETIME = timedelta(days=30)
 MAX_SESSIONS = 200
@@ -38,7 +40,7 @@ admin session.
 """
 LAST_USED_PRECISION = timedelta(minutes=1)
 """Minimum time between two writes of `last_used_at`; otherwise every request would write."""
-RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
+RESERVED_NAMES = frozenset({"admin", *(actor.name for actor in SYSTEM)})
 """Names of the system's actors in events; no token may have one of these names."""
 
 
@@ -57,6 +59,8 @@ class Principal:
     """The pilot that owns the join secret: id of its request for nodes, and its index in this
     request.
     """
+    permissions: frozenset[Permission] = frozenset()
+    """Permissions of a person's token; empty for machines."""
     unnoted_use: bool = False
     """Whether `last_used_at` of the token is missing, or older than `LAST_USED_PRECISION`."""
 
@@ -64,7 +68,13 @@ class Principal:
     def actor(self) -> Actor:
         """The actor that is recorded for the request's changes."""
         is_admin = self.kind is TokenKind.ADMIN
-        return Actor(self.name, self.token_id, is_admin=is_admin, token_hash=self.token_hash)
+        return Actor(
+            self.name,
+            self.token_id,
+            is_admin=is_admin,
+            token_hash=self.token_hash,
+            permissions=self.permissions,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +205,12 @@ def create_token(
 
     Raises:
         UnauthenticatedError: the token of the actor has ended meanwhile.
-        InvalidRequestError: the name is reserved, or the lifetime of a login code is too long.
+        InvalidRequestError: the name is reserved, the lifetime of a login code is too long, or the
+            scopes are not legal.
+        ForbiddenError: the new token would have permissions that the actor does not have.
         ConflictError: another API token has this name.
     """
+    check_scopes(request, actor)
     if request.name in RESERVED_NAMES:
         raise InvalidRequestError.at(
             "/name", f"{request.name!r} is reserved; so are {', '.join(sorted(RESERVED_NAMES))}"
@@ -219,6 +232,7 @@ def create_token(
         "hash": hash_token(token),
         "created_at": now,
         "expires_at": now + lifetime,
+        "scopes": None if request.scopes is None else known(request.scopes),
     }
     with context.database.write() as connection:
         hold_token(connection, actor, now)
@@ -328,13 +342,15 @@ def is_valid(now: datetime) -> Any:
 
 
 def _principal(row: GivenToken) -> Principal:
+    kind, scopes = TokenKind(row.kind), None if row.scopes is None else tuple(row.scopes)
     return Principal(
         name=row.name,
-        kind=TokenKind(row.kind),
+        kind=kind,
         token_id=row.id,
         token_hash=row.hash,
         node=row.node,
         source=row.source,
+        permissions=held_by_token(kind, scopes),
     )
 
 

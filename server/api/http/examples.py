@@ -138,7 +138,7 @@ EXAMPLES: Examples = {
             },
             "roots": {"checkpoints": "1c8e1d0a-98a5-4f5f-9a51-0d6f9a3a7a10"},
             "worker": WORKER,
-            "version": "0.1.0",
+            "version": "1.0.0",
         }
     },
     EndedJobsRequest: {
@@ -179,7 +179,7 @@ EXAMPLES: Examples = {
             "idle_seconds": 300.0,
             "leave_seconds": 600.0,
             "check_addresses": True,
-            "version": "0.1.0",
+            "version": "1.0.0",
         }
     },
     CheckReport: {

@@ -7,13 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from sse_starlette import EventSourceResponse
 
-from server.api.auth.dependencies import Person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.core.addresses import Networks, counted_as
 from server.core.events.shares import Holder
 from server.core.events.stream import follow
 from server.core.events.tail import Tail
 from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.rest.access import Permission
 
 PING_SECONDS = 15
 SEND_SECONDS = 30.0
@@ -58,7 +60,7 @@ router = APIRouter(prefix="/stream", tags=["events"])
 async def stream(
     request: Request,
     context: ServerContext,
-    principal: Person,
+    principal: Annotated[Principal, may(Permission.JOBS_READ)],
     job: Annotated[
         str | None, Query(pattern=ID_PATTERN, description="Only the events of this job.")
     ] = None,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import NodeName
@@ -16,6 +17,7 @@ from server.cluster.nodes import series
 from server.cluster.nodes.changes import set_drain, set_labels
 from server.cluster.nodes.queries import list_nodes
 from trainyard.base.names import NAME
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.nodes import (
     CordonRequest,
@@ -28,10 +30,17 @@ from trainyard.protocol.rest.nodes import (
 CordonBody = Annotated[CordonRequest, Depends(JsonBody(CordonRequest, default=CordonRequest()))]
 DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest, default=DrainRequest()))]
 
-router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
+NodesWrite = Annotated[Principal, may(Permission.NODES_WRITE)]
+
+router = APIRouter(prefix="/nodes", tags=["nodes"])
 
 
-@router.get("", response_model=Page[NodeView], summary="The machines")
+@router.get(
+    "",
+    dependencies=[may(Permission.NODES_READ)],
+    response_model=Page[NodeView],
+    summary="The machines",
+)
 def list_(
     context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
 ) -> Response:
@@ -41,7 +50,12 @@ def list_(
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
 
 
-@router.get("/{name}/metrics", response_model=NodeMetrics, summary="Metrics of a node")
+@router.get(
+    "/{name}/metrics",
+    dependencies=[may(Permission.NODES_READ)],
+    response_model=NodeMetrics,
+    summary="Metrics of a node",
+)
 def metrics(
     context: ServerContext,
     name: NodeName,
@@ -66,19 +80,23 @@ def metrics(
 
 
 @router.post("/{name}/drain", response_model=NodeView, summary="Drain a node")
-def drain(context: ServerContext, principal: Person, name: NodeName, body: DrainBody) -> Response:
+def drain(
+    context: ServerContext, principal: NodesWrite, name: NodeName, body: DrainBody
+) -> Response:
     """Place nothing new on a node. Its attempts save and move to other nodes, or finish."""
     return reply(set_drain(context, name, body.running, actor=principal.actor))
 
 
 @router.post("/{name}/undrain", response_model=NodeView, summary="End a drain")
-def undrain(context: ServerContext, principal: Person, name: NodeName) -> Response:
+def undrain(context: ServerContext, principal: NodesWrite, name: NodeName) -> Response:
     """Place new work on the node again."""
     return reply(set_drain(context, name, None, actor=principal.actor))
 
 
 @router.post("/{name}/cordon", response_model=NodeView, summary="Place nothing new on a node")
-def cordon(context: ServerContext, principal: Person, name: NodeName, body: CordonBody) -> Response:
+def cordon(
+    context: ServerContext, principal: NodesWrite, name: NodeName, body: CordonBody
+) -> Response:
     """Place nothing new on a node; its attempts finish.
 
     The node's view shows the reason.
@@ -88,7 +106,7 @@ def cordon(context: ServerContext, principal: Person, name: NodeName, body: Cord
 
 
 @router.post("/{name}/uncordon", response_model=NodeView, summary="End a cordon or a drain")
-def uncordon(context: ServerContext, principal: Person, name: NodeName) -> Response:
+def uncordon(context: ServerContext, principal: NodesWrite, name: NodeName) -> Response:
     """Place new work on the node again; its earlier failures and errors no longer count."""
     return reply(set_drain(context, name, None, actor=principal.actor))
 
@@ -96,7 +114,7 @@ def uncordon(context: ServerContext, principal: Person, name: NodeName) -> Respo
 @router.post("/{name}/labels", response_model=NodeView, summary="Change labels of a node")
 def label(
     context: ServerContext,
-    principal: Person,
+    principal: NodesWrite,
     name: NodeName,
     body: Annotated[LabelChange, Depends(JsonBody(LabelChange))],
 ) -> Response:

@@ -30,7 +30,12 @@ from trainyard.base.problems import Problem
 from trainyard.protocol.node_samples import DATA_DIR_FULL
 from trainyard.protocol.node_sources.messages import SOURCE_NAME
 from trainyard.protocol.rest.nodes import NodeRegistered
-from trainyard.protocol.worker_messages import Hardware, Registration, RegistrationReply
+from trainyard.protocol.worker_messages import (
+    OLDEST_PROTOCOL,
+    Hardware,
+    Registration,
+    RegistrationReply,
+)
 from trainyard.spec.storage_uri import ROOT_PATTERN
 
 ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
@@ -40,14 +45,18 @@ PILOT_NAME = re.compile(
 """Pattern of the names that `pilot_name` makes."""
 
 
-def check_sender(principal: Principal, node: str, protocol: int) -> None:
+def check_sender(
+    principal: Principal, node: str, protocol: int, *, oldest: int = OLDEST_PROTOCOL
+) -> None:
     """Reject a worker's request with an unsupported protocol or another node's token.
+
+    `oldest` is the oldest version of the protocol that the server accepts for the request.
 
     Raises:
         InvalidRequestError: the protocol is not supported.
         ForbiddenError: the token belongs to another node.
     """
-    check_protocol(protocol)
+    check_protocol(protocol, oldest=oldest)
     if principal.node != node:
         raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {node!r}")
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import ProjectName
@@ -14,16 +15,22 @@ from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.cluster.projects import queries, service
 from trainyard.base.names import NAME
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings, ProjectView
 
 NewProject = Annotated[ProjectRequest, Depends(JsonBody(ProjectRequest))]
 Change = Annotated[ProjectSettings, Depends(JsonBody(ProjectSettings))]
 
-router = APIRouter(prefix="/projects", tags=["projects"], dependencies=[person])
+router = APIRouter(prefix="/projects", tags=["projects"])
 
 
-@router.get("", response_model=Page[ProjectView], summary="The projects")
+@router.get(
+    "",
+    dependencies=[may(Permission.PROJECTS_READ)],
+    response_model=Page[ProjectView],
+    summary="The projects",
+)
 def list_(
     context: ServerContext,
     page: Annotated[PageRequest[str], Depends(page_by("projects", str, NAME))],
@@ -35,26 +42,44 @@ def list_(
 
 
 @router.post("", status_code=201, response_model=ProjectView, summary="Create a project")
-def create(context: ServerContext, principal: Person, body: NewProject) -> Response:
+def create(
+    context: ServerContext,
+    principal: Annotated[Principal, may(Permission.PROJECTS_ADMIN)],
+    body: NewProject,
+) -> Response:
     """Create a project; 409 if a project with this name exists."""
     view = service.create_project(context, body, actor=principal.actor)
     return reply(view, status=201, headers={"location": f"/api/v1/projects/{view.name}"})
 
 
-@router.get("/{name}", response_model=ProjectView, summary="One project")
+@router.get(
+    "/{name}",
+    dependencies=[may(Permission.PROJECTS_READ)],
+    response_model=ProjectView,
+    summary="One project",
+)
 def get(context: ServerContext, name: ProjectName) -> Response:
     """Return a project with its held slots, used slot-hours and waiting jobs."""
     return reply(queries.read_project(context, name))
 
 
 @router.patch("/{name}", response_model=ProjectView, summary="Change a project")
-def change(context: ServerContext, principal: Person, name: ProjectName, body: Change) -> Response:
+def change(
+    context: ServerContext,
+    principal: Annotated[Principal, may(Permission.PROJECTS_WRITE)],
+    name: ProjectName,
+    body: Change,
+) -> Response:
     """Change the given settings; other settings stay, and null removes a quota."""
     return reply(service.change_project(context, name, body, actor=principal.actor))
 
 
 @router.delete("/{name}", status_code=204, summary="Delete a project")
-def delete(context: ServerContext, principal: Person, name: ProjectName) -> Response:
+def delete(
+    context: ServerContext,
+    principal: Annotated[Principal, may(Permission.PROJECTS_ADMIN)],
+    name: ProjectName,
+) -> Response:
     """Delete a project; 409 for the default project, and for one with jobs, even ended ones."""
     service.delete_project(context, name, actor=principal.actor)
     return Response(status_code=204)

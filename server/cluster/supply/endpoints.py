@@ -6,7 +6,8 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from server.api.auth.dependencies import Admin, Person, Source, SourceJoiner, person
+from server.api.auth.dependencies import Source, SourceJoiner, may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import RequestId, SourceName
@@ -31,9 +32,12 @@ from trainyard.protocol.node_sources.views import (
     SourceOrder,
     SourceView,
 )
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.common import Page
 
-router = APIRouter(prefix="/sources", tags=["sources"], dependencies=[person])
+SourcesWrite = Annotated[Principal, may(Permission.SOURCES_WRITE)]
+
+router = APIRouter(prefix="/sources", tags=["sources"])
 provisioner_router = APIRouter(prefix="/provisioners", tags=["provisioners"])
 """API for provisioners, which call the engines. Each call needs the token of a source; the first
 registration needs a join token."""
@@ -50,7 +54,12 @@ SharesEnd = Annotated[EndShares, Depends(_end_shares_of)]
 """Function that ends the shares on nodes that are gone."""
 
 
-@router.get("", response_model=Page[SourceView], summary="The sources of nodes")
+@router.get(
+    "",
+    dependencies=[may(Permission.SOURCES_READ)],
+    response_model=Page[SourceView],
+    summary="The sources of nodes",
+)
 def list_(
     context: ServerContext,
     page: Annotated[PageRequest[str], Depends(page_by("sources", str, SOURCE_NAME))],
@@ -61,7 +70,12 @@ def list_(
     return reply(Page[SourceView](items=tuple(shown), next_page_token=next_page_token))
 
 
-@router.get("/{name}", response_model=SourceView, summary="One source")
+@router.get(
+    "/{name}",
+    dependencies=[may(Permission.SOURCES_READ)],
+    response_model=SourceView,
+    summary="One source",
+)
 def show(context: ServerContext, name: SourceName) -> Response:
     """Return one source."""
     with context.database.read() as connection:
@@ -69,7 +83,7 @@ def show(context: ServerContext, name: SourceName) -> Response:
 
 
 @router.delete("/{name}", status_code=204, summary="Forget a source")
-def delete(context: ServerContext, principal: Admin, name: SourceName) -> None:
+def delete(context: ServerContext, principal: SourcesWrite, name: SourceName) -> None:
     """Delete a source without open requests.
 
     Its provisioner can register again only with a new join token.
@@ -78,13 +92,15 @@ def delete(context: ServerContext, principal: Admin, name: SourceName) -> None:
 
 
 @router.post("/{name}/pause", response_model=SourceView, summary="Pause a source")
-def pause(context: ServerContext, principal: Admin, name: SourceName, body: OrderBody) -> Response:
+def pause(
+    context: ServerContext, principal: SourcesWrite, name: SourceName, body: OrderBody
+) -> Response:
     """Request no more nodes from a source; its nodes and open requests stay."""
     return reply(service.pause_source(context, name, body.reason, actor=principal.actor))
 
 
 @router.post("/{name}/unpause", response_model=SourceView, summary="End a pause of a source")
-def unpause(context: ServerContext, principal: Admin, name: SourceName) -> Response:
+def unpause(context: ServerContext, principal: SourcesWrite, name: SourceName) -> Response:
     """Request nodes from the source again when queued jobs need them."""
     return reply(service.unpause_source(context, name, actor=principal.actor))
 
@@ -92,12 +108,17 @@ def unpause(context: ServerContext, principal: Admin, name: SourceName) -> Respo
 @router.post(
     "/{name}/check", status_code=202, response_model=NodeRequestView, summary="Check a source"
 )
-def check(context: ServerContext, principal: Admin, name: SourceName) -> Response:
+def check(context: ServerContext, principal: SourcesWrite, name: SourceName) -> Response:
     """Request one node, on which a pilot runs checks. The view of the request has the results."""
     return reply(service.check_source(context, name, actor=principal.actor), status=202)
 
 
-@router.get("/{name}/requests", response_model=Page[NodeRequestView], summary="Requests for nodes")
+@router.get(
+    "/{name}/requests",
+    dependencies=[may(Permission.SOURCES_READ)],
+    response_model=Page[NodeRequestView],
+    summary="Requests for nodes",
+)
 def list_requests(
     context: ServerContext,
     name: SourceName,
@@ -119,14 +140,19 @@ def list_requests(
     "/{name}/requests", status_code=201, response_model=NodeRequestView, summary="Request nodes"
 )
 def request(
-    context: ServerContext, principal: Admin, name: SourceName, body: NodesBody
+    context: ServerContext, principal: SourcesWrite, name: SourceName, body: NodesBody
 ) -> Response:
     """Request nodes independently of the queue; nodes that stay idle are released."""
     asked = service.request_nodes(context, name, body.nodes, actor=principal.actor)
     return reply(asked, status=201)
 
 
-@router.get("/{name}/requests/{request_id}", response_model=NodeRequestView, summary="One request")
+@router.get(
+    "/{name}/requests/{request_id}",
+    dependencies=[may(Permission.SOURCES_READ)],
+    response_model=NodeRequestView,
+    summary="One request",
+)
 def show_request(context: ServerContext, name: SourceName, request_id: RequestId) -> Response:
     """Return one request for nodes."""
     with context.database.read() as connection:
@@ -139,7 +165,7 @@ def show_request(context: ServerContext, name: SourceName, request_id: RequestId
     summary="Cancel a request",
 )
 def cancel(
-    context: ServerContext, principal: Admin, name: SourceName, request_id: RequestId
+    context: ServerContext, principal: SourcesWrite, name: SourceName, request_id: RequestId
 ) -> Response:
     """Cancel a request, which ends once the engine proves that no job of the request is left."""
     return reply(service.cancel_request(context, name, request_id, actor=principal.actor))
@@ -152,7 +178,7 @@ def cancel(
 )
 def end(
     context: ServerContext,
-    principal: Admin,
+    principal: SourcesWrite,
     end_shares: SharesEnd,
     name: SourceName,
     request_id: RequestId,
@@ -166,11 +192,12 @@ def end(
 
 @router.post(
     "/{name}/requests/{request_id}/explain",
+    dependencies=[may(Permission.SOURCES_READ)],
     status_code=202,
     response_model=NodeRequestView,
     summary="Ask the engine why a request waits",
 )
-def explain(context: ServerContext, _: Person, name: SourceName, request_id: RequestId) -> Response:
+def explain(context: ServerContext, name: SourceName, request_id: RequestId) -> Response:
     """Let the engine explain why a request waits; the request's reason then contains the answer."""
     return reply(service.explain_request(context, name, request_id), status=202)
 

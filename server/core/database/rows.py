@@ -127,6 +127,7 @@ class LaunchedJob(JobHead):
     attempt: int
     spare_slots: int
     forked_from: str | None
+    fork_step: int | None
     started_at: datetime | None
     pace_digest: str | None
 
@@ -164,7 +165,6 @@ class Job(LaunchedJob):
     layout: str
     imported_from: ImportTool | None
     fork_parts: tuple[CheckpointPart, ...] | None
-    fork_step: int | None
     progress: Progress
     created_by: str
     token_id: str | None
@@ -355,3 +355,5 @@ class Token(TypedRow):
     created_at: datetime
     expires_at: datetime | None
     last_used_at: datetime | None
+    scopes: list[str] | None
+    """Permissions of an API token, in the order of `Permission`; None without scopes."""

@@ -346,6 +346,7 @@ tokens = Table(
     Column("expires_at", UtcDateTime),
     Column("last_used_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),  # also set when a one-time token is used
+    Column("scopes", Json),  # permissions of an API token; NULL without scopes
 )
 
 sessions = Table(

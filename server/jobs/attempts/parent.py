@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
@@ -26,10 +26,10 @@ SEGMENTS_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class ParentCheckpoint:
-    """The checkpoint from which an attempt starts, or a start from scratch."""
+    """The checkpoint from which an attempt starts, or a start without a cataloged checkpoint."""
 
     id: str | None = None
-    """Id of the checkpoint; None for a start from scratch."""
+    """Id of the checkpoint; None for a start from scratch, or from `checkpoint.start_from`."""
     step: int = 0
     own: bool = False
     """Whether the job itself saved the checkpoint; a fork starts from a checkpoint of another
@@ -41,6 +41,22 @@ class ParentCheckpoint:
     branch: bool = False
     """Whether the lineage has newer checkpoints; the attempt then leaves these checkpoints on a
     branch."""
+
+
+class StartingJob(Protocol):
+    """Columns of a queued job that determine where its launch starts."""
+
+    @property
+    def id(self) -> str:
+        """Id of the job."""
+
+    @property
+    def forked_from(self) -> str | None:
+        """Checkpoint of another job from which the job starts."""
+
+    @property
+    def fork_step(self) -> int | None:
+        """Number of steps that are complete at the start of the job."""
 
 
 def parent_checkpoint(
@@ -66,10 +82,9 @@ def parent_checkpoint(
 
 def parent_of_launch(
     connection: Connection,
-    job_id: str,
+    job: StartingJob,
     pending: PendingLaunch,
     *,
-    forked_from: str | None,
     newest: ParentCheckpoint | None,
 ) -> ParentCheckpoint:
     """Return the checkpoint from which a queued launch would resume now.
@@ -80,9 +95,10 @@ def parent_of_launch(
     Raises:
         NotFoundError: the launch names a checkpoint that the job does not have.
     """
-    named = None if pending.checkpoint_id == forked_from else pending.checkpoint_id
-    uses_origin = forked_from is not None
-    return _chosen(connection, job_id, named=named, newest=newest, uses_origin=uses_origin)
+    named = None if pending.checkpoint_id == job.forked_from else pending.checkpoint_id
+    if named is None and newest is None and job.forked_from is None:
+        return ParentCheckpoint(step=job.fork_step or 0)  # without a query in the scheduler's round
+    return _chosen(connection, job.id, named=named, newest=newest, uses_origin=True)
 
 
 def _chosen(
@@ -102,11 +118,13 @@ def _chosen(
             raise NotFoundError(f"this job has no checkpoint {named!r}")
         branch = newest is not None and newest.id != named
         return ParentCheckpoint(named, row.step, own=True, usable=row.usable, branch=branch)
-    if newest is not None or not uses_origin:
-        return newest or ParentCheckpoint()
+    if newest is not None:
+        return newest
     origin = select(jobs.c.forked_from, jobs.c.fork_step).where(jobs.c.id == job_id)
     row = connection.execute(origin).one()
     if row.forked_from is None:
+        return ParentCheckpoint(step=row.fork_step or 0)
+    if not uses_origin:
         return ParentCheckpoint()
     found = select(checkpoints.c.id).where(checkpoints.c.id == row.forked_from, *_usable())
     usable = connection.execute(found).one_or_none() is not None

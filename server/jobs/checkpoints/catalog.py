@@ -14,10 +14,12 @@ from server.core.context import Context
 from server.core.database.rows import Operation
 from server.core.database.tables import attempts, checkpoints
 from server.core.database.upsert import insert_absent
+from server.core.errors import UnreadableError
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import RECOVERY, Actor, Subject
 from server.jobs.attempts.launch import effective_spec
 from server.jobs.checkpoints.deletion import Measure, apply_retention
+from server.jobs.checkpoints.queue_auto_export import queue_auto_export
 from trainyard.base.whole_numbers import LAST_STEP
 from trainyard.protocol.manifest import Manifest, SaveSettled, parse_manifest
 from trainyard.protocol.operations import OperationKind, OperationOutcome
@@ -43,7 +45,8 @@ def record_commits(
     measure: Measure,
     found_by: str | None = None,
 ) -> None:
-    """Store an attempt's commits with their events, and apply retention if a commit is new.
+    """Store an attempt's commits with their events; after a new commit, apply retention, and queue
+    an automatic export.
 
     The caller holds the job's lock, so no concurrent commit applies retention to the same
     checkpoints. The manifests are sorted by step. `found_by` is the node that found the commits on
@@ -72,7 +75,10 @@ def record_commits(
     if new:
         saved = update(attempts).where(attempts.c.id == attempt_id)
         connection.execute(saved.values(save_failed=None))
-        apply_retention(context, connection, job_id=new[0].job_id, section=section, measure=measure)
+        job_id = new[0].job_id
+        apply_retention(context, connection, job_id=job_id, section=section, measure=measure)
+        if section.export != "none":
+            queue_auto_export(context, connection, job_id=job_id)
 
 
 def _row(attempt_id: str, manifest: Manifest | ProgramManifest, root: str) -> dict[str, Any]:
@@ -165,6 +171,10 @@ def apply_outcome(
     operation verified none). The outcome to store omits commits, because the catalog now has them.
     """
     if outcome.outcome != "succeeded":
+        return outcome, None
+    if operation.kind == OperationKind.AUTO_EXPORT:
+        with suppress(UnreadableError):  # the export has ended, whatever the job's spec is
+            queue_auto_export(context, connection, job_id=operation.job_id, ended=operation.id)
         return outcome, None
     if operation.kind == OperationKind.RECOVER:
         _enter_recovered(

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import CHECKPOINT_ID, CheckpointId, JobId
@@ -15,6 +16,7 @@ from server.api.http.responses import reply
 from server.core.context import Context
 from server.jobs.checkpoints import deletion, queries, service
 from server.jobs.operations.queries import read_operation
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.checkpoints import (
     CheckpointDetails,
     CheckpointView,
@@ -27,11 +29,14 @@ from trainyard.protocol.rest.common import Page
 ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
 SampleBody = Annotated[SampleRequest, Depends(JsonBody(SampleRequest, default=SampleRequest()))]
 
-router = APIRouter(dependencies=[person])
+JobsWrite = Annotated[Principal, may(Permission.JOBS_WRITE)]
+
+router = APIRouter()
 
 
 @router.get(
     "/jobs/{job_id}/checkpoints",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[CheckpointView],
     tags=["checkpoints"],
     summary="The committed checkpoints of a job",
@@ -49,6 +54,7 @@ def list_checkpoints(
 
 @router.get(
     "/checkpoints/{checkpoint_id}",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=CheckpointDetails,
     tags=["checkpoints"],
     summary="A checkpoint with its manifest",
@@ -65,7 +71,7 @@ def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Respo
     tags=["checkpoints"],
     summary="Compare a checkpoint with its checksums, and load it",
 )
-def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+def verify(context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId) -> Response:
     """Queue a verification on a node; a repeat returns the open operation."""
     return _accepted(context, service.verify(context, checkpoint_id, actor=principal.actor))
 
@@ -78,7 +84,7 @@ def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointI
     summary="Export a checkpoint's weights for Hugging Face's libraries",
 )
 def export(
-    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody
+    context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId, body: ExportBody
 ) -> Response:
     """Queue an export to a folder on storage; a repeat returns the open operation."""
     return _accepted(context, service.export(context, checkpoint_id, body, actor=principal.actor))
@@ -92,7 +98,7 @@ def export(
     summary="Sample a text from a checkpoint",
 )
 def sample(
-    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: SampleBody
+    context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId, body: SampleBody
 ) -> Response:
     """Queue a sample on a node; the operation's outcome holds the text."""
     return _accepted(context, service.sample(context, checkpoint_id, body, actor=principal.actor))
@@ -104,7 +110,7 @@ def sample(
     tags=["checkpoints"],
     summary="Exempt a checkpoint from retention",
 )
-def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+def pin(context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId) -> Response:
     """Pin a checkpoint, so that retention keeps the checkpoint until the pin is removed."""
     service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
     return reply(queries.read_checkpoint(context, checkpoint_id))
@@ -116,7 +122,7 @@ def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) 
     tags=["checkpoints"],
     summary="Return a checkpoint to retention",
 )
-def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+def unpin(context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId) -> Response:
     """Remove the pin of a checkpoint."""
     service.set_pin(context, checkpoint_id, pinned=False, actor=principal.actor)
     return reply(queries.read_checkpoint(context, checkpoint_id))
@@ -129,7 +135,11 @@ def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId
     tags=["checkpoints"],
     summary="Delete a checkpoint from storage",
 )
-def delete(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+def delete(
+    context: ServerContext,
+    principal: Annotated[Principal, may(Permission.JOBS_DELETE)],
+    checkpoint_id: CheckpointId,
+) -> Response:
     """Queue the deletion of a checkpoint; a 409 names the guard that forbids the deletion."""
     return _accepted(context, deletion.delete(context, checkpoint_id, actor=principal.actor))
 

@@ -12,7 +12,7 @@ from server.core.database.tables import attempts, checkpoints, jobs, operations
 from server.core.errors import ConflictError, NotFoundError
 from server.core.lifecycle import lock_job
 from server.jobs.operations.queries import open_operations
-from trainyard.protocol.operations import USES
+from trainyard.protocol.operations import USES, OperationKind
 from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
@@ -83,10 +83,18 @@ def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointH
 
 
 def protected(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Return the ids of checkpoints that are being loaded, in use by an operation, or forked."""
+    """Return the ids of checkpoints that are being loaded, in use by an operation, or forked.
+
+    Retention does not interrupt an automatic export that has begun, because exports that take
+    longer than a checkpoint is kept would never end. A person's deletion does interrupt it.
+    """
     forks = connection.scalars(select(jobs.c.forked_from).where(jobs.c.forked_from.in_(ids)))
     loaded, used = _being_loaded(connection, ids), operations_on(connection, ids)
-    return {*loaded, *used, *map(str, forks)}
+    mine = operations.c.checkpoint_id.in_(ids)
+    begun = operations.c.fence > 0  # also one that gave way, or failed and is tried again
+    exports = open_operations(connection, {OperationKind.AUTO_EXPORT}, mine, begun)
+    written = {str(row.checkpoint_id) for row in exports}
+    return {*loaded, *used, *written, *map(str, forks)}
 
 
 def operations_on(connection: Connection, ids: Collection[str]) -> dict[str, Operation]:

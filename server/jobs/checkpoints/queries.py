@@ -18,7 +18,13 @@ from server.jobs.attempts.lineage import Lineage, attempts_of, lineage_of
 from server.jobs.operations.queries import open_operations
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import FailedTries, OperationKind, Verification
-from trainyard.protocol.rest.checkpoints import CheckpointDetails, CheckpointView, DescendantView
+from trainyard.protocol.rest.checkpoints import (
+    AutoExportView,
+    CheckpointDetails,
+    CheckpointView,
+    DescendantView,
+)
+from trainyard.protocol.states import OperationState
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
 
@@ -80,7 +86,10 @@ def list_checkpoints(
         rows = ListedCheckpoint.all(connection, newest_first.limit(limit))
         lineage = lineage_of(attempts_of(connection, job_id))
         failing = _failed_deletions(connection, rows)
-    return [CheckpointView(**_fields(row, lineage, failing)) for row in rows]
+        exports = _auto_exports(connection, rows)
+    return [
+        CheckpointView(**_fields(row, lineage, failing=failing, exports=exports)) for row in rows
+    ]
 
 
 def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
@@ -97,8 +106,11 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
         lineage = lineage_of(attempts_of(connection, row.job_id))
         descendants = descendants_of(connection, checkpoint_id)
         failing = _failed_deletions(connection, [row])
+        exports = _auto_exports(connection, [row])
     return CheckpointDetails(
-        **_fields(row, lineage, failing), manifest=row.manifest, descendants=descendants
+        **_fields(row, lineage, failing=failing, exports=exports),
+        manifest=row.manifest,
+        descendants=descendants,
     )
 
 
@@ -124,8 +136,46 @@ def _failed_deletions(
     return {row.checkpoint_id: row.failing for row in found}
 
 
+def _auto_exports(
+    connection: Connection, rows: Sequence[ListedCheckpoint]
+) -> dict[str, AutoExportView]:
+    """Return the newest automatic export of each checkpoint; checkpoints without any are omitted.
+
+    The task is not read, so that an operation with an unreadable task still has a view.
+    """
+    table = operations.c
+    columns = (
+        *(table.checkpoint_id, table.id, table.state),
+        *(table.outcome, table.failing, table.ended_at),
+    )
+    mine = table.checkpoint_id.in_([row.id for row in rows])
+    query = select(*columns).where(mine, table.kind == OperationKind.AUTO_EXPORT)
+    found = {}
+    for row in connection.execute(query.order_by(table.id)):
+        found[row.checkpoint_id] = AutoExportView(
+            operation_id=row.id,
+            state=row.state,
+            result=row.outcome and row.outcome.export,
+            message=_failure_of(row),
+            ended_at=row.ended_at,
+        )
+    return found
+
+
+def _failure_of(operation: Any) -> str | None:
+    """Return the reason of the last failure of an operation; None if there was no failure."""
+    if operation.state == OperationState.FAILED:
+        # Without an outcome, the lease of the last try has expired.
+        return operation.outcome.message if operation.outcome else "its node fell silent"
+    return operation.failing.reason if operation.failing and not operation.ended_at else None
+
+
 def _fields(
-    row: ListedCheckpoint, lineage: Lineage, failing: Mapping[str | None, FailedTries | None]
+    row: ListedCheckpoint,
+    lineage: Lineage,
+    *,
+    failing: Mapping[str | None, FailedTries | None],
+    exports: Mapping[str, AutoExportView],
 ) -> dict[str, Any]:
     return row.values_for(CheckpointView) | {
         "place": f"{row.root}:{row.path}",
@@ -133,4 +183,5 @@ def _fields(
         "on_lineage": lineage.holds(number=row.attempt, step=row.step),
         "deleting": row.deleting_since is not None,
         "not_deleted": failing.get(row.id),
+        "auto_export": exports.get(row.id),
     }

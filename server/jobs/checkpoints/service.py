@@ -16,7 +16,13 @@ from server.jobs.operations.queries import open_operations
 from server.jobs.operations.service import queue_operation
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
-from trainyard.protocol.operations import ExportTask, OperationKind, OperationTask, SampleTask
+from trainyard.protocol.operations import (
+    AutoExportTask,
+    ExportTask,
+    OperationKind,
+    OperationTask,
+    SampleTask,
+)
 from trainyard.protocol.rest.checkpoints import ExportRequest, SampleRequest
 from trainyard.protocol.rest.event_data import CheckpointPinned
 from trainyard.spec.job import JobSpec
@@ -44,7 +50,7 @@ def queue_on(
     kind: OperationKind,
     actor: Actor,
     reason: str = "",
-    **wanted: ExportTask | SampleTask,
+    **wanted: ExportTask | SampleTask | AutoExportTask,
 ) -> str:
     """Queue an operation on a checkpoint of a locked job, and return the operation's id."""
     point = ResumePoint(

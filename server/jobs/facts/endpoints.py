@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from server.api.auth.dependencies import person
+from server.api.auth.dependencies import may
 from server.api.http.dependencies import ServerContext
 from server.api.http.query import ComparedJobs
 from server.api.http.responses import reply
 from server.jobs.facts.compare import compare_facts
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.metrics_and_logs import FactsComparison
 
-router = APIRouter(tags=["metrics"], dependencies=[person])
+router = APIRouter(tags=["metrics"])
 
 
 @router.get(
     "/facts/compare",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=FactsComparison,
     summary="Configuration and summary of several jobs",
 )

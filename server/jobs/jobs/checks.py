@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, exists, func, select
 
 from server.core.context import Context
-from server.core.database.tables import nodes
+from server.core.database.tables import checkpoints, nodes
 from server.core.errors import InvalidRequestError
+from server.core.subject import Actor
 from trainyard.base.problems import Problem, SpecError
 from trainyard.base.redaction import MASK
+from trainyard.protocol.rest.access import Permission
 from trainyard.spec.environment import environment_problems, masked_problems
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import depends_on_hardware, hardware
-from trainyard.spec.rules import check_job_spec
+from trainyard.spec.rules import check_job_spec, own_code
 from trainyard.spec.storage_uri import split_place
 from trainyard.training.known_devices import Slot
 
@@ -54,18 +56,30 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
     """Return a problem for each part of a spec that runs code, unless the server allows code."""
     if context.settings.allow_code:
         return []
-    brought = {
-        "/model/factory": spec.model.factory,
-        "/model/remote_code": spec.model.remote_code or None,
-        "/program": spec.program,
-    }
     detail = (
         "this server takes no jobs that bring code of their own; "
         "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"
     )
-    refused = [pointer for pointer, code in brought.items() if code is not None]
-    problems = [Problem(pointer=pointer, detail=detail) for pointer in refused]
+    problems = [Problem(pointer=pointer, detail=detail) for pointer in own_code(spec)]
     return [*environment_problems(spec.env), *problems]
+
+
+def check_code(actor: Actor, spec: JobSpec, *, at: str = "") -> None:
+    """Refuse a spec that runs code, unless the actor may run code.
+
+    Code is what a server without `allow_code` refuses, variables of `env` included. Call this
+    before the job or its next attempt is stored. `at` is the place of the spec in the request.
+
+    Raises:
+        ForbiddenError: the actor lacks `code:run`; the error names each field that brings code.
+    """
+    if actor.may(Permission.CODE_RUN):
+        return
+    variables = [each.pointer for each in environment_problems(spec.env)]
+    if fields := [*own_code(spec), *variables]:
+        detail = f"runs code, which needs {Permission.CODE_RUN}"
+        problems = [Problem(pointer=f"{at}{each}", detail=detail) for each in fields]
+        raise actor.refusal(Permission.CODE_RUN, problems)
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
@@ -107,6 +121,25 @@ def check_hardware(connection: Connection, spec: JobSpec) -> None:
         return
     if problems := list(hardware(spec, known_slots(connection))):
         raise InvalidRequestError.of(problems)
+
+
+def check_start(connection: Connection, spec: JobSpec) -> None:
+    """Refuse a start from a checkpoint of this server, because its own job may delete it.
+
+    Raises:
+        InvalidRequestError: the catalog lists the checkpoint in `checkpoint.start_from`.
+    """
+    start = spec.checkpoint.start_from
+    if start is None:
+        return
+    table, named = checkpoints.c, start.replace("/", ".")
+    listed = exists().where(table.id == named, table.root == spec.checkpoint.root)
+    if connection.scalar(select(listed)):
+        detail = (
+            f"{start!r} is a checkpoint of a job on this server, and retention may delete it; "
+            f"legal: checkpoints of other programs and servers. Fork {named} instead"
+        )
+        raise InvalidRequestError.at("/checkpoint/start_from", detail)
 
 
 def known_slots(connection: Connection) -> set[Slot]:

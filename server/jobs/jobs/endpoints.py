@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.group_commit import answer_or_error, served_together
 from server.api.http.paging import PageRequest, page_by
@@ -29,6 +30,7 @@ from server.jobs.jobs.submission import SubmittedSpec, submit_all
 from server.jobs.operations.queries import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import AnyPlan
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.checkpoints import ForkReply, ForkRequest, JobDeletedView
 from trainyard.protocol.rest.common import Page
@@ -49,7 +51,9 @@ from trainyard.protocol.states import JobState
 from trainyard.run.records import Request as TrainerRequest
 from trainyard.spec.job import JobSpec, Tag
 
-router = APIRouter(tags=["jobs"], dependencies=[person])
+JobsWrite = Annotated[Principal, may(Permission.JOBS_WRITE)]
+
+router = APIRouter(tags=["jobs"])
 
 Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
 StopBody = Annotated[StopRequest, Depends(JsonBody(StopRequest, default=StopRequest()))]
@@ -71,7 +75,7 @@ IdempotencyKey = Annotated[
 
 @router.post("/jobs", status_code=201, response_model=JobView, summary="Submit a job")
 async def submit(
-    request: Request, principal: Person, spec: Spec, idempotency_key: IdempotencyKey = None
+    request: Request, principal: JobsWrite, spec: Spec, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Check the whole spec and queue the job. A queued job shows the reason why it waits."""
     submission = SubmittedSpec(spec, principal.actor, idempotency_key)
@@ -130,7 +134,12 @@ async def job_filter(
 Wanted = Annotated[JobFilter, Depends(job_filter)]
 
 
-@router.get("/jobs", response_model=Page[JobSummary], summary="List jobs")
+@router.get(
+    "/jobs",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=Page[JobSummary],
+    summary="List jobs",
+)
 def list_(
     context: ServerContext,
     page: Annotated[PageRequest[str], Depends(page_by("jobs", str, JOB_KEY))],
@@ -152,25 +161,44 @@ def list_(
     return reply_page([row.summary for row in shown], next_page_token)
 
 
-@router.get("/jobs/counts", response_model=JobCounts, summary="Count jobs by state")
+@router.get(
+    "/jobs/counts",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=JobCounts,
+    summary="Count jobs by state",
+)
 def counts(context: ServerContext, wanted: Wanted) -> Response:
     """Count the matching jobs by state; the count of a state without jobs is 0."""
     return reply(JobCounts(by_state=count_jobs(context, wanted)))
 
 
-@router.post("/jobs/plan", response_model=AnyPlan, summary="Check a spec and plan it")
+@router.post(
+    "/jobs/plan",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=AnyPlan,
+    summary="Check a spec and plan it",
+)
 def plan(context: ServerContext, spec: Spec) -> Response:
     """Check a spec as a submission does, and return the plan without storing a job."""
     return reply(plan_job(context, spec))
 
 
-@router.get("/schema/job", summary="The JSON Schema of the job spec")
+@router.get(
+    "/schema/job",
+    dependencies=[may(Permission.JOBS_READ)],
+    summary="The JSON Schema of the job spec",
+)
 def schema() -> dict[str, object]:
     """Return the JSON schema of a spec, from which the submit form is generated."""
     return JobSpec.model_json_schema()
 
 
-@router.get("/jobs/{job_id}", response_model=JobView, summary="One job, whole")
+@router.get(
+    "/jobs/{job_id}",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=JobView,
+    summary="One job, whole",
+)
 def get(context: ServerContext, job_id: JobId) -> Response:
     """Return a job with its spec, its newest attempt and the currently legal commands."""
     return reply(job_view(context, job_id))
@@ -184,7 +212,7 @@ def get(context: ServerContext, job_id: JobId) -> Response:
 )
 def delete(
     context: ServerContext,
-    principal: Person,
+    principal: Annotated[Principal, may(Permission.JOBS_DELETE)],
     job_id: JobId,
     checkpoints: Annotated[
         Literal["keep", "delete"], Query(description="Whether its checkpoints stay on storage.")
@@ -204,14 +232,14 @@ def delete(
 
 
 @router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")
-def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
+def stop(context: ServerContext, principal: JobsWrite, job_id: JobId, body: StopBody) -> Response:
     """Order a job to save a checkpoint and end."""
     service.stop(context, job_id, actor=principal.actor, reason=body.reason)
     return reply(_view_after("stopped", context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
-def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
+def cancel(context: ServerContext, principal: JobsWrite, job_id: JobId, body: StopBody) -> Response:
     """Order a job to end without a save; the response describes the lost steps."""
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
     view = _view_after(f"cancelled, which loses {lost}", context, job_id)
@@ -220,7 +248,7 @@ def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopB
 
 @router.post("/jobs/{job_id}/priority", response_model=JobView, summary="Change the priority")
 def set_priority(
-    context: ServerContext, principal: Person, job_id: JobId, body: PriorityBody
+    context: ServerContext, principal: JobsWrite, job_id: JobId, body: PriorityBody
 ) -> Response:
     """Change the priority of a queued or running job.
 
@@ -248,7 +276,9 @@ def _view_after(done: str, context: Context, job_id: str) -> JobView:
     response_model=ResumeReply,
     summary="Resume, optionally with a different layout",
 )
-def resume(context: ServerContext, principal: Person, job_id: JobId, body: ResumeBody) -> Response:
+def resume(
+    context: ServerContext, principal: JobsWrite, job_id: JobId, body: ResumeBody
+) -> Response:
     """Resume a job from a checkpoint, optionally with a changed world size or layout."""
     preview = resumes.resume(context, job_id, body, actor=principal.actor)
     return reply(ResumeReply(preview=preview, job=job_view(context, job_id)))
@@ -263,7 +293,7 @@ def resume(context: ServerContext, principal: Person, job_id: JobId, body: Resum
 )
 def fork(
     context: ServerContext,
-    principal: Person,
+    principal: JobsWrite,
     checkpoint_id: CheckpointId,
     body: ForkBody,
     idempotency_key: IdempotencyKey = None,
@@ -284,6 +314,7 @@ def fork(
 
 @router.get(
     "/jobs/{job_id}/resume-options",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=ResumeOptions,
     summary="World sizes on which the job could resume",
 )
@@ -294,6 +325,7 @@ def resume_options(context: ServerContext, job_id: JobId) -> Response:
 
 @router.post(
     "/jobs/{job_id}/requests",
+    dependencies=[may(Permission.JOBS_WRITE)],
     status_code=201,
     response_model=JobRequestView,
     summary="Send a request to a running job",
@@ -307,6 +339,7 @@ def post_request(context: ServerContext, job_id: JobId, body: RequestBody) -> Re
 
 @router.get(
     "/jobs/{job_id}/requests",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[JobRequestView],
     summary="Requests to a job, with their answers",
 )
@@ -323,7 +356,10 @@ def get_requests(
 
 
 @router.get(
-    "/jobs/{job_id}/attempts", response_model=Page[AttemptView], summary="The launches of a job"
+    "/jobs/{job_id}/attempts",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=Page[AttemptView],
+    summary="The launches of a job",
 )
 def get_attempts(
     context: ServerContext,
@@ -338,7 +374,10 @@ def get_attempts(
 
 
 @router.get(
-    "/jobs/{job_id}/events", response_model=Page[EventView], summary="What happened to a job"
+    "/jobs/{job_id}/events",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=Page[EventView],
+    summary="What happened to a job",
 )
 def get_events(
     context: ServerContext,

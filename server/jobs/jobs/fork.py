@@ -20,7 +20,13 @@ from server.core.database.tables import checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
 from server.core.lifecycle import lock_job
 from server.core.subject import Actor
-from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
+from server.jobs.jobs.checks import (
+    check_code,
+    check_hardware,
+    check_spec,
+    check_world_size,
+    known_slots,
+)
 from server.jobs.jobs.idempotency import job_of_key
 from server.jobs.jobs.submission import CheckedJob, insert_jobs
 from trainyard.base.problems import Problem, SpecError
@@ -117,6 +123,7 @@ def fork(
         ConflictError: the checkpoint is being deleted, known to be damaged, or saved by a program.
         InvalidRequestError: the new job cannot run here, or not from this checkpoint; or the key
             was used for another request.
+        ForbiddenError: the new job brings code, and the actor lacks `code:run`.
     """
     job_id = context.new_id()
     with context.database.write() as connection:
@@ -141,6 +148,7 @@ def fork(
         # The lock keeps the retention of the other job from deleting the checkpoint.
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])
         prepared = prepare()
+        check_code(actor, prepared.spec, at="/changes")
         job = CheckedJob(
             job_id,
             prepared.spec,
@@ -240,13 +248,18 @@ def _changed(spec: JobSpec, name: str, request: ForkRequest) -> JobSpec:
     """Return the other job's spec with the requested changes and the new name."""
     document = spec.model_dump(mode="json", exclude_defaults=True)
     document["name"] = name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
+    document.get("checkpoint", {}).pop("start_from", None)
     document = _merged(document, request.changes)
     if request.name is not None:
         document["name"] = request.name
     try:
-        return parse_job_spec(document)
+        changed = parse_job_spec(document)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
+    if (named := changed.checkpoint.start_from) is not None:
+        detail = f"{named!r}, but a fork starts from its checkpoint; legal: no value"
+        raise InvalidRequestError.at("/changes/checkpoint/start_from", detail)
+    return changed
 
 
 def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

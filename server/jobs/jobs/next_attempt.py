@@ -25,6 +25,7 @@ from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
 from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import least_microbatches
@@ -144,15 +145,29 @@ def _check_kind(spec: JobSpec, requested: Overrides) -> None:
 def _merged(baseline: Baseline, requested: Overrides, *, steps: int | None) -> Overrides:
     """Return the baseline's overrides, updated with the requested overrides.
 
-    A requested section replaces the whole old section. An omitted priority keeps its value.
+    A requested section replaces the whole old section. An omitted priority keeps its value, and so
+    does the checkpoint from which the job starts.
+
+    Raises:
+        InvalidRequestError: the request changes `checkpoint.start_from`.
     """
     given: dict[str, Any] = {name: value for name, value in requested if value is not None}
     if steps is not None:
         given["steps"] = steps
+    if requested.checkpoint is not None:
+        given["checkpoint"] = _from_same_start(baseline.spec, requested.checkpoint)
     merged = baseline.overrides.model_copy(update=given)
     if requested.resources is None or "priority" in requested.resources.model_fields_set:
         return merged
     return merged.with_priority(baseline.spec, baseline.effective.resources.priority)
+
+
+def _from_same_start(spec: JobSpec, requested: CheckpointSection) -> CheckpointSection:
+    start, named = spec.checkpoint.start_from, requested.start_from
+    if named not in {start, None}:
+        detail = f"{named!r}, but the start of a job stays the same; legal: {start!r}, or a new job"
+        raise InvalidRequestError.at("/overrides/checkpoint/start_from", detail)
+    return requested.model_copy(update={"start_from": start})
 
 
 def _agreed_world_size(request: ResumeRequest) -> int | None:

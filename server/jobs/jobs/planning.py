@@ -9,6 +9,7 @@ from server.core.context import Context
 from server.jobs.jobs.checks import (
     check_hardware,
     check_spec,
+    check_start,
     check_world_size,
     known_slots,
     too_few_slots,
@@ -35,6 +36,7 @@ def plan_job(context: Context, spec: JobSpec) -> Plan | ProgramPlan:
         missing = too_few_slots(connection, size, pointer=pointer)
         check_project(connection, spec.project)
         check_hardware(connection, spec)
+        check_start(connection, spec)
         if spec.pack is not None:
             check_pack(connection, spec.pack)
         slots = () if missing else known_slots(connection)

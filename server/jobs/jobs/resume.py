@@ -21,7 +21,13 @@ from server.core.lifecycle import Move, job_to, lock_job, move
 from server.core.subject import SCHEDULER, Actor, Subject
 from server.jobs.attempts.launch import newest_attempt_id
 from server.jobs.attempts.parent import ParentCheckpoint, parent_checkpoint
-from server.jobs.jobs.checks import check_spec, check_world_size, known_slots, roots_of
+from server.jobs.jobs.checks import (
+    check_code,
+    check_spec,
+    check_world_size,
+    known_slots,
+    roots_of,
+)
 from server.jobs.jobs.comparison import compare
 from server.jobs.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
 from server.jobs.jobs.queries import job_row
@@ -147,6 +153,7 @@ def resume(
         ConflictError: the job's state forbids a resume, a resize would change nothing, or the
             attempt `running` is no longer running.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
+        ForbiddenError: the job brings code, and the actor lacks `code:run`.
     """
     if request.dry_run:
         return preview(context, job_id, request)
@@ -156,6 +163,7 @@ def resume(
             _check_runs(connection, job_id, running)
         prepared = _prepare(context, connection, job_id=job_id, request=request)
         job, runs = prepared.job, prepared.job.state == JobState.RUNNING
+        check_code(actor, context.secrets.restore(prepared.next.effective, job.env))
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
             actor=actor.name,
@@ -204,7 +212,8 @@ def _prepare(
         )
     if steps is not None and parent.step >= steps:
         raise InvalidRequestError.at(
-            "/steps", f"steps={steps}, but {parent.id} stands at step {parent.step} already"
+            "/steps",
+            f"steps={steps}, but {parent.id or 'the job'} stands at step {parent.step} already",
         )
     if request.checkpoint_id is None and not request.allow_code_change:
         _refuse_what_runs(job, baseline, following)
@@ -271,7 +280,7 @@ def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
     row = Attempt.one_or_none(connection, newest)
     if row is None:
         overrides = Overrides().with_priority(job.spec, job.priority)
-        return Baseline(job.spec, overrides, job.spec.layout()), 0
+        return Baseline(job.spec, overrides, job.spec.layout()), job.fork_step or 0
     overrides = row.overrides.with_priority(job.spec, job.priority)
     baseline = Baseline(job.spec, overrides, row.layout, row.device)
     return baseline, max(row.last_step, row.start_step)

@@ -19,7 +19,13 @@ from server.core.errors import RefusalError
 from server.core.events.store import NewEvent, append_events
 from server.core.subject import Actor, Subject
 from server.jobs.facts.store import begin_facts
-from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.jobs.checks import (
+    check_code,
+    check_hardware,
+    check_spec,
+    check_start,
+    check_world_size,
+)
 from server.jobs.jobs.idempotency import job_of_key, submission_digest
 from server.jobs.jobs.queries import job_row
 from server.jobs.packs.store import name_pack
@@ -68,22 +74,25 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     """Store submissions with distinct keys in one transaction.
 
     Return for each submission the new job, the earlier job with the same key, or the reason why the
-    spec cannot run. Without keys, packs and needs of special hardware, the number of SQL statements
-    depends only on the number of projects.
+    spec cannot run or the actor may not run its code. Without keys, packs, starts and needs of
+    special hardware, the number of SQL statements depends only on the number of projects.
 
     Raises:
         InvalidRequestError: a project or pack does not exist, a world size is above `max_slots`, no
-            node has the hardware, or a key was used for another spec; nothing is stored.
+            node has the hardware, a start is a checkpoint of this server, or a key was used for
+            another spec; nothing is stored.
     """
     found: dict[int, Job | RefusalError] = {}
     new: dict[int, CheckedJob] = {}
     for place, each in enumerate(submissions):
         try:
+            check_code(each.actor, each.spec)
             check_spec(context, each.spec, rules=check_new_job)
         except RefusalError as error:
             found[place] = error
         else:
-            new[place] = CheckedJob(context.new_id(), each.spec, each.actor)
+            start = each.spec.checkpoint.start_step
+            new[place] = CheckedJob(context.new_id(), each.spec, each.actor, start_step=start)
     if not new:
         return [found[place] for place in range(len(submissions))]
     with context.database.write() as connection:
@@ -98,6 +107,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
             size = job.spec.resources.world_size
             check_world_size(context, size, pointer="/resources/world_size")
             check_hardware(connection, job.spec)
+            check_start(connection, job.spec)
         stored = insert_jobs(context, connection, [*new.values()])
     found |= zip(new, stored, strict=True)
     return [found[place] for place in range(len(submissions))]
@@ -189,7 +199,7 @@ def _row(context: Context, new: CheckedJob) -> dict[str, Any]:
         "progress": Progress(step=new.start_step, steps=spec.total_steps),
         "forked_from": new.checkpoint_id,
         "fork_parts": new.parts,
-        "fork_step": None if new.parts is None else new.start_step,
+        "fork_step": new.start_step,
         "storage": new.storage,
         "created_by": new.actor.name,
         "token_id": new.actor.token_id,

@@ -46,7 +46,8 @@ def prune_ended(context: Context) -> int:
     """Delete operations that ended long ago, at most `PRUNED_AT_ONCE`; return their number.
 
     An operation on a checkpoint is kept as evidence while the checkpoint is being deleted, because
-    the deletion may have failed.
+    the deletion may have failed. An automatic export is kept as long as its checkpoint: the
+    operation is the catalog's record of the export.
     """
     if not context.settings.operations_kept_days:
         return 0
@@ -54,7 +55,12 @@ def prune_ended(context: Context) -> int:
     being_deleted = exists().where(
         checkpoints.c.id == operations.c.checkpoint_id, checkpoints.c.deleting_since.is_not(None)
     )
-    ended = select(operations.c.id).where(~ARE_OPEN, operations.c.ended_at < limit, ~being_deleted)
+    exported = exists().where(
+        checkpoints.c.id == operations.c.checkpoint_id,
+        operations.c.kind == OperationKind.AUTO_EXPORT,
+    )
+    needed = being_deleted | exported
+    ended = select(operations.c.id).where(~ARE_OPEN, operations.c.ended_at < limit, ~needed)
     old = ended.order_by(operations.c.id).limit(PRUNED_AT_ONCE)
     with context.database.write() as connection:
         return connection.execute(delete(operations).where(operations.c.id.in_(old))).rowcount

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from sqlalchemy import ColumnElement
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import CHECKPOINT_ID, OperationId
@@ -16,14 +17,16 @@ from server.core.database.tables import operations
 from server.jobs.operations.cancel import cancel as cancel_operation
 from server.jobs.operations.queries import ARE_OPEN, list_operations, read_operation
 from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.rest.common import Page
 
-router = APIRouter(dependencies=[person])
+router = APIRouter()
 
 
 @router.get(
     "/operations",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[OperationView],
     tags=["operations"],
     summary="Operations on checkpoints, the newest first",
@@ -55,6 +58,7 @@ def list_(
 
 @router.get(
     "/operations/{operation_id}",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=OperationView,
     tags=["operations"],
     summary="One operation",
@@ -71,7 +75,11 @@ def get(context: ServerContext, operation_id: OperationId) -> Response:
     tags=["operations"],
     summary="Cancel an operation",
 )
-def cancel(context: ServerContext, principal: Person, operation_id: OperationId) -> Response:
+def cancel(
+    context: ServerContext,
+    principal: Annotated[Principal, may(Permission.JOBS_WRITE)],
+    operation_id: OperationId,
+) -> Response:
     """Cancel a queued operation immediately, or a running operation at its next report.
 
     The response is a 409 if the operation has ended, if it deletes the checkpoints of a deleted

@@ -24,6 +24,7 @@ from server.jobs.operations.queries import open_operations
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.operations import (
     LOOKS,
+    MAX_TRIES,
     REPEATED,
     FailedTries,
     OperationKind,
@@ -108,6 +109,8 @@ def describe(operation: OperationHead) -> str:
     """Return kind and target of an operation as text for messages."""
     if operation.kind == OperationKind.BUILD:
         return f"{operation.kind} the environment of {operation.job_name}"
+    if operation.kind == OperationKind.AUTO_EXPORT:
+        return f"automatic export of {operation.checkpoint_id}"
     if operation.kind == OperationKind.RECOVER:
         return f"{operation.kind} commits of {operation.job_name}"
     return f"{operation.kind} {operation.checkpoint_id or 'all checkpoints'}"
@@ -266,7 +269,7 @@ def report_operation(
         renewal = OPERATION_LEASES.renewal(context.now())
         if report.outcome is not None:
             outcome, ok = apply(context, connection, operation, report.outcome)
-            if outcome.outcome == "failed" and operation.kind in REPEATED:
+            if outcome.outcome == "failed" and is_repeated(operation):
                 repeat_later(context, connection, operation=operation, reason=outcome.message)
                 return OperationReportReply(ended=True)
             end_operation(
@@ -289,6 +292,17 @@ def report_operation(
             event = OperationProgressed(**identity(operation), progress=progress)
             notify(context, connection, subject=subject, data=event)
     return OperationReportReply(ended=False)
+
+
+def is_repeated(operation: OperationHead) -> bool:
+    """Return whether an operation that fails now is queued again.
+
+    The failures of an automatic export count, not its claims, because it gives way to others.
+    """
+    if operation.kind == OperationKind.AUTO_EXPORT:
+        failures = 0 if operation.failing is None else operation.failing.count
+        return failures + 1 < MAX_TRIES
+    return operation.kind in REPEATED
 
 
 def lock_operation(connection: Connection, operation_id: str) -> Operation:

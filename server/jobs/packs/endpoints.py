@@ -8,12 +8,14 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.responses import reply
 from server.core.errors import InvalidRequestError, UnsupportedMediaTypeError
 from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.packs.store import BLOCK_BYTES, PackUpload, content_of, read_pack
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.jobs import PackView
 from trainyard.spec.code_pack import PACK_DIGEST
 
@@ -25,7 +27,7 @@ NO_CODE = (
     "workers, allows it"
 )
 
-router = APIRouter(tags=["packs"], dependencies=[person])
+router = APIRouter(tags=["packs"])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
 Digest = Annotated[str, Query(pattern=PACK_DIGEST, description="SHA-256 of the body.")]
@@ -39,7 +41,10 @@ Digest = Annotated[str, Query(pattern=PACK_DIGEST, description="SHA-256 of the b
     openapi_extra={"requestBody": {"required": True, **BYTES}},
 )
 async def upload_pack(
-    request: Request, context: ServerContext, principal: Person, digest: Digest
+    request: Request,
+    context: ServerContext,
+    principal: Annotated[Principal, may(Permission.CODE_RUN)],
+    digest: Digest,
 ) -> Response:
     """Store the code of programs as a gzipped tar archive; jobs name the archive by its digest."""
     if not context.settings.allow_code:
@@ -64,7 +69,12 @@ async def upload_pack(
     return reply(view, status=201)
 
 
-@router.get(f"{PACKS_PATH}/{{digest}}", response_model=PackView, summary="Whether a pack is stored")
+@router.get(
+    f"{PACKS_PATH}/{{digest}}",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=PackView,
+    summary="Whether a pack is stored",
+)
 def get_pack(
     context: ServerContext,
     digest: Annotated[str, Path(pattern=PACK_DIGEST, description="SHA-256 of the archive.")],

@@ -163,7 +163,9 @@ def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
     of_part = _FORMER.where(attempts.c.pace_digest == pace_digest(spec))
     newest = of_part.order_by(attempts.c.ended_at.desc(), attempts.c.id.desc()).limit(HISTORY)
     try:
-        return _shown_by(_Former.all(connection, newest), spec.layout(), spec.total_steps)
+        steps = spec.total_steps
+        left = None if steps is None else steps - spec.checkpoint.start_step
+        return _shown_by(_Former.all(connection, newest), spec.layout(), left)
     except UnreadableError:
         return None
 
@@ -230,8 +232,7 @@ def _of_again(
     try:
         spec, launch = queued.read()
         steps = launch.overrides.apply(spec).total_steps
-        forked = queued.forked_from
-        parent = parent_of_launch(connection, queued.id, launch, forked_from=forked, newest=newest)
+        parent = parent_of_launch(connection, queued, launch, newest=newest)
         of = f"layout of a former attempt of job {queued.id}"
         paced = next((each for each in former if each.layout.read(of) == launch.layout), None)
     except (NotFoundError, UnreadableError):

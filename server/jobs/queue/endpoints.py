@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from server.api.auth.dependencies import person
+from server.api.auth.dependencies import may
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import JobId
@@ -24,13 +24,14 @@ from server.jobs.queue.groups import demand_of, lasts_of
 from server.jobs.queue.order import TOKEN, QueueKey, key_of_candidate, read_order
 from server.jobs.queue.queries import WaitingJob, count_up_to, find_waiting, read_waiting
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.jobs import QueueEntry, QueuePlace, WhatIf
 from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import check_new_job
 from trainyard.spec.sections.resources import priority_words
 
-router = APIRouter(tags=["queue"], dependencies=[person])
+router = APIRouter(tags=["queue"])
 
 Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
 
@@ -47,7 +48,12 @@ async def _forecaster_of(request: Request) -> Forecaster:
 Forecasts = Annotated[Forecaster, Depends(_forecaster_of)]
 
 
-@router.get("/queue", response_model=Page[QueueEntry], summary="The waiting jobs, in order")
+@router.get(
+    "/queue",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=Page[QueueEntry],
+    summary="The waiting jobs, in order",
+)
 def list_(
     context: ServerContext,
     forecasts: Forecasts,
@@ -73,7 +79,10 @@ def list_(
 
 
 @router.get(
-    "/jobs/{job_id}/queue", response_model=QueuePlace, summary="The place of a job in the queue"
+    "/jobs/{job_id}/queue",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=QueuePlace,
+    summary="The place of a job in the queue",
 )
 def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Response:
     """Return position, reason and expected start of a job; `entry` is null unless the job waits."""
@@ -89,7 +98,12 @@ def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Res
     return reply(QueuePlace(entry=_entry(row, position, expected)))
 
 
-@router.post("/queue/what-if", response_model=WhatIf, summary="When would this job start?")
+@router.post(
+    "/queue/what-if",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=WhatIf,
+    summary="When would this job start?",
+)
 def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Response:
     """Check a spec as a submission does, and return the job's place in the queue; store nothing."""
     check_spec(context, spec, rules=check_new_job)

@@ -10,7 +10,8 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Depends, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.request_body import JsonBody
@@ -19,6 +20,7 @@ from server.core.events.shares import Waits
 from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.shells import service, worker_api
 from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.shell_sessions.messages import (
     ShellInputReply,
     ShellInputRequest,
@@ -34,7 +36,9 @@ from trainyard.protocol.shell_sessions.views import (
     ShellView,
 )
 
-router = APIRouter(tags=["shells"], dependencies=[person])
+ShellRun = Annotated[Principal, may(Permission.SHELL_RUN)]
+
+router = APIRouter(tags=["shells"])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.03, 0.25
@@ -57,7 +61,7 @@ Answer = TypeVar("Answer")
 )
 def open_shell(
     context: ServerContext,
-    principal: Person,
+    principal: ShellRun,
     job_id: JobId,
     body: Annotated[ShellRequest, Depends(JsonBody(ShellRequest))],
 ) -> Response:
@@ -72,7 +76,7 @@ def open_shell(
 )
 async def get_output(
     context: ServerContext,
-    principal: Person,
+    principal: ShellRun,
     job_id: JobId,
     shell_id: ShellId,
     start: Annotated[
@@ -105,7 +109,7 @@ async def get_output(
 )
 def put_input(
     context: ServerContext,
-    principal: Person,
+    principal: ShellRun,
     job_id: JobId,
     shell_id: ShellId,
     body: Annotated[ShellInput, Depends(JsonBody(ShellInput))],
@@ -120,7 +124,7 @@ def put_input(
     "/jobs/{job_id}/shells/{shell_id}/close", response_model=ShellView, summary="End a command"
 )
 def close_shell(
-    context: ServerContext, principal: Person, job_id: JobId, shell_id: ShellId
+    context: ServerContext, principal: ShellRun, job_id: JobId, shell_id: ShellId
 ) -> Response:
     """End a command with SIGHUP, then with SIGKILL."""
     return reply(service.close_shell(context, job_id, shell_id, actor=principal.actor))

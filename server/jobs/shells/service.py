@@ -20,7 +20,9 @@ from server.core.lifecycle import lock_job
 from server.core.subject import Actor
 from server.jobs.attempts.launch import newest_launch
 from server.jobs.shells.rows import Shell, locked_shell, read_shell
+from trainyard.base.problems import Problem
 from trainyard.base.redaction import hide_credentials
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.shell_sessions.messages import INPUT_BYTES
 from trainyard.protocol.shell_sessions.views import (
     ShellInput,
@@ -54,7 +56,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
     Raises:
         NotFoundError: there is no such job.
         UnauthenticatedError: the actor's token is no longer valid.
-        ForbiddenError: the actor neither submitted the job nor is an admin.
+        ForbiddenError: the actor lacks `code:run`, or neither submitted the job nor is an admin.
         InvalidRequestError: the server does not allow people's code, or the node or the rank is not
             part of the attempt.
         ConflictError: the job does not run, or there are too many concurrent commands.
@@ -71,6 +73,11 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
                 "a command sees the secrets of its job: only the token with which "
                 f"{job.created_by} submitted {job.name}, and the admin token, may run one in it"
             )
+        if not actor.may(Permission.CODE_RUN):
+            problem = Problem(
+                pointer="/argv", detail=f"runs code, which needs {Permission.CODE_RUN}"
+            )
+            raise actor.refusal(Permission.CODE_RUN, [problem])
         if job.state != JobState.RUNNING:
             raise ConflictError(f"{job.name} is {job.state}, not running")
         launch = newest_launch(connection, job_id)

@@ -27,6 +27,7 @@ from trainyard.protocol.shell_sessions.messages import (
     ShellOutputReply,
 )
 from trainyard.protocol.shell_sessions.views import ShellClosed
+from trainyard.protocol.worker_messages import OLDEST_REPORTS
 
 
 def shell_orders(
@@ -57,7 +58,7 @@ def store_output(
         InvalidRequestError: the protocol is not supported.
         NotFoundError: the share has no such command.
     """
-    check_protocol(message.protocol)
+    check_protocol(message.protocol, oldest=OLDEST_REPORTS)
     now = context.now()
     with context.database.write() as connection:
         if message.exit is not None:
@@ -103,7 +104,7 @@ def read_input(
         InvalidRequestError: the protocol is not supported.
         NotFoundError: the share has no such command.
     """
-    check_protocol(request.protocol)
+    check_protocol(request.protocol, oldest=OLDEST_REPORTS)
     with context.database.read() as connection:
         shell = _of_share(read_shell(connection, shell_id), share)
     if request.start > shell.input_start:

@@ -37,11 +37,12 @@ from server.jobs.operations.service import (
     describe,
     end_operation,
     identity,
+    is_repeated,
     lock_job_if_there,
     repeat_later,
 )
 from server.scheduler.rounds.dispatch import Dispatcher, Message
-from trainyard.protocol.operations import MAX_TRIES, REPEATED, OperationKind, OperationTask
+from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
 from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import OperationMessage
@@ -52,6 +53,8 @@ MAX_CONSIDERED = 1000
 """Maximum number of queued operations that one round considers."""
 ON_NETWORK = (("network", "true"),)
 """Label of nodes that can download packages."""
+HOLD_JOBS = frozenset({OperationKind.RECOVER, OperationKind.BUILD})
+"""Kinds of operations for which jobs wait; a running automatic export gives way to them."""
 MAX_FAILING_SCRUBS = 20
 """While this many failed scrubs wait for another try, no new scrub is queued."""
 
@@ -106,8 +109,19 @@ class OperationKeeper:
         assigned = [*running, *given]
         building = _built_by([row for row in assigned if row.kind == OperationKind.BUILD])
         waiting, reasons = _wanted([row for row in queue if row not in given], building)
-        placed, why = give(waiting, offers, {row.node for row in assigned if row.node})
+        busy = {row.node for row in assigned if row.node}
+        placed, why = give(waiting, offers, busy)
         reasons |= why
+        holding = {row.id: row for row in queue if row.id in why and row.kind in HOLD_JOBS}
+        exports = {row.node: row for row in running if row.kind == OperationKind.AUTO_EXPORT}
+        if holding and exports:
+            held_back = [each for each in waiting if each.id in holding]
+            others = {
+                row.node for row in assigned if row.node and row.kind != OperationKind.AUTO_EXPORT
+            }
+            room, _ = give(held_back, offers, others | {*placed.values()})
+            pairs = [(exports.get(node), holding[key]) for key, node in room.items()]
+            self._make_room([(export, other) for export, other in pairs if export is not None])
         for row in given:
             reasons[row.id] = f"was given to {row.node}, which has not started it yet"
         due: list[tuple[UnclaimedOperation, dict[str, Any]]] = [
@@ -151,7 +165,8 @@ class OperationKeeper:
         notify_all(self._context, connection, changed)
 
     def _queue(self, connection: Connection, now: datetime) -> Sequence[UnclaimedOperation]:
-        """Return due operations: first those that block a job or a person, and scrubs last.
+        """Return due operations: first those that block a job or a person, automatic exports near
+        the end, and scrubs last.
 
         An operation with a pause longer than `REPEATS.longest` is due, too, because such a pause
         was stored before a clock was set back.
@@ -160,7 +175,7 @@ class OperationKeeper:
         not_before = operations.c.not_before
         due = or_(not_before.is_(None), not_before <= now, not_before > latest)
         kind = OperationKind
-        turns = {kind.RECOVER: 0, kind.BUILD: 0, kind.SAMPLE: 1, kind.SCRUB: 3}
+        turns = {kind.RECOVER: 0, kind.BUILD: 0, kind.SAMPLE: 1, kind.AUTO_EXPORT: 3, kind.SCRUB: 4}
         turn = case(*((operations.c.kind == key, turns[key]) for key in turns), else_=2)
         waits = operations.c.state == OperationState.QUEUED
         queued = UnclaimedOperation.select().where(waits, due)
@@ -185,7 +200,8 @@ class OperationKeeper:
     def _take_back(self, row: SilentOperation) -> None:
         """Queue an operation again after its lease expired; after `MAX_TRIES` tries, fail it.
 
-        An operation of the kinds `REPEATED` does not fail, but pauses before further tries.
+        An operation of the kinds `REPEATED` does not fail, but pauses before further tries. For an
+        automatic export, the expired lease counts as a failure.
         """
         context = self._context
         with context.database.write() as connection:
@@ -194,10 +210,11 @@ class OperationKeeper:
             if connection.execute(same.with_for_update()).one_or_none() is None:
                 return  # a report or the end preceded the lock
             reason = f"{row.node} has been silent for {context.settings.lease_seconds:g} s"
-            if row.fence >= MAX_TRIES and row.kind in REPEATED:
+            if row.fence < MAX_TRIES and row.kind != OperationKind.AUTO_EXPORT:
+                self._queue_again(connection, row, reason)
+            elif is_repeated(row):
                 repeat_later(context, connection, operation=row, reason=reason)
-                return
-            if row.fence >= MAX_TRIES:
+            else:
                 end_operation(
                     context,
                     connection,
@@ -206,13 +223,30 @@ class OperationKeeper:
                     message=f"{reason}; given up after {row.fence} tries",
                     actor=SCHEDULER,
                 )
-                return
-            data = OperationQueued(**identity(row), reason=reason)
-            message = f"{describe(row)} again: {reason}"
-            event = NewEvent(data, SCHEDULER, Subject(row.job_id, node=row.node), message)
-            given = dict.fromkeys(("node", "sent_at", "given_at", "waiting"))
-            queued = operation_to(row.id, OperationState.QUEUED, **given)
-            move(context, connection, event, queued)
+
+    def _make_room(self, pairs: Sequence[tuple[OperationHead, OperationHead]]) -> None:
+        """Queue the export of each pair again, because the other operation takes its node.
+
+        The node ends the command of the export after its next report.
+        """
+        for export, other in pairs:
+            runs = (operations.c.id == export.id) & (operations.c.fence == export.fence)
+            same = select(operations.c.id).where(runs, operations.c.state == OperationState.RUNNING)
+            with (
+                self._isolation.turn(export.id, f"the place of operation {export.id}"),
+                self._context.database.write() as connection,
+            ):
+                lock_job_if_there(connection, export.job_id)
+                if connection.execute(same.with_for_update()).one_or_none() is not None:
+                    self._queue_again(connection, export, f"gives way to {describe(other)}")
+
+    def _queue_again(self, connection: Connection, row: OperationHead, reason: str) -> None:
+        data = OperationQueued(**identity(row), reason=reason)
+        message = f"{describe(row)} again: {reason}"
+        event = NewEvent(data, SCHEDULER, Subject(row.job_id, node=row.node), message)
+        given = dict.fromkeys(("node", "sent_at", "given_at", "waiting", "progress"))
+        queued = operation_to(row.id, OperationState.QUEUED, **given)
+        move(self._context, connection, event, queued)
 
     def queue_scrub(self) -> None:
         """Queue a scrub of the checkpoint with the oldest check, unless a scrub is queued or runs.

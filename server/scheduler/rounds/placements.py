@@ -252,9 +252,7 @@ def _start(
     assert pending is not None, "a queued job has a launch"
     spec = pending.overrides.apply_but_schedule(job.spec)
     layout = spec.layout_name(pending.layout)
-    parent = parent_of_launch(
-        connection, job.id, pending, forked_from=job.forked_from, newest=newest
-    )
+    parent = parent_of_launch(connection, job, pending, newest=newest)
     skip = windows_left_out(connection, pending, checkpoint_id=parent.id, previous=windows)
     # For a rollback, the server has chosen the checkpoint.
     by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import person
+from server.api.auth.dependencies import may
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import JobId
@@ -24,6 +24,7 @@ from server.telemetry.artifacts.uploads import store_block
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.job_artifacts.messages import ARTIFACT_DIGEST, BLOCK_BYTES, UploadReply
 from trainyard.protocol.job_artifacts.views import ArtifactView
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.common import Page
 from trainyard.run.artifacts.artifact_records import LONGEST_KIND, LONGEST_NAME, MAX_FILE_BYTES
 
@@ -36,7 +37,7 @@ SAFE_HEADERS = {
     "Cache-Control": "private, max-age=31536000, immutable",
 }
 
-router = APIRouter(tags=["artifacts"], dependencies=[person])
+router = APIRouter(tags=["artifacts"])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
 ArtifactId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the artifact.")]
@@ -48,6 +49,7 @@ Size = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Bytes of the w
 
 @router.get(
     "/jobs/{job_id}/artifacts",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[ArtifactView],
     summary="Images, histograms and files of a job",
 )
@@ -83,6 +85,7 @@ def get_artifacts(
 
 @router.get(
     "/jobs/{job_id}/artifacts/{artifact_id}/content",
+    dependencies=[may(Permission.JOBS_READ)],
     response_class=Response,
     responses={200: {"content": OCTETS}},
     summary="Content of an image or a file",

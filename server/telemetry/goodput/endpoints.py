@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from server.api.auth.dependencies import person
+from server.api.auth.dependencies import may
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.responses import reply
@@ -18,8 +18,9 @@ from server.telemetry.goodput.queries import goodput_view
 from server.telemetry.goodput.what_if import save_interval_what_if
 from trainyard.base.names import NAME
 from trainyard.protocol.goodput import ClusterGoodputView, GoodputView, SaveIntervalWhatIf
+from trainyard.protocol.rest.access import Permission
 
-router = APIRouter(tags=["goodput"], dependencies=[person])
+router = APIRouter(tags=["goodput"])
 
 EARLIEST = date(2020, 1, 1)
 """Earliest valid last day, which is before the first release."""
@@ -31,7 +32,12 @@ Interval = Annotated[
 ]
 
 
-@router.get("/jobs/{job_id}/goodput", response_model=GoodputView, summary="The goodput of a job")
+@router.get(
+    "/jobs/{job_id}/goodput",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=GoodputView,
+    summary="The goodput of a job",
+)
 def goodput(context: ServerContext, job_id: JobId) -> Response:
     """Return the wall time of a job by category; the categories sum to the exact wall time."""
     return reply(goodput_view(context, job_id))
@@ -39,6 +45,7 @@ def goodput(context: ServerContext, job_id: JobId) -> Response:
 
 @router.get(
     "/jobs/{job_id}/goodput/what-if",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=SaveIntervalWhatIf,
     summary="A job with another save interval",
 )
@@ -66,7 +73,12 @@ Project = Annotated[
 ]
 
 
-@router.get("/goodput", response_model=ClusterGoodputView, summary="The slot-time of the cluster")
+@router.get(
+    "/goodput",
+    dependencies=[may(Permission.NODES_READ)],
+    response_model=ClusterGoodputView,
+    summary="The slot-time of the cluster",
+)
 async def cluster_goodput(
     context: ServerContext,
     ledger: Annotated[ClusterLedger, Depends(_ledger_of)],

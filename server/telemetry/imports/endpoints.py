@@ -6,22 +6,26 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from server.api.auth.dependencies import Person, person
+from server.api.auth.dependencies import may
+from server.api.auth.service import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.telemetry.imports import store
 from trainyard.protocol.past_runs.views import ImportedPoints, ImportRequest, ImportView
+from trainyard.protocol.rest.access import Permission
 
-router = APIRouter(prefix="/imports", tags=["imports"], dependencies=[person])
+router = APIRouter(prefix="/imports", tags=["imports"])
 
 Body = Annotated[ImportRequest, Depends(JsonBody(ImportRequest))]
 PointsBody = Annotated[ImportedPoints, Depends(JsonBody(ImportedPoints))]
 
 
 @router.post("", status_code=201, response_model=ImportView, summary="Import a run")
-def start(context: ServerContext, principal: Person, body: Body) -> Response:
+def start(
+    context: ServerContext, principal: Annotated[Principal, may(Permission.JOBS_WRITE)], body: Body
+) -> Response:
     """Store a run of another tool as an ended job; later requests add the run's points.
 
     A repeated request with the same content digest returns the same job. The response has the
@@ -31,7 +35,12 @@ def start(context: ServerContext, principal: Person, body: Body) -> Response:
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{view.job_id}"})
 
 
-@router.post("/{job_id}/points", response_model=ImportView, summary="Add points to an import")
+@router.post(
+    "/{job_id}/points",
+    dependencies=[may(Permission.JOBS_WRITE)],
+    response_model=ImportView,
+    summary="Add points to an import",
+)
 def add(context: ServerContext, job_id: JobId, body: PointsBody) -> Response:
     """Store the next points; ignore a batch that starts with stored points; reject a gap."""
     return reply(store.add_points(context, job_id, body))

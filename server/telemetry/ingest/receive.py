@@ -40,7 +40,12 @@ from server.telemetry.metrics.restarts import take_back
 from server.telemetry.metrics.store import MAX_SERIES, store_metrics
 from trainyard.protocol.rest.event_data import MetricsDropped
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
-from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
+from trainyard.protocol.worker_messages import (
+    OLDEST_REPORTS,
+    PendingRequest,
+    Report,
+    ReportReply,
+)
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import MetricRecord, SeriesRestart
 
@@ -164,7 +169,7 @@ def _store(context: Context, sent: Sequence[SentReport], *, waits: bool) -> list
 
 def _parse(sent: SentReport) -> ReportContent:
     """Return the content that is new since the token was checked."""
-    check_protocol(sent.report.protocol)
+    check_protocol(sent.report.protocol, oldest=OLDEST_REPORTS)
     if sent.report.node != sent.share.node:
         raise UnauthenticatedError(WRONG_TOKEN)
     return parse_chunks(unpack(sent.report.chunks), sent.share)

@@ -6,24 +6,29 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from server.api.auth.dependencies import person
+from server.api.auth.dependencies import may
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.query import AttemptNumber
 from server.api.http.responses import reply
 from server.telemetry.logs import pages as logs
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.metrics_and_logs import LogMatches, LogPage
 
 MAX_LINE = 10**12
 
-router = APIRouter(dependencies=[person])
+router = APIRouter()
 
 Rank = Annotated[int, Query(ge=0, le=65_535, description="Global rank.")]
 Limit = Annotated[int, Query(ge=1, le=logs.MAX_LINES, description="Lines.")]
 
 
 @router.get(
-    "/jobs/{job_id}/logs", response_model=LogPage, tags=["logs"], summary="Lines of a rank's log"
+    "/jobs/{job_id}/logs",
+    dependencies=[may(Permission.JOBS_READ)],
+    response_model=LogPage,
+    tags=["logs"],
+    summary="Lines of a rank's log",
 )
 def get_logs(
     context: ServerContext,
@@ -49,6 +54,7 @@ def get_logs(
 
 @router.get(
     "/jobs/{job_id}/logs/search",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=LogMatches,
     tags=["logs"],
     summary="Search a rank's log",

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from server.api.auth.dependencies import person
+from server.api.auth.dependencies import may
 from server.api.http.dependencies import ServerContext
 from server.api.http.examples import ANSWERS
 from server.api.http.path_params import JobId
@@ -18,6 +18,7 @@ from server.telemetry.metrics.charts import MAX_NAMES, MAX_POINTS, chart
 from server.telemetry.metrics.compare import END, compare
 from server.telemetry.metrics.csv import csv_rows
 from server.telemetry.metrics.time_axis import Axis
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView, MetricsView
 
 CSV = "text/csv"
@@ -26,7 +27,7 @@ NAMES = r"^[^,\x00-\x20][^,\x00-\x1f]*(,[^,\x00-\x20][^,\x00-\x1f]*)*$"
 series_query = partial(Query, max_length=5000, pattern=NAMES, examples=["train/loss,train/lr"])
 """Declares a parameter with series, separated by commas; the caller adds the description."""
 
-router = APIRouter(dependencies=[person])
+router = APIRouter()
 
 Names = Annotated[
     str | None,
@@ -42,6 +43,7 @@ EXAMPLES = {name: {"value": value} for name, value in ANSWERS[ComparisonView].it
 
 @router.get(
     "/jobs/{job_id}/metrics",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=MetricsView,
     responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}},
     tags=["metrics"],
@@ -82,6 +84,7 @@ def metrics(
 
 @router.get(
     "/metrics/compare",
+    dependencies=[may(Permission.JOBS_READ)],
     response_model=ComparisonView,
     responses={200: {"content": {JSON: {"examples": EXAMPLES}}}},
     tags=["metrics"],

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from trainyard.base.problems import Problem
+from trainyard.base.problems import Problem, SpecError
 from trainyard.spec.auto import resolved
 from trainyard.spec.checkpoint_rules import CHECKPOINT_RULES, most_kept
 from trainyard.spec.job import parse_job_spec
+from trainyard.spec.rules import check_job_spec
 
 WITHOUT_LATEST = "keep_latest_k, without which every checkpoint is kept"
 LEGAL = "legal: 0, or keep_latest_k from 1 on"
@@ -146,3 +147,43 @@ def test_how_many_checkpoints_a_job_of_100_steps_holds_at_once(
 def test_from_the_start_is_where_no_step_is_named() -> None:
     spec = parse_job_spec({"checkpoint": {"keep_latest_k": 0, "interval_steps": 1}})
     assert most_kept(spec) == most_kept(spec, step=0) > most_kept(spec, step=1)
+
+
+def test_own_models_have_no_names_for_safetensors() -> None:
+    model = {"factory": "gpt:build", "code": "data:own"}
+    spec = resolved(
+        parse_job_spec({"model": model, "checkpoint": {"export": "safetensors"}}), "cpu"
+    )
+    (found,) = [problem for rule in CHECKPOINT_RULES for problem in rule(spec)]
+    assert found.pointer == "/checkpoint/export"
+    assert found.detail.endswith("and model.factory='gpt:build'; legal: dcp, none")
+    spec = resolved(parse_job_spec({"model": model, "checkpoint": {"export": "dcp"}}), "cpu")
+    assert [problem for rule in CHECKPOINT_RULES for problem in rule(spec)] == []
+    hub = parse_job_spec(
+        {"model": {"hugging_face": "data:m"}, "checkpoint": {"export": "safetensors"}}
+    )
+    assert [p for rule in CHECKPOINT_RULES for p in rule(resolved(hub, "cpu"))] == []
+
+
+def test_a_program_exports_its_own_files() -> None:
+    document = {"program": {"command": ["train.py"]}, "checkpoint": {"export": "dcp"}}
+    with pytest.raises(SpecError, match=r"export='dcp'.*a program decides itself"):
+        check_job_spec(parse_job_spec(document))
+
+
+def test_the_first_weights_have_one_source() -> None:
+    spec = parse_job_spec(
+        {
+            "model": {"initial_weights": "data:weights"},
+            "checkpoint": {"start_from": "torchtitan/a1/step-20"},
+        }
+    )
+    (found,) = [p for rule in CHECKPOINT_RULES for p in rule(resolved(spec, "cpu"))]
+    assert found.pointer == "/checkpoint/start_from"
+    assert "model.initial_weights='data:weights' both set the first weights" in found.detail
+
+
+@pytest.mark.parametrize("path", ["../x/a1/step-1", "x/a0/step-1", "x/a1/step-01", "/x/a1/step-1"])
+def test_a_job_starts_only_from_the_folder_of_a_checkpoint(path: str) -> None:
+    with pytest.raises(SpecError, match="start_from"):
+        parse_job_spec({"checkpoint": {"start_from": path}})

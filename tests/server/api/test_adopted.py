@@ -10,18 +10,24 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, insert
 from sqlalchemy.pool import NullPool
 
-from server.api.auth.service import create_token
+from server.api.auth.permissions import WITHOUT_SCOPES
+from server.api.auth.service import Principal, create_token, find_holders
+from server.api.auth.tokens import TokenKind, hash_token
+from server.cluster.nodes.register import register
 from server.core.context import Context
 from server.core.database.engine import Database
 from server.core.database.migrate import is_current, upgrade
+from server.core.database.rows import Node
 from server.core.database.schema import metadata
+from server.core.database.tables import nodes, tokens
 from tests.server.api.in_process import TestClient
 from tests.server.core.database.test_migrate import schema_of
-from tests.server.harness import Harness
+from tests.server.harness import WORKER, Harness
 from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.worker_messages import PROTOCOL, Registration
 
 API = "/api/v1"
 # Written under revision 0017, brought to 0059 by the last commit with the former migrations.
@@ -55,7 +61,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 @pytest.fixture
 def job_id(database: Database) -> str:
     """The id of the job with operations, after `migrate`."""
-    upgrade(database)
+    upgrade(database, backup_taken=True)
     with database.read() as connection:
         return str(connection.exec_driver_sql("SELECT min(job_id) FROM operations").scalar())
 
@@ -73,6 +79,24 @@ def plain_schema(connection: Connection) -> str:
     """Return the schema without casts, which PostgreSQL adds when a dumped condition is read."""
     found = {kind: sorted(tables.items()) for kind, tables in schema_of(connection).items()}
     return re.sub(r"::[a-z ]+(\[\])?|[()]", "", repr(found))
+
+
+def test_a_token_from_before_scopes_keeps_its_permissions(
+    database: Database, context: Context
+) -> None:
+    stored = {
+        "id": "0" * 26,
+        "name": "ada",
+        "kind": "api",
+        "hash": hash_token("ty_api_before"),
+        "created_at": context.now(),
+    }
+    with database.write() as connection:
+        connection.execute(insert(tokens).values(stored))
+    upgrade(database, backup_taken=True)
+    (holder,) = find_holders(context, ["ty_api_before"])
+    assert isinstance(holder, Principal)
+    assert holder.permissions == WITHOUT_SCOPES
 
 
 def test_indexes_are_in_the_order_of_the_former_migrations(
@@ -114,4 +138,24 @@ def test_an_adopted_database_is_served(
     assert {"submitted", "operation_queued"} <= {event["kind"] for event in events}
     states = [job["state"] for job in anonymous.get(f"{API}/jobs").json()["items"]]
     assert sorted(states) == ["queued", "running", "stopped"]
+    assert harness.place() == 0, "the queued job waits for a worker of this version"
+    update_worker(context, "node-2")
     assert harness.place() == 1, "the queued job starts"
+
+
+def update_worker(context: Context, name: str) -> None:
+    """Register a node again, as its worker does after an update."""
+    with context.database.read() as connection:
+        node = Node.one_or_none(connection, Node.select().where(nodes.c.name == name))
+    assert node is not None
+    registration = Registration(
+        protocol=PROTOCOL,
+        node=name,
+        address=node.address,
+        hardware=node.hardware,
+        roots={root: str(uuid4()) for root in node.roots},
+        worker=WORKER,
+        version="1",
+    )
+    principal = Principal(name, TokenKind.NODE, "token", node=name)
+    register(context, registration, principal=principal)

@@ -59,6 +59,8 @@ def test_the_page_shows_every_operation_and_schema(app: FastAPI, anonymous: Test
         for method in methods:
             assert f"<code>{method} {path}</code></h3>" in reply.text
     assert {f"schema-{name}" for name in app.openapi()["components"]["schemas"]} <= set(page.ids)
+    assert "<p>Needs the permission <code>nodes:read</code>.</p>" in reply.text
+    assert "<p>Needs no token.</p>" in reply.text
     inner = {link[1:] for link in page.links if link.startswith("#")}
     assert inner <= set(page.ids)
     for link in page.links - {f"#{name}" for name in inner}:
@@ -72,6 +74,7 @@ def test_texts_of_the_document_are_escaped() -> None:
         "operationId": "o",
         "summary": evil,
         "description": evil,
+        "x-permission": evil,
         "parameters": [
             {"name": evil, "in": "query", "schema": {"type": "string", "pattern": evil}}
         ],

@@ -11,7 +11,14 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from server.api.auth.admin import ADMIN_ID
-from server.api.auth.service import create_token, hold_token, open_session, replace_token_of
+from server.api.auth.permissions import ALL
+from server.api.auth.service import (
+    authenticate_session,
+    create_token,
+    hold_token,
+    open_session,
+    replace_token_of,
+)
 from server.api.auth.tokens import TokenKind
 from server.app.admin_command import add_options, rotate_admin_token
 from server.core.context import Context
@@ -53,6 +60,24 @@ def made(admin: TestClient, name: str, **values: object) -> str:
 def works(client: TestClient, token: str) -> bool:
     headers = {"authorization": f"Bearer {token}"}
     return client.get(f"{API}/jobs", headers=headers).status_code == 200
+
+
+def test_tokens_that_create_tokens_end_before_a_person_reads_the_list(
+    admin: TestClient, context: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    maker = made(admin, "maker", scopes=["jobs:read", "tokens:admin"])
+    reader = made(admin, "reader", scopes=["jobs:read"])
+    cookie = open_session(context, token=maker, code=None).cookie
+    assert rotate(context) == 0
+    assert not works(admin, maker)
+    with pytest.raises(UnauthenticatedError):
+        authenticate_session(context, cookie)
+    assert works(admin, reader)
+    told = capsys.readouterr().err
+    (ended,) = [line for line in told.splitlines() if line.startswith("ended, as it could create")]
+    assert ended.endswith("jobs:read tokens:admin")
+    (kept,) = [line for line in told.splitlines() if " reader " in line]
+    assert kept.endswith(", jobs:read")
 
 
 @pytest.mark.parametrize("seconds", [601, 365 * 86_400])
@@ -178,8 +203,8 @@ def test_commands_of_a_token_end_with_it(
     reply = admin.post(f"{API}/tokens", json={"name": "ada"}).json()
     with context.database.write() as connection:
         connection.execute(update(jobs).values(token_id=reply["id"]))
-    ada = Actor("ada", reply["id"])
-    for actor in (Actor("admin", ADMIN_ID, is_admin=True), ada):
+    ada = Actor("ada", reply["id"], permissions=ALL)
+    for actor in (Actor("admin", ADMIN_ID, is_admin=True, permissions=ALL), ada):
         open_shell(context, job_id, ShellRequest(argv=("sleep", "900")), actor=actor)
     admin.delete(f"{API}/tokens/{reply['id']}")
     closed = select(shells.c.created_by).where(shells.c.closed)

@@ -22,7 +22,13 @@ from tests.server.api.in_process import TestClient
 from tests.server.harness import WORKER, Harness
 from tests.server.reports import chunk, metric_lines
 from trainyard.protocol.rest.access import TokenRequest
-from trainyard.protocol.worker_messages import MAX_ASKED, PROTOCOL, Identity, Report
+from trainyard.protocol.worker_messages import (
+    MAX_ASKED,
+    OLDEST_REPORTS,
+    PROTOCOL,
+    Identity,
+    Report,
+)
 
 WORKERS = "/api/v1/workers"
 ROOTS = {"checkpoints": str(uuid4()), "data": str(uuid4())}
@@ -254,3 +260,24 @@ def test_the_token_of_an_attempt_opens_its_own_routes_alone(app: FastAPI, harnes
             filled = re.sub(r"\{\w+\}", "0" * 26, path.replace("{attempt_id}", attempt_id))
             status = supervisor.request(method, filled).status_code
             assert status in wanted, (method, path, status)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "status"),
+    [(OLDEST_REPORTS - 1, 422), (OLDEST_REPORTS, 200), (PROTOCOL, 200), (PROTOCOL + 1, 422)],
+)
+def test_a_supervisor_that_outlives_an_upgrade_reports_on(
+    app: FastAPI, harness: Harness, protocol: int, status: int
+) -> None:
+    """Its worker is refused until it is upgraded, but the job that trains goes on."""
+    harness.add_node()
+    _, (share,) = harness.launched()
+    supervisor = with_token(app, share.reply.attempt_token)
+    report = Report(protocol=protocol, node=share.node, identity=share.identity)
+    reply = supervisor.post(
+        f"{WORKERS}/attempts/{share.attempt_id}/report",
+        content=report.model_dump_json(),
+        headers={"content-type": "application/json"},
+    )
+    assert reply.status_code == status, reply.text
+    assert status == 200 or reply.json()["errors"][0]["pointer"] == "/protocol"

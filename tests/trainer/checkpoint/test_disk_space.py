@@ -21,7 +21,7 @@ GIB = 2**30
 Usage = namedtuple("Usage", "total used free")
 
 
-def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
+def _spec(steps: int = 1000, /, **checkpoint: int | str) -> JobSpec:
     spec = JobSpec(
         training=TrainingSection(steps=steps),
         checkpoint=CheckpointSection.model_validate({"keep_latest_k": 0} | checkpoint),
@@ -38,6 +38,8 @@ def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
         (0, {"interval_steps": 0}, 1),
         (1000, {"interval_steps": 100}, 0),
         (0, {"interval_steps": 100, "keep_latest_k": 2}, 3),
+        (0, {"interval_steps": 100, "keep_latest_k": 2, "export": "dcp"}, 3),
+        (0, {"interval_steps": 100, "keep_latest_k": 2, "export": "safetensors"}, 4),
         (0, {"interval_steps": 100, "keep_latest_k": 20}, 10),
         (0, {"interval_steps": 100, "keep_latest_k": 2, "keep_best_k": 3}, 6),
         (0, {"interval_steps": 0, "interval_seconds": 600, "keep_latest_k": 2}, 3),
@@ -47,7 +49,7 @@ def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
     ],
 )
 def test_checkpoints_that_are_still_to_come(
-    step: int, checkpoint: dict[str, int], expected: int
+    step: int, checkpoint: dict[str, int | str], expected: int
 ) -> None:
     assert most_kept(_spec(**checkpoint), step=step) == expected
 
@@ -73,6 +75,15 @@ def test_a_disk_that_would_be_full_before_the_end(
     assert caught.value.path == str(tmp_path)
     check_room(folder, size=5 * GIB, state=state_at(0), spec=_spec(interval_steps=125))
     check_room(folder, size=5 * GIB, state=state_at(0), spec=_spec(keep_latest_k=7))
+
+
+def test_exports_need_room_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * GIB, 60 * GIB, 40 * GIB))
+    spec = _spec(export="safetensors")
+    check_room(tmp_path / "s", size=2 * GIB, exported=GIB, state=state_at(0), spec=spec)
+    message = "10 more checkpoints of 5 GiB with their exports are to be kept there"
+    with pytest.raises(CheckpointError, match=message):
+        check_room(tmp_path / "s", size=4 * GIB, exported=GIB, state=state_at(0), spec=spec)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +112,18 @@ def test_a_remedy_is_named_only_where_it_helps(
     assert str(caught.value.remedy).endswith(end)
 
 
+@pytest.mark.parametrize("export", ["none", "safetensors"])
 @pytest.mark.parametrize("step", [0, 1, 250, 333, 990])
 @pytest.mark.parametrize("size", [5, 9, 15, 39])
 def test_the_remedies_make_it_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, size: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, size: int, export: str
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * GIB, 60 * GIB, 40 * GIB))
     given: dict[str, Any] = {"size": size * GIB, "state": state_at(step)}
     with pytest.raises(CheckpointError) as caught:
-        check_room(tmp_path / "s", spec=_spec(interval_steps=1), **given)
+        check_room(tmp_path / "s", spec=_spec(interval_steps=1, export=export), **given)
     named = re.findall(r"set checkpoint\.(\w+) to ([\d,]+) or", str(caught.value.remedy))
     assert named[0][0] == "interval_steps"
     for field, value in named:
-        changed = {"interval_steps": 1} | {field: int(value.replace(",", ""))}
+        changed = {"interval_steps": 1, "export": export} | {field: int(value.replace(",", ""))}
         check_room(tmp_path / "s", spec=_spec(**changed), **given)

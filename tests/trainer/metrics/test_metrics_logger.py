@@ -203,5 +203,5 @@ def test_a_node_without_the_package_says_what_to_install(
 ) -> None:
     run = short_job(tmp_path, tensorboard=True).prepare(1, Layout())
     monkeypatch.setattr("trainer.run.find_spec", lambda name: None)
-    with pytest.raises(LaunchError, match=r"training.tensorboard=true.*pip install ./library"):
+    with pytest.raises(LaunchError, match=r"training.tensorboard=true.*install trainyard-programs"):
         open_run(run, world_size=1, roots={})

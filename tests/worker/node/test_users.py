@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -93,16 +94,31 @@ def test_a_command_becomes_another_user_for_good(tmp_path: Path) -> None:
 WORKER = """
 import os, sys
 from pathlib import Path
-from worker.node.process_tree import ProcessTree, end_user, NotEndedError
+from types import SimpleNamespace
+from worker.launchers.warm.forkserver import ForkedLaunch, ForkedProcess, fork_all
+from worker.node.process_tree import ProcessTree, become_subreaper, end_user, NotEndedError
 from worker.launchers.rank_environment import check_reach
 from worker.node.users import RankUser, RunAs, capabilities, isolation_of
 user = RankUser(uid=61901, groups=(61900,))
 folder = Path(sys.argv[1])
 print("worker", os.getuid(), hex(capabilities()))
-if sys.argv[2] == "spawn":
+if sys.argv[2] in ("spawn", "tie"):
     words, out = ["/bin/sh", "-c", sys.argv[3]], folder / "out"
-    pid = ProcessTree(user=user).spawn(words, environment=os.environ, output=out)
+    tree = ProcessTree(user=user) if sys.argv[2] == "spawn" else ProcessTree()
+    pid = tree.spawn(words, environment=os.environ, output=out)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+elif sys.argv[2] == "fork":
+    become_subreaper()
+    gate, opener = os.pipe()
+    if os.fork() == 0:
+        text = Path("/proc/self/status")
+        module = SimpleNamespace(__name__="module", enter=lambda: print(text.read_text()))
+        process = ForkedProcess([], str(folder / "out"))
+        launch = ForkedLaunch(str(folder), os.getppid(), [process], environment={}, marks={})
+        fork_all(launch, module, gate=gate)
+        os._exit(0)
+    os.write(opener, b"1")
+    print(*(os.wait() and "ended" for _ in range(2)))
 elif sys.argv[2] == "end":
     try:
         end_user(user)
@@ -184,6 +200,23 @@ def test_a_worker_that_is_not_root_keeps_four_capabilities_and_ranks_none(
     assert as_worker(python, open_folder, "prepare", caps=FOUR)[-1] == "prepared user"
     missing = as_worker(python, open_folder, "prepare", caps=",+setuid,+setgid")[-1]
     assert missing == "TRAINYARD_RUN_AS needs the capabilities CHOWN, KILL"
+
+
+@needs_root
+def test_ranks_without_a_user_of_their_own_get_no_capability_of_the_worker(
+    python: str, open_folder: Path
+) -> None:
+    """A worker with capabilities, as its unit grants them, and without `TRAINYARD_RUN_AS`."""
+    assert as_worker(python, open_folder, "tie", ABOUT, caps=FOUR) == ["worker 61899 0xe1", "0"]
+    uid, _, _, _, *status = (open_folder / "out").read_text().split("\n")[:-1]
+    assert uid == "61899"
+    assert {line.split()[1] for line in status[1:4]} == {"0000000000000000"}
+    (open_folder / "out").unlink()
+    as_worker(python, open_folder, "fork", caps=FOUR)  # the warm launch
+    found = re.findall(
+        r"^Cap(Inh|Prm|Eff|Amb):\t(\w+)$", (open_folder / "out").read_text(), re.MULTILINE
+    )
+    assert dict(found) == dict.fromkeys(("Inh", "Prm", "Eff", "Amb"), "0000000000000000")
 
 
 @needs_root

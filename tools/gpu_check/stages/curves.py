@@ -10,17 +10,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tools.gpu_check.check import (
-    Figure,
-    Here,
-    at_most,
-    equal,
-    largest_difference,
-    reported,
-)
+from tools.gpu_check.check import Here
 from tools.gpu_check.launch import Job
 from tools.gpu_check.training import INPUTS, alone, compile_section, curve, job
 from trainer.loop.build import compute_deterministically
+from trainyard.prove.figures import Figure, at_most, equal, largest_difference, reported
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 1e-2}
 """Maximum relative difference between the losses of device and CPU over 30 steps, by dtype."""

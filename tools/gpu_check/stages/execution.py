@@ -8,16 +8,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from tools.gpu_check.check import (
-    DeviceKind,
-    Figure,
-    Here,
-    at_least,
-    at_most,
-    equal,
-    largest_difference,
-    reported,
-)
+from tools.gpu_check.check import DeviceKind, Here
 from tools.gpu_check.training import (
     INPUTS,
     STEPS,
@@ -28,6 +19,7 @@ from tools.gpu_check.training import (
     curve,
     job,
 )
+from trainyard.prove.figures import Figure, at_least, at_most, equal, largest_difference, reported
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 

@@ -14,10 +14,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.one_rank import Collectives, LiveBytes, costs_of_a_step, micro_batches
 from benchmarks.trainer import step_seconds
-from tools.gpu_check.check import Figure, Here, at_most, equal, reported
+from tools.gpu_check.check import Here
 from tools.gpu_check.training import EAGER, device_of
 from trainer.loop.build import Assembly, assemble
 from trainer.loop.step import TrainStep
+from trainyard.prove.figures import Figure, at_most, equal, reported
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from tools.gpu_check.check import (
-    Figure,
-    Here,
-    at_least,
-    at_most,
-    equal,
-    largest_difference,
-    reported,
-)
+from tools.gpu_check.check import Here
 from tools.gpu_check.training import alone, compile_section, curve, job
 from trainer.errors import LaunchError
+from trainyard.prove.figures import Figure, at_least, at_most, equal, largest_difference, reported
 from trainyard.spec.job import JobSpec
 from trainyard.training.known_devices import LEAST_CAPABILITY
 

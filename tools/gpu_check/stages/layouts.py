@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.launch import torchrun
-from tools.gpu_check.check import DeviceKind, Figure, Here, at_most, equal, largest_difference
+from tools.gpu_check.check import DeviceKind, Here
 from tools.gpu_check.launch import environment
 from tools.gpu_check.staged_group import BACKEND, register
 from tools.gpu_check.training import STEPS, Curve, Training, alone, curve, device_of, job
 from trainer.process import die_with_parent
+from trainyard.prove.figures import Figure, at_most, equal, largest_difference
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import torch
 
-from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
+from tools.gpu_check.check import Here
 from tools.gpu_check.launch import Attempt, Job
 from trainer.errors import OutOfMemoryError
+from trainyard.prove.figures import Figure, at_least, at_most, equal, reported
 from trainyard.run.control_files import post_request
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Request, RequestAnswer, RequestKind

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools.gpu_check.check import Figure, Here, at_most, equal, largest_difference, reported
+from tools.gpu_check.check import Here
 from tools.gpu_check.launch import Attempt, Job, run_until
+from trainyard.prove.figures import Figure, at_most, equal, largest_difference, reported
 
 INTERVAL = 10
 AFTER = 10

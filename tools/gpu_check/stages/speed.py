@@ -16,9 +16,10 @@ from benchmarks.trainer import (
     recompute,
     run_case,
 )
-from tools.gpu_check.check import Figure, Here, at_least, at_most, reported
+from tools.gpu_check.check import Here
 from tools.gpu_check.runner import current_lines
 from tools.gpu_check.training import EAGER, compile_section
+from trainyard.prove.figures import Figure, at_least, at_most, reported
 
 BF16 = {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}
 STATES = {"optimizer": {"state_dtype": "bfloat16"}}

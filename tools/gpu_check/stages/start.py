@@ -13,9 +13,10 @@ from xml.etree import ElementTree
 import torch
 import torch.distributed as dist
 
-from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
+from tools.gpu_check.check import Here
 from tools.gpu_check.launch import Job
 from tools.gpu_check.training import alone
+from trainyard.prove.figures import Figure, at_least, at_most, equal, reported
 from trainyard.training.known_devices import known_device
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 } | {
     ("torch", name): value for name, value in vars(torch).items() if isinstance(value, torch.dtype)
 }
+# DCP's own writer stores the path of the folder. A pure path has no access to the file system.
+_ALLOWED |= {(module, "PosixPath"): PurePosixPath for module in ("pathlib", "pathlib._local")}
 
 
 def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:

@@ -7,6 +7,7 @@ import shutil
 import time
 from datetime import UTC, datetime
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import torch
@@ -14,11 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.checkpoint.chunks.dcp_metadata import WRITTEN_CHUNKS, chunk_count, dcp_metadata
+from trainer.checkpoint.chunks.divided_tensor import itemsize
 from trainer.checkpoint.chunks.index_file import ChunkIndex
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.save_folder import Point, create_folder, discard, reached, write_durably
+from trainer.checkpoint.tensors import WEIGHTS
 from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_ranks
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter, WrittenShare
@@ -40,7 +43,7 @@ from trainyard.run.checkpoints.checkpoint_names import (
     checkpoint_path,
 )
 from trainyard.spec.auto import explicit
-from trainyard.spec.checkpoint_rules import kept_for_good, most_kept, saves_to_come
+from trainyard.spec.checkpoint_rules import kept_besides, most_kept, saves_to_come
 from trainyard.spec.job import JobSpec
 
 PREFLIGHT = "preflight"
@@ -207,6 +210,17 @@ class CheckpointWriter:
             self._indexed = index, contents
         return self._indexed[1]
 
+    def _exported_bytes(self) -> int:
+        """Return the size of an automatic export of the last save: the weights in their dtype."""
+        if self._run.spec.checkpoint.export != "safetensors" or self._indexed is None:
+            return 0
+        kinds = {
+            name: tensor.kind
+            for name, tensor in self._indexed[0].ownership.tensors.items()
+            if name.startswith(WEIGHTS)
+        }
+        return sum(prod(kind.shape) * itemsize(kind.dtype) for kind in kinds.values())
+
     def _writers(self) -> tuple[int, ...]:
         """Return the ranks that write; treat the storage as shared if at least one rank does."""
         writers, shared = self._run.spec.checkpoint.writers, False
@@ -219,6 +233,7 @@ class CheckpointWriter:
             check_room(
                 self.folder,
                 size=manifest.size,
+                exported=self._exported_bytes(),
                 state=manifest.train_state,
                 spec=self._run.spec,
             )
@@ -234,7 +249,9 @@ class CheckpointWriter:
         return manifest
 
 
-def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec) -> None:
+def check_room(
+    folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec, exported: int = 0
+) -> None:
     """Reject a storage that would become full before the job ends.
 
     An object store reports no free space, so it is never rejected.
@@ -244,6 +261,7 @@ def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSp
         size: size of the checkpoint in bytes; each later one has the same size.
         state: counters at the start of the attempt.
         spec: spec of the job, with the attempt's overrides.
+        exported: size of the automatic export of a checkpoint in bytes, which lies in its folder.
 
     Raises:
         CheckpointError: the space is not sufficient; the message names the needed and the free
@@ -252,14 +270,17 @@ def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSp
     if not isinstance(folder, Path):
         return
     more = most_kept(spec, step=state.step)
+    size += exported
+    needed = more * size + exported  # also of the checkpoint that is already written
     free = shutil.disk_usage(folder).free
-    if more * size <= free:
+    if needed <= free:
         return
+    with_exports = " with their exports" if exported else ""
     raise CheckpointError(
-        f"{folder.parent} has {_gib(free)} free, but {more:,} more checkpoints of {_gib(size)} "
-        f"are to be kept there ({_reason(spec)}), {_gib(more * size)} in all",
+        f"{folder.parent} has {_gib(free)} free, but {more:,} more checkpoints of {_gib(size)}"
+        f"{with_exports} are to be kept there ({_reason(spec)}), {_gib(needed)} in all",
         path=str(folder.parent),
-        remedy=_remedy(free // size, state, spec),
+        remedy=_remedy((free - exported) // size, state, spec),
     )
 
 
@@ -286,10 +307,7 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
         by_steps_alone = not explicit(section.interval_seconds)
         if by_steps_alone and interval > explicit(section.interval_steps) > 0:
             ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
-    # Besides `keep_latest_k`, the storage must hold the save in progress, the checkpoints kept for
-    # good, and the best ones.
-    others = kept_for_good(spec, step=state.step) + section.keep_best_k
-    if (most := fitting - 1 - others) >= 1:
+    if (most := fitting - kept_besides(spec, step=state.step)) >= 1:
         ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
     return f"{', '.join(ways[:-1])}, or {ways[-1]}."
 

@@ -267,8 +267,8 @@ def _transformers(folder: HubFolder) -> Any:
             import transformers
     except ImportError as error:
         raise LaunchError(
-            f"{folder.field} needs transformers on the nodes: {error}; install the extra "
-            "trainyard-programs[transformers]"
+            f"{folder.field} needs transformers on the nodes: {error}; install "
+            "trainyard-programs[transformers] (docs/install.md)"
         ) from error
     return transformers
 

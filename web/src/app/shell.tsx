@@ -5,6 +5,7 @@ import { type RefObject, useEffect, useRef, useState } from "react";
 import { Navigate, NavLink, Outlet, useLocation } from "react-router";
 import { SessionMenu } from "@/features/session/SessionMenu";
 import { sessionQuery } from "@/shared/api/queries";
+import { useMay } from "@/shared/api/useMay";
 import { Feed } from "@/shared/stream/feed";
 import { stream } from "@/shared/stream/stream";
 import { useStreamStatus } from "@/shared/stream/useStream";
@@ -25,10 +26,11 @@ export function Shell() {
     const next = location.pathname + location.search;
     return <Navigate to={loginPath({ next })} replace />;
   }
-  return <Frame isAdmin={session.data.kind === "admin"} name={session.data.name} />;
+  return <Frame name={session.data.name} />;
 }
 
-function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
+function Frame({ name }: { name: string }) {
+  const seesTokens = useMay("tokens:admin");
   useFeed();
   useFocusOfPage();
   const nav = useShownPage();
@@ -50,7 +52,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
           <NavLink to="/sources">Sources</NavLink>
           <NavLink to="/projects">Projects</NavLink>
           <NavLink to="/goodput">Goodput</NavLink>
-          {isAdmin && <NavLink to="/tokens">Tokens</NavLink>}
+          {seesTokens && <NavLink to="/tokens">Tokens</NavLink>}
         </nav>
         <div className="bar-end">
           <Connection />

@@ -26,7 +26,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from worker.node.rank_wrapper import CANNOT_START, LAUNCHER_PID, become, die_with, run_rank
+from worker.node.rank_wrapper import (
+    CANNOT_START,
+    LAUNCHER_PID,
+    become,
+    die_with,
+    drop_capabilities,
+    run_rank,
+)
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 MESSAGE_BYTES = 1024 * 1024
@@ -206,11 +213,7 @@ def _become(
         os.close(log)
         if request.cgroup is not None:
             Path(request.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
-        if request.user is not None:
-            become(*map(int, request.user.split(":")))
-            # After a mere change of user, unlike after an exec, a process does not belong to its
-            # user: even its own /proc/self is closed. This process holds no secret of the worker.
-            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        _take_user(request.user)
         os.chdir(request.run)  # the run directory is newer than this process
         for name, value in request.marks.items():
             _show(name, value)
@@ -250,6 +253,17 @@ def _await_parent(supervisor: int, *, instead_of: int) -> None:
         time.sleep(0.001)
     if os.getppid() != supervisor:
         os._exit(CANNOT_START)
+
+
+def _take_user(user: str | None) -> None:
+    """Become the ranks' user for good; without such a user, give up all capabilities."""
+    if user is not None:
+        become(*map(int, user.split(":")))
+        # After a mere change of user, unlike after an exec, a process does not belong to its
+        # user: even its own /proc/self is closed. This process holds no secret of the worker.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    elif os.geteuid():
+        drop_capabilities()
 
 
 def _enter(module: Any, words: list[str], own: set[int]) -> NoReturn:

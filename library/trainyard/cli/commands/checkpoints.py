@@ -92,10 +92,10 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
     if not shown:
         return Text("No checkpoints yet.")
     rows = Listing("STEP", "TRY", "KIND", "SIZE", "FILES", "LAYOUT", "DTYPE", "WRITTEN", "VERIFIED",
-                   "PINNED", "AGE", "ID",
+                   "EXPORT", "PINNED", "AGE", "ID",
                    right=("STEP", "TRY", "SIZE", "FILES", "AGE"),
                    spare=("FILES", "DTYPE", "LAYOUT", "TRY", "WRITTEN", "KIND", "AGE", "PINNED",
-                          "SIZE"))  # fmt: skip
+                          "SIZE", "EXPORT"))  # fmt: skip
     for c in shown:
         left = "" if c.on_lineage else " (abandoned)"
         rows.add(
@@ -108,13 +108,24 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
             c.dtype or formats.DASH,
             written(c),
             _verified(c),
+            _exported(c),
             "yes" if c.pinned_at is not None else formats.DASH,
             formats.age(c.created_at),
             c.id,
             style="" if c.on_lineage and not c.deleting else "dim",
         )
-    failing = [Text(f"{c.id}: {why}", style="red") for c in shown if (why := not_deleted(c))]
+    reasons = [(c, why) for c in shown for why in (not_deleted(c), not_exported(c)) if why]
+    failing = [Text(f"{c.id}: {why}", style="red") for c, why in reasons]
     return Group(rows, *failing) if failing else rows
+
+
+def not_exported(checkpoint: CheckpointView) -> str | None:
+    """Return why the automatic export of a checkpoint failed; None if it did not fail."""
+    export = checkpoint.auto_export
+    if export is None or export.message is None:
+        return None
+    again = "" if export.ended_at else ", is tried again"
+    return f"not exported{again}: {export.message}"
 
 
 def _deletion(checkpoint: CheckpointView) -> str:
@@ -147,6 +158,7 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
                 ("spec", one.manifest.spec_digest),
                 ("parent", one.parent or "none"),
                 ("verified", _verified(one)),
+                *_facts_of_export(one),
                 *_facts_of_deletion(one),
             ),
             indent=0,
@@ -165,6 +177,27 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
             formats.bandwidth(writer.size, writer.write_seconds),
         )
     return Group(*lines, rows)
+
+
+def _facts_of_export(one: CheckpointView) -> list[tuple[str, str | Text]]:
+    """Return the result of the automatic export, or why there is none yet."""
+    export = one.auto_export
+    if export is None:
+        return []
+    shown: str | Text = not_exported(one) or _exported(one)
+    if export.result is not None:
+        size = f"{export.result.format}, {formats.size(export.result.size)}"
+        shown = f"{export.result.path} ({size}, {formats.age(export.ended_at)} ago)"
+    return [("export", shown)]
+
+
+def _exported(checkpoint: CheckpointView) -> Text:
+    export = checkpoint.auto_export
+    if export is None:
+        return Text(formats.DASH)
+    if export.result is not None:
+        return Text(f"✓ {export.result.format}", style="green")
+    return Text(export.state, style="red" if export.message else "")
 
 
 def _facts_of_deletion(one: CheckpointView) -> list[tuple[str, str]]:

@@ -33,15 +33,25 @@ def down(context: typer.Context) -> None:
     _embedded("down", *context.args)
 
 
-def _embedded(*arguments: str) -> None:
-    """Replace this process with `python -m embedded`, without importing `embedded`."""
+def require_embedded() -> None:
+    """Check that this environment has the programs of a control plane.
+
+    Raises:
+        UsageError: it has only the library.
+    """
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
         raise UsageError(
             "the control plane is not installed here",
-            remedy="In Trainyard's checkout: `pip install ./library '.[embedded]'`.",
+            remedy="Install trainyard-programs[embedded] into this environment (docs/install.md).",
         )
+
+
+def _embedded(*arguments: str) -> None:
+    """Replace this process with `python -m embedded`, without importing `embedded`."""
+    require_embedded()
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "embedded", *arguments])
+    # -P: a module of the folder in which the command was typed must not take the place of ours.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "embedded", *arguments])
 
 
 def login(

@@ -31,6 +31,7 @@ DONE = {
     OperationKind.SAMPLE: "Sampled",
     OperationKind.RECOVER: "Recovered",
     OperationKind.BUILD: "Built",
+    OperationKind.AUTO_EXPORT: "Exported",
 }
 
 

@@ -29,15 +29,15 @@ class SourceCalls:
         return self.transport.get(SourceView, f"/sources/{name}")
 
     def pause_source(self, name: str, *, reason: str | None = None) -> SourceView:
-        """Stop sending requests to a source; allocated nodes stay. Needs the admin token."""
+        """Stop sending requests to a source; allocated nodes stay. Needs `sources:write`."""
         return self.transport.post(SourceView, f"/sources/{name}/pause", SourceOrder(reason=reason))
 
     def unpause_source(self, name: str) -> SourceView:
-        """Resume sending requests to a source. Needs the admin token."""
+        """Resume sending requests to a source. Needs `sources:write`."""
         return self.transport.post(SourceView, f"/sources/{name}/unpause")
 
     def delete_source(self, name: str) -> None:
-        """Delete a source from the server. Needs the admin token.
+        """Delete a source from the server. Needs `sources:write`.
 
         Raises:
             ConflictError: the source has open requests.
@@ -54,7 +54,7 @@ class SourceCalls:
         return self.transport.get(NodeRequestView, f"/sources/{source}/requests/{request_id}")
 
     def request_nodes(self, source: str, *, nodes: int = 1) -> NodeRequestView:
-        """Request nodes, even if no queued job needs them. Needs the admin token.
+        """Request nodes, even if no queued job needs them. Needs `sources:write`.
 
         Raises:
             ConflictError: the source is paused, or would exceed one of its limits.
@@ -64,12 +64,12 @@ class SourceCalls:
         return self.transport.post(NodeRequestView, path, NodesRequest(nodes=nodes))
 
     def cancel_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Make the engine cancel a request for nodes. Needs the admin token."""
+        """Make the engine cancel a request for nodes. Needs `sources:write`."""
         path = f"/sources/{source}/requests/{request_id}/cancel"
         return self.transport.post(NodeRequestView, path)
 
     def end_node_request(self, source: str, request_id: str) -> NodeRequestView:
-        """Forget a request without a proof of its end. Needs the admin token.
+        """Forget a request without a proof of its end. Needs `sources:write`.
 
         Afterwards, Trainyard does not know about processes that the engine may still run.
 
@@ -91,7 +91,7 @@ class SourceCalls:
     def check_source(self, name: str) -> NodeRequestView:
         """Request one node that examines its environment and ends; or return the open check.
 
-        Needs the admin token.
+        Needs `sources:write`.
         """
         return self.transport.post(NodeRequestView, f"/sources/{name}/check")
 

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.spec.job import JobName
+
+
+class Permission(StrEnum):
+    """A right that an operation of the API needs; docs/access.md describes each."""
+
+    JOBS_READ = "jobs:read"
+    JOBS_WRITE = "jobs:write"
+    JOBS_DELETE = "jobs:delete"
+    CODE_RUN = "code:run"
+    SHELL_RUN = "shell:run"
+    PROJECTS_READ = "projects:read"
+    PROJECTS_WRITE = "projects:write"
+    PROJECTS_ADMIN = "projects:admin"
+    NODES_READ = "nodes:read"
+    NODES_WRITE = "nodes:write"
+    SOURCES_READ = "sources:read"
+    SOURCES_WRITE = "sources:write"
+    METRICS_READ = "metrics:read"
+    TOKENS_ADMIN = "tokens:admin"
 
 
 class SessionRequest(SpecModel):
@@ -26,7 +46,9 @@ class SessionView(RecordModel):
     name: str
     """Name of the token behind the session."""
     kind: Literal["admin", "api"]
-    """Scope of the session."""
+    """Kind of the token behind the session."""
+    permissions: tuple[Permission, ...] = ()
+    """Permissions of the token."""
     expires_at: datetime | None
     """Time at which the session ends; absent for a bearer token."""
 
@@ -37,8 +59,11 @@ class TokenRequest(SpecModel):
     name: JobName
     """Purpose of the token."""
     kind: Literal["api", "join", "login"] = "api"
-    """Scope of the token: `api` for people and programs, `join` for a node or source, `login` for a
+    """Use of the token: `api` for people and programs, `join` for a node or source, `login` for a
     browser login."""
+    scopes: Annotated[tuple[Permission, ...], Field(min_length=1)] | None = None
+    """Permissions of a token of kind `api`, each once. Null gives every permission except
+    `sources:write` and `tokens:admin`."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
     """Lifetime of the token. The default is a year for `api`, an hour for `join`, and ten minutes
     for `login`. Ten minutes is also the maximum for `login`."""
@@ -52,7 +77,9 @@ class TokenView(RecordModel):
     name: str
     """Purpose of the token."""
     kind: Literal["admin", "api", "join", "login", "node", "source"]
-    """Scope of the token."""
+    """Use of the token."""
+    scopes: tuple[Permission, ...] | None = None
+    """Permissions of a token of kind `api`; null if it was created without scopes."""
     secret: str | None = None
     """Secret of the token; only present in the response to its creation."""
     created_at: datetime

@@ -15,6 +15,7 @@ from trainyard.protocol.operations import (
     SHARD_GIB,
     DrawnTokens,
     ExportName,
+    ExportResult,
     FailedTries,
     OperationKind,
     OperationOutcome,
@@ -41,6 +42,21 @@ class DescendantView(RecordModel):
     """Name of the job."""
     parts: tuple[CheckpointPart, ...]
     """Parts of the checkpoint that the job loaded."""
+
+
+class AutoExportView(RecordModel):
+    """The automatic export of a checkpoint (`checkpoint.export`)."""
+
+    operation_id: str
+    """Id of the operation."""
+    state: OperationState
+    """State of the operation. A failed or cancelled export is not repeated."""
+    result: ExportResult | None
+    """Format, place and size of the export; absent unless it succeeded."""
+    message: str | None
+    """Reason of the last failure; absent without a failure."""
+    ended_at: datetime | None
+    """Time at which the export ended; absent before its end."""
 
 
 class CheckpointView(RecordModel):
@@ -92,6 +108,8 @@ class CheckpointView(RecordModel):
     """Whether a deletion was requested; if so, no job can start from the checkpoint."""
     not_deleted: FailedTries | None
     """Failed tries to delete the files; absent before the first failure."""
+    auto_export: AutoExportView | None = None
+    """Automatic export of the checkpoint; absent if none was queued."""
 
 
 class CheckpointDetails(CheckpointView):
@@ -191,8 +209,8 @@ class OperationView(RecordModel):
     """Id of the checkpoint; absent for `recover`, `build`, and the deletion of all checkpoints of a
     job."""
     actor: str
-    """Author of the operation: the name of a token, `retention`, `scrubbing`, `recovery` or
-    `server`."""
+    """Author of the operation: the name of a token, `retention`, `scrubbing`, `exporting`,
+    `recovery` or `server`."""
     reason: str
     """Reason for the operation."""
     waiting: str | None
@@ -204,7 +222,8 @@ class OperationView(RecordModel):
     """Number of claims so far."""
     failing: FailedTries | None
     """Failures of a deletion, scrub or recovery, which is repeated until it succeeds or is
-    cancelled; absent before the first failure, and after the operation's end."""
+    cancelled, or of an automatic export; absent before the first failure, and after the operation's
+    end."""
     progress: OperationProgress | None
     """Progress of the operation."""
     outcome: OperationOutcome | None

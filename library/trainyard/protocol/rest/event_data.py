@@ -176,6 +176,9 @@ class Resumed(TrainerData):
     """Layout that wrote the checkpoint."""
     layout: Layout | None = None
     """Layout of the attempt."""
+    load_seconds: float | None = None
+    """Duration of the load on rank 0, in seconds: reading, verifying and copying; absent in events
+    of older versions."""
     parts: tuple[CheckpointPart, ...] = ()
     """Loaded parts of the checkpoint."""
     not_exact: tuple[str, ...] = ()

@@ -9,6 +9,8 @@ from pydantic import Field
 from trainyard.base.model_base import Auto, Ranks, Seconds, SpecModel, Steps
 from trainyard.spec.storage_uri import RootName
 
+START = r"^[A-Za-z0-9][A-Za-z0-9._-]*/a[1-9][0-9]{0,8}/step-(0|[1-9][0-9]{0,8})$"
+"""Pattern of `start_from`: the folder of a checkpoint, relative to its storage root."""
 KEPT = ("root", "keep_latest_k", "keep_every_steps", "keep_best_k", "keep_best_metric")
 """Fields of the section that also apply to programs."""
 
@@ -59,3 +61,16 @@ class CheckpointSection(SpecModel):
     """Metric by which `keep_best_k` compares checkpoints, at the step of each checkpoint.
     `train/loss` covers only the sequences of that step, so the choice also depends on how easy
     these sequences are."""
+    export: Literal["none", "dcp", "safetensors"] = "none"
+    """Format in which a node exports each kept checkpoint, into the checkpoint's folder, while
+    training continues. `dcp` adds DCP's index `.metadata` where the save has left it out.
+    `safetensors` adds the folder `hugging_face`, which `transformers` loads."""
+    start_from: Annotated[str, Field(pattern=START, max_length=200)] | None = None
+    """Folder of a committed checkpoint below `root` from which the job starts, such as
+    `torchtitan/a1/step-20000`: weights, optimizer state, steps and tokens. The data start at
+    position 0. Without effect once the job has a checkpoint of its own."""
+
+    @property
+    def start_step(self) -> int:
+        """Step at which a job without a checkpoint of its own starts: the step in `start_from`."""
+        return 0 if self.start_from is None else int(self.start_from.rpartition("-")[2])

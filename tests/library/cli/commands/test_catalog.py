@@ -9,15 +9,20 @@ from threading import Event, Thread
 
 import pytest
 
+from server.core.subject import EXPORTING
 from server.jobs.checkpoints.catalog import record_stall
+from server.jobs.checkpoints.guards import locked_to_stay
+from server.jobs.checkpoints.service import queue_on
 from server.jobs.operations.service import claim_operation, report_operation
 from tests.library.conftest import Run, Yard
 from tests.server.harness import WORKER
 from tests.server.yard import APPLY
+from tests.server.yard import Yard as Operations
 from trainyard.cli.commands.operations import DONE
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.operations import (
     LOOKS,
+    AutoExportTask,
     ExportResult,
     ExportTask,
     OperationKind,
@@ -123,6 +128,39 @@ def test_who_wrote_a_checkpoint_and_what_it_cost(run: Run, yard: Yard, job: str)
     ]
     view = json.loads(run("checkpoints", "tiny@step-9", "--json").stdout)
     assert view["manifest"]["writers"][1]["write_seconds"] == 2.0
+
+
+def test_an_automatic_export_is_shown_with_its_place_or_its_failure(
+    run: Run, yard: Yard, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.jobs.operations.service.MAX_TRIES", 1)
+    context = yard.harness.context
+    full = OperationOutcome(outcome="failed", message="the disk is full")
+    result = ExportResult(place="c:h", path="/srv/h", dtype="float32", files=5, size=2**20)
+    done = OperationOutcome(outcome="succeeded", message="5 files", export=result)
+    for step, outcome in ((4, full), (8, done)):
+        with context.database.write() as connection:
+            owner, checkpoint = locked_to_stay(connection, f"{job}.a1.step-{step}")
+            operation_id = queue_on(
+                context,
+                connection,
+                job=owner,
+                checkpoint=checkpoint,
+                kind=OperationKind.AUTO_EXPORT,
+                actor=EXPORTING,
+                auto_export=AutoExportTask(format="safetensors"),
+            )
+        assert "queued" in run("checkpoints", "tiny").stdout
+        nodes = Operations(yard.harness)
+        nodes.give()
+        fence = nodes.claim(operation_id).fence
+        nodes.report(operation_id, fence=fence, outcome=outcome)
+    lines = run("checkpoints", "tiny").stdout.splitlines()
+    assert "✓ safetensors" in lines[1]
+    assert "failed" in lines[2]
+    assert lines[-1] == f"{job}.a1.step-4: not exported: the disk is full"
+    assert "/srv/h (safetensors, 1 MiB, " in run("checkpoints", "tiny@step-8").stdout
+    assert "not exported: the disk is full" in run("checkpoints", "tiny@step-4").stdout
 
 
 @pytest.mark.usefixtures("node")

@@ -1,4 +1,4 @@
-"""The first schema equals the tables; a later migration starts with a backup."""
+"""The migrated schema equals the tables; a migration starts with a backup."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from server.core.database.migrate import (
 )
 from server.core.database.schema import metadata
 
-SECOND = """
+LATER = """
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0060", "0059"
+revision, down_revision = "0061", "0060"
 
 
 def upgrade():
@@ -102,7 +102,7 @@ def empty(connection: Connection) -> None:
     [
         ("0058", f"at revision 0058; .* Check out commit {LAST_FORMER_COMMIT}"),
         ("0001", f"upgrades {FIRST_REVISION} and later ones"),
-        ("0061", "a newer version has migrated it"),
+        ("0099", "a newer version has migrated it"),
         ("abc", "at revision abc, which this version does not have"),
     ],
 )
@@ -154,7 +154,7 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A later version, with one more migration; its scripts."""
     scripts = tmp_path / "scripts"
     shutil.copytree(str(migrate.SCRIPTS), scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0060_colors.py").write_text(SECOND)
+    (scripts / "versions" / "0061_colors.py").write_text(LATER)
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
     return scripts
 
@@ -181,12 +181,12 @@ def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
     with database.write() as connection:
         connection.execute(text("UPDATE projects SET description = 'before'"))
     upgrade(database)
-    assert (has_color(database), revision_of(database)) == (True, "0060")
-    copy = path.with_name(f"{path.name}.revision-0059")
+    assert (has_color(database), revision_of(database)) == (True, "0061")
+    copy = path.with_name(f"{path.name}.revision-0060")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     with closing(sqlite3.connect(copy)) as restored:
         assert restored.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert restored.execute("SELECT version_num FROM alembic_version").fetchall() == [("0059",)]
+        assert restored.execute("SELECT version_num FROM alembic_version").fetchall() == [("0060",)]
         assert restored.execute("SELECT description FROM projects").fetchall() == [("before",)]
     written = copy.stat().st_mtime_ns
     upgrade(database)
@@ -197,11 +197,11 @@ def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
 @ON_SQLITE
 def test_an_earlier_copy_keeps_its_name(database: Database, second: Path) -> None:
     path = path_of(database)
-    earlier = path.with_name(f"{path.name}.revision-0059")
+    earlier = path.with_name(f"{path.name}.revision-0060")
     earlier.write_text("of an earlier try")
     upgrade(database)
     assert earlier.read_text() == "of an earlier try"
-    assert path.with_name(f"{path.name}.revision-0059.2").stat().st_size > 0
+    assert path.with_name(f"{path.name}.revision-0060.2").stat().st_size > 0
 
 
 def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path) -> None:
@@ -210,14 +210,14 @@ def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path
     shutil.copyfile(migrated(tmp_path), source)
     database = Database(f"sqlite:///{source}")
     upgrade(database, backup=tmp_path / "database")
-    assert (has_color(database), revision_of(database)) == (True, "0060")
+    assert (has_color(database), revision_of(database)) == (True, "0061")
     with closing(sqlite3.connect(tmp_path / "database")) as copy:
-        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0059",)]
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0060",)]
     database.dispose()
 
 
 def migrated(tmp_path: Path) -> Path:
-    """Return a database file at the first schema."""
+    """Return a database file with the present schema."""
     path = tmp_path / "first.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migrate, "SCRIPTS", resources.files("migrations"))
@@ -266,18 +266,18 @@ def test_a_backup_that_cannot_be_written_keeps_the_database_as_it_is(
     nowhere = tmp_path / "no folder" / "backup"
     with pytest.raises(MigrationRefusedError, match="backup"):
         upgrade(database, backup=nowhere)
-    assert (has_color(database), revision_of(database)) == (False, "0059")
+    assert (has_color(database), revision_of(database)) == (False, "0060")
 
 
 @ON_SQLITE
 def test_a_migration_that_fails_leaves_the_backup(database: Database, second: Path) -> None:
     path = path_of(database)
-    script = second / "versions" / "0060_colors.py"
-    script.write_text(f"{SECOND}    raise RuntimeError('interrupted')\n")
+    script = second / "versions" / "0061_colors.py"
+    script.write_text(f"{LATER}    raise RuntimeError('interrupted')\n")
     with pytest.raises(RuntimeError, match="interrupted"):
         upgrade(database)
-    assert (has_color(database), revision_of(database)) == (False, "0059")
-    assert path.with_name(f"{path.name}.revision-0059").exists()
+    assert (has_color(database), revision_of(database)) == (False, "0060")
+    assert path.with_name(f"{path.name}.revision-0060").exists()
 
 
 @ON_POSTGRESQL

@@ -27,7 +27,7 @@ from tests.server.harness import Harness, Supervisor
 from tests.server.reports import chunk, kept_events, send
 from tests.server.telemetry.imports.test_imports import imported
 from trainyard.protocol.rest.jobs import JobOrder
-from trainyard.protocol.worker_messages import Report
+from trainyard.protocol.worker_messages import PROTOCOL, Report
 from trainyard.run.fact_types.fact_records import MAX_FACTS_BYTES, FactValue, RunFacts
 from trainyard.spec.job import JobSpec, parse_job_spec
 
@@ -184,7 +184,7 @@ def test_what_no_writer_of_ours_makes_is_refused(document: dict[str, Any]) -> No
         Report.model_validate_json(
             json.dumps(
                 {
-                    "protocol": 3,
+                    "protocol": PROTOCOL,
                     "node": "a",
                     "identity": {
                         "boot_id": "a",

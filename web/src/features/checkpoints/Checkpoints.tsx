@@ -154,6 +154,11 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
       <td>
         {row.kind} {!row.on_lineage && <Badge tone="warn">abandoned branch</Badge>}{" "}
         {row.deleting && <Deletion row={row} />}{" "}
+        {row.auto_export?.message && row.auto_export.ended_at !== null && (
+          <Badge tone="bad" title={row.auto_export.message}>
+            not exported
+          </Badge>
+        )}{" "}
         {row.pinned_at !== null && (
           <Badge tone="accent" title={`By ${row.pinned_by}, ${moment(row.pinned_at)}`}>
             pinned
@@ -179,7 +184,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
         <RelativeTime at={row.created_at} />
       </td>
       <td className="number checkpoint-actions">
-        <Exports of={name} found={exportsOf(operations, row.id)} />
+        <Exports of={name} found={exportsOf(operations, row)} />
         {verb && !row.deleting && row.verification?.ok !== false && (
           <Button
             small

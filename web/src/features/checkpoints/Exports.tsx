@@ -11,7 +11,7 @@ export function Exports({ of, found }: { of: string; found: readonly Exported[] 
       {found.map((one) => (
         <div key={one.place}>
           <p>
-            {one.dtype}, {plural(one.files, "file")}, {bytes(one.size)}
+            {one.format}, {one.dtype}, {plural(one.files, "file")}, {bytes(one.size)}
           </p>
           {[one.path, one.place].map((text) => (
             <div key={text}>

@@ -109,9 +109,24 @@ describe("the operation of a row", () => {
     const other = done("c:exports/z", { checkpoint_id: "another" });
     const found = exportsOf(
       [done("c:exports/a"), done("c:exports/b"), done("c:exports/a"), other, operation({})],
-      "k",
+      { id: "k", auto_export: null },
     );
     expect(found.map((one) => one.place)).toEqual(["c:exports/a", "c:exports/b"]);
+  });
+
+  it("lists an automatic export also after its operation has left the list", () => {
+    const result = { place: "c:j/a1/step-4/hugging_face" };
+    const row = { id: "k", auto_export: { result } } as unknown as CheckpointView;
+    const again = operation({ outcome: { export: result } as Operation["outcome"] });
+    expect(exportsOf([], row)).toEqual([result]);
+    expect(exportsOf([again], row)).toEqual([result]);
+  });
+
+  it("leaves a failed automatic export to its own badge", () => {
+    const ended_at = "2026-01-01T00:01:00Z";
+    const failed = operation({ kind: "auto_export", state: "failed", ended_at });
+    expect(operationWords(failed)).toBe("automatic export failed");
+    expect(toldOperation([failed], "k")).toBeNull();
   });
 
   it("changes by its own events only", () => {

@@ -55,16 +55,23 @@ export function toldOperation(
   checkpointId: string,
 ): Operation | null {
   const own = operations.filter((operation) => operation.checkpoint_id === checkpointId);
-  const failed = own[0]?.state === "failed" ? own[0] : null;
+  // A failed automatic export has a badge of its own.
+  const [last] = own;
+  const failed = last?.state === "failed" && last.kind !== "auto_export" ? last : null;
   return own.find(({ ended_at }) => ended_at === null) ?? failed;
 }
 
-/** Return the newest export of each folder; a folder may have moved since. */
-export function exportsOf(operations: readonly Operation[], checkpointId: string): Exported[] {
+/** Return the automatic export, then the newest export of each other folder; it may have moved. */
+export function exportsOf(
+  operations: readonly Operation[],
+  row: Pick<CheckpointView, "id" | "auto_export">,
+): Exported[] {
   const found = new Map<string, Exported>();
+  const automatic = row.auto_export?.result;
+  if (automatic) found.set(automatic.place, automatic);
   for (const { checkpoint_id, outcome } of operations) {
     const written = outcome?.export;
-    if (checkpoint_id !== checkpointId || !written) continue;
+    if (checkpoint_id !== row.id || !written) continue;
     if (!found.has(written.place)) found.set(written.place, written);
   }
   return [...found.values()];
@@ -85,7 +92,10 @@ const DOING: Record<Operation["kind"], string> = {
   sample: "sampling",
   recover: "searching",
   build: "building",
+  auto_export: "exporting",
 };
+
+const KINDS: Partial<Record<Operation["kind"], string>> = { auto_export: "automatic export" };
 
 /** Return how often and why an operation failed, and when it is retried. */
 export function failedTries(failing: NonNullable<CheckpointView["not_deleted"]>): string {
@@ -95,9 +105,10 @@ export function failedTries(failing: NonNullable<CheckpointView["not_deleted"]>)
 }
 
 export function operationWords(operation: Operation): string {
-  if (operation.state === "failed") return `${operation.kind} failed`;
-  if (operation.failing) return `${operation.kind} failed, will be retried`;
-  return operation.state === "queued" ? `${operation.kind} queued` : DOING[operation.kind];
+  const kind = KINDS[operation.kind] ?? operation.kind;
+  if (operation.state === "failed") return `${kind} failed`;
+  if (operation.failing) return `${kind} failed, will be retried`;
+  return operation.state === "queued" ? `${kind} queued` : DOING[operation.kind];
 }
 
 /** Return the id and changed fields of an event's operation; null if the list must be read again. */

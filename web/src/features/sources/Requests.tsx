@@ -18,7 +18,7 @@ import { isUnknown, timeOf, toneOf, type Verb, verbsOf } from "./state";
 
 const REFRESH_MILLISECONDS = 5_000;
 
-export function Requests({ source, isAdmin }: { source: string; isAdmin: boolean }) {
+export function Requests({ source, mayWrite }: { source: string; mayWrite: boolean }) {
   const [asked, setAsked] = useState<{ request: NodeRequest; verb: Verb } | null>(null);
   const requests = useQuery({
     ...nodeRequestsQuery(source),
@@ -33,7 +33,7 @@ export function Requests({ source, isAdmin }: { source: string; isAdmin: boolean
           <Item
             key={request.id}
             request={request}
-            verbs={verbsOf(request, isAdmin)}
+            verbs={verbsOf(request, mayWrite)}
             onVerb={(verb) => setAsked({ request, verb })}
           />
         ))}

@@ -1,8 +1,9 @@
 // The sources of nodes, each with its state, limits and requests.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { sessionQuery, sourcesQuery } from "@/shared/api/queries";
+import { sourcesQuery } from "@/shared/api/queries";
 import type { Source } from "@/shared/api/types";
+import { useMay } from "@/shared/api/useMay";
 import { count, hours, plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
@@ -17,7 +18,7 @@ import "./sources.css";
 const REFRESH_MILLISECONDS = 5_000;
 export function SourcesPage() {
   const sources = useQuery({ ...sourcesQuery, refetchInterval: REFRESH_MILLISECONDS });
-  const isAdmin = useQuery(sessionQuery).data?.kind === "admin";
+  const mayWrite = useMay("sources:write");
   return (
     <>
       <title>Sources · Trainyard</title>
@@ -33,7 +34,7 @@ export function SourcesPage() {
             </EmptyState>
           )}
           {sources.data.map((source) => (
-            <SourceCard key={source.name} source={source} isAdmin={isAdmin} />
+            <SourceCard key={source.name} source={source} mayWrite={mayWrite} />
           ))}
           <CommandLine command="trainyard sources" label="Lists the same sources" />
         </div>
@@ -44,7 +45,7 @@ export function SourcesPage() {
   );
 }
 
-function SourceCard({ source, isAdmin }: { source: Source; isAdmin: boolean }) {
+function SourceCard({ source, mayWrite }: { source: Source; mayWrite: boolean }) {
   const [action, setAction] = useState<Action | null>(null);
   const { name, limits, shape, needs_login: login } = source;
   const { word, tone, why } = standingOf(source);
@@ -57,7 +58,7 @@ function SourceCard({ source, isAdmin }: { source: Source; isAdmin: boolean }) {
         <span className="muted">
           {source.kind} · {plural(shape.slots, `${shape.device} slot`)} a node
         </span>
-        {isAdmin && (
+        {mayWrite && (
           <span className="source-actions">
             <Button small onClick={() => setAction("check")}>
               Check
@@ -96,7 +97,7 @@ function SourceCard({ source, isAdmin }: { source: Source; isAdmin: boolean }) {
           value={hours(source.node_hours_this_month) + (quota == null ? "" : ` / ${hours(quota)}`)}
         />
       </dl>
-      <Requests source={name} isAdmin={isAdmin} />
+      <Requests source={name} mayWrite={mayWrite} />
       {action && <SourceDialog source={source} action={action} onClose={() => setAction(null)} />}
     </section>
   );

@@ -5,7 +5,7 @@ import { type FormEvent, useState } from "react";
 import { api, ask } from "@/shared/api/client";
 import { ApiError } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
-import type { Token, TokenRequest } from "@/shared/api/types";
+import type { Permission, Token, TokenRequest } from "@/shared/api/types";
 import { joinCommand, quoted } from "@/shared/format/shell";
 import { SecretDialog } from "@/shared/tokens/SecretDialog";
 import { Button } from "@/shared/ui/Button";
@@ -13,11 +13,12 @@ import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
 import { loginPath } from "@/shared/url/pages";
+import { Scopes } from "./Scopes";
 
 type Kind = NonNullable<TokenRequest["kind"]>;
 
 const KINDS: Record<Kind, string> = {
-  api: "For a person or a program: the whole API except tokens.",
+  api: "For a person or a program, with the permissions below.",
   join: "Lets one new machine join, once.",
   login: "A link that logs one browser in as admin, once.",
 };
@@ -35,7 +36,7 @@ const LIFETIMES: Record<Kind, readonly (readonly [string, number])[]> = {
   ],
   login: [
     ["10 minutes", 600],
-    ["1 hour", 3_600],
+    ["2 minutes", 120],
   ],
 };
 
@@ -43,10 +44,13 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
   const [name, setName] = useState("");
   const [kind, setKind] = useState<Kind>("api");
   const [seconds, setSeconds] = useState(LIFETIMES.api[0]?.[1] ?? 0);
+  const [scopes, setScopes] = useState<Permission[] | null>(null);
   const client = useQueryClient();
   const make = useMutation({
-    mutationFn: () =>
-      ask(api.POST("/api/v1/tokens", { body: { name, kind, expires_in_seconds: seconds } })),
+    mutationFn: () => {
+      const body = { name, kind, expires_in_seconds: seconds };
+      return ask(api.POST("/api/v1/tokens", { body: kind === "api" ? { ...body, scopes } : body }));
+    },
     onSuccess: () => client.invalidateQueries({ queryKey: keys.tokens }),
   });
   const submit = (event: FormEvent) => {
@@ -55,7 +59,9 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
   };
   if (make.data?.secret) return <Made token={make.data} onClose={onClose} />;
   const errors = make.error instanceof ApiError ? make.error.errors : [];
-  const nameError = errors.find((problem) => problem.pointer === "/name")?.detail;
+  const errorOf = (pointer: string) =>
+    errors.find((problem) => problem.pointer === pointer)?.detail;
+  const [nameError, scopesError] = [errorOf("/name"), errorOf("/scopes")];
   return (
     <Dialog
       title="New token"
@@ -99,6 +105,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
             ))}
           </select>
         </Field>
+        {kind === "api" && <Scopes scopes={scopes} error={scopesError} onChange={setScopes} />}
         <Field htmlFor="token-life" label="Valid for">
           <select
             id="token-life"
@@ -114,7 +121,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
           </select>
         </Field>
       </form>
-      {make.isError && !nameError && <InlineError error={make.error} />}
+      {make.isError && !nameError && !scopesError && <InlineError error={make.error} />}
     </Dialog>
   );
 }

@@ -16,6 +16,7 @@ import "./tokens.css";
 const COLUMNS: readonly Column[] = [
   { name: "name", label: "Name" },
   { name: "kind", label: "Kind" },
+  { name: "scopes", label: "Scopes" },
   { name: "created", label: "Age", number: true },
   { name: "used", label: "Last used", number: true },
   { name: "expires", label: "Ends", number: true },
@@ -72,6 +73,9 @@ function TokenRow({ token, onRevoke }: TokenRowProps) {
       <td className="token-name ellipsis">{token.name}</td>
       <td className="token-kind">
         <Badge tone={TONES[token.kind]}>{token.kind}</Badge>
+      </td>
+      <td className="token-scopes small">
+        {token.scopes?.join(" ") ?? (token.kind === "api" && "all of an API token")}
       </td>
       <td className="token-age number">
         <RelativeTime at={token.created_at} />

@@ -2771,6 +2771,54 @@ export interface components {
             ended_at: string | null;
         };
         /**
+         * AutoExportTask
+         * @description An automatic export into the folder of the checkpoint (docs/bridges.md).
+         */
+        AutoExportTask: {
+            /**
+             * Format
+             * @description Format of the export.
+             * @enum {string}
+             */
+            format: "dcp" | "safetensors";
+            /**
+             * Tokenizer
+             * @description Hugging Face tokenizer to export with the weights; absent if the job uses the byte
+             *     tokenizer.
+             */
+            tokenizer: string | null;
+            /**
+             * Hugging Face
+             * @description Folder of a hub model; absent for a family.
+             */
+            hugging_face: string | null;
+        };
+        /**
+         * AutoExportView
+         * @description The automatic export of a checkpoint (`checkpoint.export`).
+         */
+        AutoExportView: {
+            /**
+             * Operation Id
+             * @description Id of the operation.
+             */
+            operation_id: string;
+            /** @description State of the operation. A failed or cancelled export is not repeated. */
+            state: components["schemas"]["OperationState"];
+            /** @description Format, place and size of the export; absent unless it succeeded. */
+            result: components["schemas"]["ExportResult"] | null;
+            /**
+             * Message
+             * @description Reason of the last failure; absent without a failure.
+             */
+            message: string | null;
+            /**
+             * Ended At
+             * @description Time at which the export ended; absent before its end.
+             */
+            ended_at: string | null;
+        };
+        /**
          * BadWindow
          * @description Sequences of all steps since the last good value of the metric; some of these sequences may
          *     have damaged the weights. A program does not report sequences, so steps replace the positions.
@@ -3155,6 +3203,8 @@ export interface components {
             deleting: boolean;
             /** @description Failed tries to delete the files; absent before the first failure. */
             not_deleted: components["schemas"]["FailedTries"] | null;
+            /** @description Automatic export of the checkpoint; absent if none was queued. */
+            auto_export: components["schemas"]["AutoExportView"] | null;
             /**
              * Manifest
              * @description Manifest of the checkpoint.
@@ -3292,6 +3342,22 @@ export interface components {
              * @enum {string}
              */
             keep_best_metric: "validation/loss" | "train/loss";
+            /**
+             * Export
+             * @description Format in which a node exports each kept checkpoint, into the checkpoint's folder, while
+             *     training continues. `dcp` adds DCP's index `.metadata` where the save has left it out.
+             *     `safetensors` adds the folder `hugging_face`, which `transformers` loads.
+             * @default none
+             * @enum {string}
+             */
+            export: "none" | "dcp" | "safetensors";
+            /**
+             * Start From
+             * @description Folder of a committed checkpoint below `root` from which the job starts, such as
+             *     `torchtitan/a1/step-20000`: weights, optimizer state, steps and tokens. The data start at
+             *     position 0. Without effect once the job has a checkpoint of its own.
+             */
+            start_from: string | null;
         };
         /**
          * CheckpointSection
@@ -3391,6 +3457,22 @@ export interface components {
              * @enum {string}
              */
             keep_best_metric?: "validation/loss" | "train/loss";
+            /**
+             * Export
+             * @description Format in which a node exports each kept checkpoint, into the checkpoint's folder, while
+             *     training continues. `dcp` adds DCP's index `.metadata` where the save has left it out.
+             *     `safetensors` adds the folder `hugging_face`, which `transformers` loads.
+             * @default none
+             * @enum {string}
+             */
+            export?: "none" | "dcp" | "safetensors";
+            /**
+             * Start From
+             * @description Folder of a committed checkpoint below `root` from which the job starts, such as
+             *     `torchtitan/a1/step-20000`: weights, optimizer state, steps and tokens. The data start at
+             *     position 0. Without effect once the job has a checkpoint of its own.
+             */
+            start_from?: string | null;
         };
         /**
          * CheckpointView
@@ -3504,6 +3586,8 @@ export interface components {
             deleting: boolean;
             /** @description Failed tries to delete the files; absent before the first failure. */
             not_deleted: components["schemas"]["FailedTries"] | null;
+            /** @description Automatic export of the checkpoint; absent if none was queued. */
+            auto_export: components["schemas"]["AutoExportView"] | null;
         };
         /**
          * Chunk
@@ -7099,6 +7183,13 @@ export interface components {
          */
         ExportResult: {
             /**
+             * Format
+             * @description Format of the export.
+             * @default safetensors
+             * @enum {string}
+             */
+            format: "dcp" | "safetensors";
+            /**
              * Place
              * @description Folder of the export, as `<root>:<relative path>`.
              */
@@ -7116,12 +7207,51 @@ export interface components {
             dtype: "float32" | "bfloat16" | "float16";
             /**
              * Files
-             * @description Number of files in the folder.
+             * @description Number of files of the export; for `dcp`, only `.metadata` is counted.
              */
             files: number;
             /**
              * Size
-             * @description Total size of the files, in bytes.
+             * @description Total size of these files, in bytes.
+             */
+            size: number;
+        };
+        /**
+         * ExportResult
+         * @description Result of an export.
+         */
+        ExportResultInput: {
+            /**
+             * Format
+             * @description Format of the export.
+             * @default safetensors
+             * @enum {string}
+             */
+            format?: "dcp" | "safetensors";
+            /**
+             * Place
+             * @description Folder of the export, as `<root>:<relative path>`.
+             */
+            place: string;
+            /**
+             * Path
+             * @description Folder of the export, as a path on the node.
+             */
+            path: string;
+            /**
+             * Dtype
+             * @description Dtype of the written weights.
+             * @enum {string}
+             */
+            dtype: "float32" | "bfloat16" | "float16";
+            /**
+             * Files
+             * @description Number of files of the export; for `dcp`, only `.metadata` is counted.
+             */
+            files: number;
+            /**
+             * Size
+             * @description Total size of these files, in bytes.
              */
             size: number;
         };
@@ -8507,7 +8637,8 @@ export interface components {
              *       "keep_latest_k": 3,
              *       "keep_every_steps": 0,
              *       "keep_best_k": 0,
-             *       "keep_best_metric": "validation/loss"
+             *       "keep_best_metric": "validation/loss",
+             *       "export": "none"
              *     }
              */
             checkpoint: components["schemas"]["CheckpointSection"];
@@ -8738,7 +8869,8 @@ export interface components {
              *       "keep_latest_k": 3,
              *       "keep_every_steps": 0,
              *       "keep_best_k": 0,
-             *       "keep_best_metric": "validation/loss"
+             *       "keep_best_metric": "validation/loss",
+             *       "export": "none"
              *     }
              */
             checkpoint?: components["schemas"]["CheckpointSectionInput"];
@@ -11223,7 +11355,7 @@ export interface components {
          * @description Kind of an operation.
          * @enum {string}
          */
-        OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover" | "build";
+        OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover" | "build" | "auto_export";
         /**
          * OperationOutcome
          * @description `outcome.json`: result of an operation on its node.
@@ -11284,7 +11416,7 @@ export interface components {
              */
             files?: number;
             /** @description Result of an export. */
-            export?: components["schemas"]["ExportResult"] | null;
+            export?: components["schemas"]["ExportResultInput"] | null;
             /** @description Result of a sample. */
             sample?: components["schemas"]["SampleResult"] | null;
             /**
@@ -11460,6 +11592,8 @@ export interface components {
             checkpoint: components["schemas"]["ResumePoint"] | null;
             /** @description Parameters of an export. */
             export: components["schemas"]["ExportTask"] | null;
+            /** @description Parameters of an automatic export. */
+            auto_export: components["schemas"]["AutoExportTask"] | null;
             /** @description Parameters of a sample. */
             sample: components["schemas"]["SampleTask"] | null;
             /** @description Parameters of a search for commits. */
@@ -11499,8 +11633,8 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Actor
-             * @description Author of the operation: the name of a token, `retention`, `scrubbing`, `recovery` or
-             *     `server`.
+             * @description Author of the operation: the name of a token, `retention`, `scrubbing`, `exporting`,
+             *     `recovery` or `server`.
              */
             actor: string;
             /**
@@ -11526,7 +11660,8 @@ export interface components {
             tries: number;
             /**
              * @description Failures of a deletion, scrub or recovery, which is repeated until it succeeds or is
-             *     cancelled; absent before the first failure, and after the operation's end.
+             *     cancelled, or of an automatic export; absent before the first failure, and after the operation's
+             *     end.
              */
             failing: components["schemas"]["FailedTries"] | null;
             /** @description Progress of the operation. */
@@ -12305,6 +12440,12 @@ export interface components {
             /** @description Kind and parameters of the request. */
             request: components["schemas"]["Request"];
         };
+        /**
+         * Permission
+         * @description A right that an operation of the API needs; docs/access.md describes each.
+         * @enum {string}
+         */
+        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin";
         /**
          * Phase
          * @description Current activity of the trainer; each phase has its own time limit, beyond which the trainer
@@ -14498,6 +14639,12 @@ export interface components {
             /** @description Layout of the attempt. */
             layout?: components["schemas"]["Layout"] | null;
             /**
+             * Load Seconds
+             * @description Duration of the load on rank 0, in seconds: reading, verifying and copying; absent in events
+             *     of older versions.
+             */
+            load_seconds?: number | null;
+            /**
              * Parts
              * @description Loaded parts of the checkpoint.
              * @default []
@@ -14929,10 +15076,16 @@ export interface components {
             name: string;
             /**
              * Kind
-             * @description Scope of the session.
+             * @description Kind of the token behind the session.
              * @enum {string}
              */
             kind: "admin" | "api";
+            /**
+             * Permissions
+             * @description Permissions of the token.
+             * @default []
+             */
+            permissions: components["schemas"]["Permission"][];
             /**
              * Expires At
              * @description Time at which the session ends; absent for a bearer token.
@@ -16045,12 +16198,18 @@ export interface components {
             name: string;
             /**
              * Kind
-             * @description Scope of the token: `api` for people and programs, `join` for a node or source, `login` for a
+             * @description Use of the token: `api` for people and programs, `join` for a node or source, `login` for a
              *     browser login.
              * @default api
              * @enum {string}
              */
             kind?: "api" | "join" | "login";
+            /**
+             * Scopes
+             * @description Permissions of a token of kind `api`, each once. Null gives every permission except
+             *     `sources:write` and `tokens:admin`.
+             */
+            scopes?: components["schemas"]["Permission"][] | null;
             /**
              * Expires In Seconds
              * @description Lifetime of the token. The default is a year for `api`, an hour for `join`, and ten minutes
@@ -16075,10 +16234,15 @@ export interface components {
             name: string;
             /**
              * Kind
-             * @description Scope of the token.
+             * @description Use of the token.
              * @enum {string}
              */
             kind: "admin" | "api" | "join" | "login" | "node" | "source";
+            /**
+             * Scopes
+             * @description Permissions of a token of kind `api`; null if it was created without scopes.
+             */
+            scopes: components["schemas"]["Permission"][] | null;
             /**
              * Secret
              * @description Secret of the token; only present in the response to its creation.
@@ -24784,14 +24948,17 @@ export const attemptOutcomeValues: ReadonlyArray<FlattenedDeepRequired<component
 export const attemptSpecDeviceAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptSpec"]["device"]> = ["cpu", "cuda"];
 export const attemptStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptState"]> = ["placed", "starting", "running", "stopping", "ended"];
 export const attemptViewDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptView"]["device"]> = ["cpu", "cuda"];
+export const autoExportTaskFormatValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AutoExportTask"]["format"]> = ["dcp", "safetensors"];
 export const checkpointFaultValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointFault"]> = ["not_committed", "manifest_damaged", "another_checkpoint", "file_missing", "file_size", "file_damaged", "metadata_refused", "tensor_incomplete", "load_failed", "counters_disagree", "linked_outside"];
 export const checkpointPartValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointPart"]> = ["model", "optimizer", "counters", "data"];
 export const checkpointSectionAsync_modeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSection"]["async_mode"]> = ["auto", "disabled", "async", "async_with_pinned_mem"];
 export const checkpointSectionWritersAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSection"]["writers"]> = ["auto", "all", "one_replica"];
 export const checkpointSectionKeep_best_metricValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSection"]["keep_best_metric"]> = ["validation/loss", "train/loss"];
+export const checkpointSectionExportValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSection"]["export"]> = ["none", "dcp", "safetensors"];
 export const checkpointSectionInputAsync_modeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSectionInput"]["async_mode"]> = ["auto", "disabled", "async", "async_with_pinned_mem"];
 export const checkpointSectionInputWritersAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSectionInput"]["writers"]> = ["auto", "all", "one_replica"];
 export const checkpointSectionInputKeep_best_metricValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSectionInput"]["keep_best_metric"]> = ["validation/loss", "train/loss"];
+export const checkpointSectionInputExportValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSectionInput"]["export"]> = ["none", "dcp", "safetensors"];
 export const compileSectionBackendValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CompileSection"]["backend"]> = ["inductor", "aot_eager"];
 export const compileSectionInputBackendValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CompileSectionInput"]["backend"]> = ["inductor", "aot_eager"];
 export const continuityCheckNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ContinuityCheck"]["name"]> = ["sequences", "tokens", "lr", "data_digest", "loss", "code"];
@@ -24851,7 +25018,10 @@ export const event_Literal_UNREACHABLE__Unreachable_KindValues: ReadonlyArray<Fl
 export const event_Literal_WEIGHTS_LOADED__WeightsLoaded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"]["kind"]> = ["weights_loaded"];
 export const exitRecordOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExitRecord"]["outcome"]> = ["succeeded", "stopped", "failed", "cancelled"];
 export const exportRequestDtypeAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportRequest"]["dtype"]> = ["float32", "bfloat16", "float16"];
+export const exportResultFormatValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportResult"]["format"]> = ["dcp", "safetensors"];
 export const exportResultDtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportResult"]["dtype"]> = ["float32", "bfloat16", "float16"];
+export const exportResultInputFormatValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportResultInput"]["format"]> = ["dcp", "safetensors"];
+export const exportResultInputDtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportResultInput"]["dtype"]> = ["float32", "bfloat16", "float16"];
 export const exportTaskDtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ExportTask"]["dtype"]> = ["float32", "bfloat16", "float16"];
 export const failureReasonValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["FailureReason"]> = ["out_of_memory", "non_finite_loss", "loss_spike", "data_error", "checkpoint_error", "hang", "node_lost", "preempted", "launch_error", "not_allowed", "trainer_error", "program_error", "program_start_error", "disk_limit"];
 export const guaranteeNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Guarantee"]["name"]> = ["weights", "optimizer", "counters", "data order", "global batch", "curve"];
@@ -24905,7 +25075,7 @@ export const notice_Literal_OPERATION_WAITING__OperationWaiting_KindValues: Read
 export const notice_Literal_PHASE__PhaseEntered_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_PHASE__PhaseEntered_"]["kind"]> = ["phase"];
 export const notice_Literal_RANK_TIMES__RankTimesStored_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_RANK_TIMES__RankTimesStored_"]["kind"]> = ["rank_times"];
 export const notice_Literal_WAITING__Waiting_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Notice_Literal_WAITING__Waiting_"]["kind"]> = ["waiting"];
-export const operationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationKind"]> = ["verify", "scrub", "delete", "export", "sample", "recover", "build"];
+export const operationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationKind"]> = ["verify", "scrub", "delete", "export", "sample", "recover", "build", "auto_export"];
 export const operationOutcomeOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationOutcome"]["outcome"]> = ["succeeded", "failed"];
 export const operationOutcomeInputOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationOutcomeInput"]["outcome"]> = ["succeeded", "failed"];
 export const operationStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["OperationState"]> = ["queued", "running", "succeeded", "failed", "cancelled"];
@@ -24921,6 +25091,7 @@ export const parallelismSectionPp_scheduleValues: ReadonlyArray<FlattenedDeepReq
 export const parallelismSectionInputReshard_after_forwardValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["reshard_after_forward"]> = ["default", "always", "never"];
 export const parallelismSectionInputCp_methodValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["cp_method"]> = ["allgather_kv", "ulysses"];
 export const parallelismSectionInputPp_scheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["pp_schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
+export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin"];
 export const phaseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Phase"]> = ["starting", "building_cache", "loading", "compiling", "training", "validating", "saving", "ending"];
 export const pipelinePlanScheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PipelinePlan"]["schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 export const planKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["kind"]> = ["trainer"];

@@ -42,6 +42,7 @@ export type RankedLayout = Plan["ranked"][number];
 export type Calibration = Schemas["Calibration"];
 /** The plan of a job of either kind. */
 export type AnyPlan = Plan | ProgramPlan;
+export type Permission = Schemas["Permission"];
 export type Problem = Schemas["Problem"];
 export type ProblemDetails = Schemas["ProblemDetails"];
 export type Project = Schemas["ProjectView"];

@@ -1,8 +1,9 @@
 // How a machine or a source joins: a button, a one-time token, and the command that uses it.
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useId, useState } from "react";
 import { api, ask } from "@/shared/api/client";
-import { keys, sessionQuery } from "@/shared/api/queries";
+import { keys } from "@/shared/api/queries";
+import { useMay } from "@/shared/api/useMay";
 import { Button } from "@/shared/ui/Button";
 import { Dialog } from "@/shared/ui/Dialog";
 import { InlineError } from "@/shared/ui/Notice";
@@ -14,11 +15,11 @@ interface JoinButtonProps {
   children: (onClose: () => void) => ReactNode;
 }
 
-/** Only the admin token makes tokens: the button is absent for others. */
+/** The button is absent for those who may not create tokens. */
 export function JoinButton({ label, children }: JoinButtonProps) {
-  const session = useQuery(sessionQuery);
+  const mayCreate = useMay("tokens:admin");
   const [isOpen, setIsOpen] = useState(false);
-  if (session.data?.kind !== "admin") return null;
+  if (!mayCreate) return null;
   return (
     <>
       <Button onClick={() => setIsOpen(true)}>{label}</Button>

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -13,7 +13,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00")
 
 
 @dataclass(frozen=True)
-class Segment:
+class DrawnLine:
     """The steps of one attempt."""
 
     label: str
@@ -24,7 +24,7 @@ class Segment:
     """Of its line; of lines that cover each other the later should be narrower."""
 
 
-def draw(uninterrupted: Segment, resumed: Sequence[Segment], *, caption: str) -> str:
+def draw(uninterrupted: DrawnLine, resumed: Sequence[DrawnLine], *, caption: str) -> str:
     """Return an SVG: the uninterrupted run as a wide pale band, the attempts as lines upon it.
 
     Raises:
@@ -42,12 +42,17 @@ def draw(uninterrupted: Segment, resumed: Sequence[Segment], *, caption: str) ->
         parts.append(_boundary(scale, segment, colour))
         legend.append((colour, segment.label))
     parts += _legend(legend)
+    return svg(parts, width=WIDTH, height=HEIGHT, caption=caption)
+
+
+def svg(parts: Iterable[str], *, width: int, height: int, caption: str) -> str:
+    """Return an SVG of drawn parts on a white card; the caption is its title for readers."""
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="system-ui, sans-serif" font-size="13" role="img">\n'
         f"<title>{escape(caption)}</title>\n"
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>\n{body}\n</svg>\n'
+        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
 
 
@@ -95,7 +100,7 @@ def _frame(scale: _Scale, caption: str) -> list[str]:
     return parts
 
 
-def _line(scale: _Scale, segment: Segment, colour: str, *, width: int) -> str:
+def _line(scale: _Scale, segment: DrawnLine, colour: str, *, width: int) -> str:
     path = "L".join(f"{scale.x(step):.1f} {scale.y(loss):.1f}" for step, loss in segment.points)
     return (
         f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{width}" '
@@ -103,7 +108,7 @@ def _line(scale: _Scale, segment: Segment, colour: str, *, width: int) -> str:
     )
 
 
-def _boundary(scale: _Scale, segment: Segment, colour: str) -> str:
+def _boundary(scale: _Scale, segment: DrawnLine, colour: str) -> str:
     """Return the mark at the first step of an attempt that went on from another."""
     if segment.points[0][0] == scale.steps[0]:
         return ""
@@ -114,6 +119,8 @@ def _boundary(scale: _Scale, segment: Segment, colour: str) -> str:
 def _legend(entries: Sequence[tuple[str, str]]) -> list[str]:
     parts, x = [], float(LEFT)
     for colour, label in entries:
+        if x + 24 + 7.2 * len(label) > WIDTH:
+            break  # the lines are in order; their boundaries show the others
         parts.append(f'<rect x="{x:.0f}" y="41" width="18" height="6" rx="3" fill="{colour}"/>')
         parts.append(f'<text x="{x + 24:.0f}" y="49" fill="#1c2430">{escape(label)}</text>')
         x += 24 + 7.2 * len(label) + 22

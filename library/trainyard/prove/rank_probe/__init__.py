@@ -1,0 +1,1 @@
+"""The job that probes ranks, and the verdict on what they measured."""

@@ -1,0 +1,1 @@
+"""Reads torchtitan's checkpoints."""

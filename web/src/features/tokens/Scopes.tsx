@@ -1,0 +1,56 @@
+// The permissions of a new API token: all that such a token may have, or only the chosen ones.
+import { PERMISSIONS } from "@/shared/api/permissions";
+import type { Permission } from "@/shared/api/types";
+import { Field } from "@/shared/ui/Field";
+
+const NAMES = Object.keys(PERMISSIONS) as Permission[];
+
+interface ScopesProps {
+  /** Null: every permission of an API token. */
+  scopes: readonly Permission[] | null;
+  error?: string | undefined;
+  onChange: (scopes: Permission[] | null) => void;
+}
+
+export function Scopes({ scopes, error, onChange }: ScopesProps) {
+  const toggle = (name: Permission) =>
+    onChange(NAMES.filter((each) => scopes?.includes(each) !== (each === name)));
+  return (
+    <>
+      <Field
+        htmlFor="token-scopes"
+        label="Permissions"
+        help={scopes === null && "Everything except tokens and changes of sources."}
+        error={error}
+      >
+        <select
+          id="token-scopes"
+          className="select"
+          value={scopes === null ? "all" : "some"}
+          aria-describedby="token-scopes-said"
+          onChange={(event) => onChange(event.target.value === "all" ? null : [])}
+        >
+          <option value="all">All of an API token</option>
+          <option value="some">Only these</option>
+        </select>
+      </Field>
+      {scopes !== null && (
+        <fieldset className="token-permissions">
+          <legend className="visually-hidden">Scopes</legend>
+          {NAMES.map((name) => (
+            <label key={name} className="token-permission">
+              <input
+                type="checkbox"
+                checked={scopes.includes(name)}
+                onChange={() => toggle(name)}
+              />
+              <span>
+                <code>{name}</code> <span className="muted small">{PERMISSIONS[name]}</span>
+              </span>
+            </label>
+          ))}
+        </fieldset>
+      )}
+    </>
+  );
+}
