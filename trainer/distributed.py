@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.process import run_on_node_of
@@ -221,31 +220,6 @@ def on_every_rank(group: dist.ProcessGroup, action: Callable[[], T]) -> list[T]:
     if failures:
         raise _first(failures)
     return [value for value, _ in answers]  # type: ignore[misc]
-
-
-def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
-    """Return the tensors of a CPU group's ranks, [world, N], on rank 0; None on other ranks.
-
-    The tensors are sent along a binomial tree, between the same pairs of ranks as in a broadcast
-    from rank 0. `dist.gather` would open a socket from rank 0 to every other rank.
-
-    Args:
-        mine_N: tensor of this rank; length and dtype must be equal on all ranks.
-        group: group of the ranks.
-    """
-    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    rows_RN = mine_N[None]
-    distance = 1
-    while distance < world_size:
-        if rank & distance:
-            dist.send(rows_RN, group_dst=rank - distance, group=group)
-            return None
-        if (other := rank + distance) < world_size:
-            theirs_RN = mine_N.new_empty(min(distance, world_size - other), len(mine_N))
-            dist.recv(theirs_RN, group_src=other, group=group)
-            rows_RN = torch.cat([rows_RN, theirs_RN])
-        distance *= 2
-    return rows_RN
 
 
 def same_on_every_rank(

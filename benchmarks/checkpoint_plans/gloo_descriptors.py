@@ -20,7 +20,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from trainer.distributed import gather_on_rank_0, on_every_rank, on_rank_0
+from trainer.distributed import on_every_rank, on_rank_0
+from trainer.metrics.gather import gather_on_rank_0
 
 RANKS = (8, 16, 32, 64)
 STAGES = 8

@@ -132,7 +132,7 @@ def test_messages_become_calls_of_slurm_and_reports(site: Site) -> None:
     assert "--time=2" in text
     assert "module load python" in text
     assert "'/venv/bin/python'" not in text
-    assert "/venv/bin/python -m worker pilot" in text
+    assert "/venv/bin/python -P -m worker pilot" in text
     secrets = site.folder / "state" / "sources" / "pool" / "requests" / ID / "secrets"
     assert f"TRAINYARD_JOIN_TOKEN_FILE={secrets}" in text
     hidden = [*secrets.read_text().split(), JOIN_TOKEN, SOURCE_TOKEN, "broker.sock"]

@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.trainer.ranks import run_ranks
 from trainer import distributed
-from trainer.distributed import gather_on_rank_0, joined
+from trainer.distributed import joined
 from trainer.errors import LaunchError, RunError
 from trainer.run import gpus_are_given
 
@@ -145,20 +144,3 @@ def test_the_log_of_an_unexpected_failure_names_the_action(
         _, error = distributed._try(action)
         assert isinstance(error, RunError)
     assert caplog.messages == ["unexpected failure of _read_the_index"] * 2
-
-
-def _gathered(length: int) -> torch.Tensor | None:
-    group = dist.group.WORLD
-    assert group is not None
-    mine_N = 10 * dist.get_rank() + torch.arange(length)
-    return gather_on_rank_0(mine_N, group)
-
-
-@pytest.mark.parametrize(("world_size", "length"), [(1, 2), (2, 2), (5, 3), (6, 2), (3, 0)])
-def test_rank_0_receives_the_tensors_of_all_ranks_in_their_order(
-    world_size: int, length: int
-) -> None:
-    first, *others = run_ranks(world_size, _gathered, length)
-    expected = [[10 * rank + column for column in range(length)] for rank in range(world_size)]
-    assert first.tolist() == expected
-    assert others == [None] * (world_size - 1)

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 from trainer.data.digest import in_global_order, step_digest
-from trainer.distributed import Ranks, gather_on_rank_0
+from trainer.distributed import Ranks
 from trainer.metrics.collective_waits import CollectiveWaits
+from trainer.metrics.gather import gather_on_rank_0
 from trainer.metrics.loss_guard import LossGuard, Verdict
 from trainer.metrics.measure import (
     HardwareUse,

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainer.metrics.flight_record import pending, recorded
+from trainer.metrics.gather import receiving
 from trainer.process import show_stacks_when_asked
 from trainyard.run.directory import STACKS_SIGNAL, RunDirectory
 from trainyard.run.record_files import replace_record
@@ -65,7 +66,7 @@ def _write(directory: RunDirectory, rank: int, *, step: int, main: int) -> None:
             time=time.time(),
             step=step,
             place=_place(main),
-            collective=pending(recorded(nccl=True), recorded(nccl=False)),
+            collective=pending(recorded(nccl=True), recorded(nccl=False), receiving()),
         )
         replace_record(directory.position(rank), position)
     except Exception:

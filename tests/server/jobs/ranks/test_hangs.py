@@ -111,6 +111,23 @@ def test_a_chain_of_waits_ends_at_its_cause(harness: Harness) -> None:
     assert "all_reduce 9 of group mesh_tp/4" in failure.message
 
 
+def test_a_chain_of_receives_ends_at_its_cause(harness: Harness) -> None:
+    """In the gather of four ranks' metrics, 0 waits for 2, which waits for 3; 1 has sent."""
+
+    def receive(*ranks: int) -> PendingCollective:
+        return replace(collective(12, ranks=ranks), op="recv")
+
+    failure = failure_of(
+        harness,
+        {
+            "a": (at(0, waits=receive(0, 2)), at(1, waits=collective(40))),
+            "b": (at(2, waits=receive(2, 3)), at(3, "data/loader.py:88 in read", waits=None)),
+        },
+    )
+    assert failure.rank == 3
+    assert failure.message.startswith("rank 3 on b did not arrive")
+
+
 def test_a_rank_that_is_behind_in_the_same_group(harness: Harness) -> None:
     """It has not left an earlier collective: the late rank is unknown, and is not guessed."""
     failure = failure_of(
