@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -106,7 +107,8 @@ def embedded_postgres() -> Iterator[URL]:
         # pg_ctl's own limit of a start and a stop, by default a minute; it is below the limit
         # of a test, so that the error of pg_ctl is visible.
         patch.setenv("PGCTLTIMEOUT", "240")
-        server = get_server(tempfile.mkdtemp(prefix="trainyard-pg-"), cleanup_mode="delete")
+        with _alone():
+            server = get_server(tempfile.mkdtemp(prefix="trainyard-pg-"), cleanup_mode="delete")
         try:
             url = make_url(server.get_uri()).set(drivername="postgresql")
             with _administration(url) as run:
@@ -116,6 +118,14 @@ def embedded_postgres() -> Iterator[URL]:
             yield url
         finally:
             server.cleanup()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let no other process of tests start a server: for root the first start adds a Unix user."""
+    with Path(tempfile.gettempdir(), "trainyard-pg.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
