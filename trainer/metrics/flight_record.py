@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +42,9 @@ class Recorded:
     """Duration on the device in seconds; None while it is unknown, and always None on gloo."""
 
 
+_receiving: list[Recorded] = []
+
+
 def recorded(*, nccl: bool) -> list[Recorded]:
     """Return the collectives in the ring, the oldest one first."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
@@ -52,6 +56,21 @@ def recorded(*, nccl: bool) -> list[Recorded]:
     except (KeyError, TypeError, ValueError):
         logger.exception("the flight recorder has another form in this version of torch")
         return []
+
+
+@contextmanager
+def noted(receive: Recorded) -> Iterator[None]:
+    """Note a point-to-point receive, which gloo's recorder omits, during the block."""
+    _receiving.append(receive)
+    try:
+        yield
+    finally:
+        _receiving.remove(receive)
+
+
+def receiving() -> list[Recorded]:
+    """Return the noted receives in which this rank waits; every thread may call this."""
+    return list(_receiving)
 
 
 def parse(

@@ -7,22 +7,14 @@ would seem to wait for no other rank.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainer.metrics.flight_record import Recorded
+from trainer.metrics.flight_record import Recorded, noted
 
 _gathers: dict[str, int] = {}  # number of calls on each group
-_receiving: list[Recorded] = []
-
-
-def receiving() -> list[Recorded]:
-    """Return the receive in which this rank waits now, if any; each thread may call this."""
-    return list(_receiving)
 
 
 def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
@@ -45,17 +37,16 @@ def gather_on_rank_0(mine_N: Tensor, group: dist.ProcessGroup) -> Tensor | None:
             return None
         if (other := rank + distance) < world_size:
             theirs_RN = mine_N.new_empty(min(distance, world_size - other), len(mine_N))
-            with _noted(theirs_RN, other, group):
+            with noted(_receive(theirs_RN, other, group)):
                 dist.recv(theirs_RN, group_src=other, group=group)
             rows_RN = torch.cat([rows_RN, theirs_RN])
         distance *= 2
     return rows_RN
 
 
-@contextmanager
-def _noted(theirs_RN: Tensor, sender: int, group: dist.ProcessGroup) -> Iterator[None]:
-    """Note a receive from a rank of the group during the block."""
-    noted = Recorded(
+def _receive(theirs_RN: Tensor, sender: int, group: dist.ProcessGroup) -> Recorded:
+    """Return the record of a receive from a rank of the group."""
+    return Recorded(
         group=f"{group.group_desc}/{group.group_name}",
         ranks=tuple(dist.get_global_rank(group, one) for one in (dist.get_rank(group), sender)),
         number=_gathers[group.group_name],
@@ -65,8 +56,3 @@ def _noted(theirs_RN: Tensor, sender: int, group: dist.ProcessGroup) -> Iterator
         started_at=time.time(),
         seconds=None,
     )
-    _receiving.append(noted)
-    try:
-        yield
-    finally:
-        _receiving.remove(noted)

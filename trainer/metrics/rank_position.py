@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from trainer.metrics.flight_record import pending, recorded
-from trainer.metrics.gather import receiving
+from trainer.metrics.flight_record import pending, receiving, recorded
 from trainer.process import show_stacks_when_asked
 from trainyard.run.directory import STACKS_SIGNAL, RunDirectory
 from trainyard.run.record_files import replace_record

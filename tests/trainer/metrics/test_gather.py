@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from tests.trainer.ranks import run_ranks
-from trainer.metrics.flight_record import Recorded, pending, recorded
-from trainer.metrics.gather import gather_on_rank_0, receiving
+from trainer.metrics.flight_record import Recorded, pending, receiving, recorded
+from trainer.metrics.gather import gather_on_rank_0
 from trainyard.run.records import PendingCollective, RankRange
 
 
