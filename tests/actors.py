@@ -1,7 +1,7 @@
 """The people and the tokens that act in tests."""
 
 from server.api.auth.permissions import ALL, WITHOUT_SCOPES
-from server.api.auth.service import Principal, find_holders, note_uses
+from server.api.auth.principals import Principal, find_holders, note_uses
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError
 from server.core.subject import Actor

@@ -7,13 +7,13 @@ import json
 from server.api.auth.permissions import (
     MEANINGS,
     WITHOUT_SCOPES,
-    ClusterRole,
     ProjectRole,
     held_by_role,
 )
 from server.app.factory import document
 from server.app.reference import CALLERS
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.user_accounts.views import ClusterRole
 
 HEAD = """# Permissions
 
@@ -34,7 +34,8 @@ OPERATIONS = """
 ## Operations
 
 The last column is the least role with the permission. An operation without a role is for machines,
-for everyone (*public*), or for each person with any permissions (*person*).
+for everyone (*public*), for each person with any permissions (*person*), or for each user (*user*;
+tokens of the built-in user need `tokens:admin`).
 
 | method | path | permission or caller | least role |
 |---|---|---|---|

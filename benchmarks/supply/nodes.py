@@ -15,7 +15,8 @@ from provisioner.api import ProvisionerApi
 from provisioner.engine_calls import EngineCalls
 from provisioner.request_folders import RequestFolders
 from provisioner.settings import SourceConfig
-from server.api.auth.service import Principal, authenticate_pilot, create_token, find_holders
+from server.api.auth.principals import Principal, authenticate_pilot, find_holders
+from server.api.auth.service import create_token
 from server.cluster.supply.enroll import claim_request, register_source
 from server.cluster.supply.joining import register_pilot
 from server.cluster.supply.report import store_report

@@ -91,8 +91,9 @@ def _problem(context: Context, given: argparse.Namespace, answers: TextIO) -> st
 def _ended(rotation: AdminRotation) -> str:
     return (
         f"The former admin token has ended, and with it {rotation.sessions} browser sessions, "
-        f"{rotation.codes} login codes and {rotation.commands} commands in running attempts."
-        + "".join(f"\nended, as it could create tokens: {_line(row)}" for row in rotation.makers)
+        f"{rotation.codes} login codes, {rotation.invitations} invitations and "
+        f"{rotation.commands} commands in running attempts."
+        + "".join(f"\nended, as it could create access: {_line(row)}" for row in rotation.makers)
     )
 
 
@@ -105,6 +106,8 @@ def _left(rotation: AdminRotation) -> str:
     ):
         if some:
             lines += [title, *(f"  {_line(row)}" for row in some)]
+    if rotation.admins:
+        lines.append(f"Users with the role admin, who may log in: {', '.join(rotation.admins)}")
     if rotation.requests:
         lines.append(f"Open requests for nodes by people: {', '.join(rotation.requests)}")
     if rotation.made:

@@ -13,6 +13,8 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
+import server.api.accounts.endpoints
+import server.api.accounts.session_endpoints
 import server.api.auth.endpoints
 import server.api.stream.endpoints
 import server.app.worker_endpoints
@@ -36,7 +38,6 @@ import server.telemetry.imports.endpoints
 import server.telemetry.logs.endpoints
 import server.telemetry.metrics.endpoints
 from server.api.auth.declarations import accesses_of
-from server.api.auth.endpoints import SESSION_PATH
 from server.api.http import problems
 from server.api.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.api.http.group_commit import Groups
@@ -62,9 +63,10 @@ API = "/api/v1"
 WORKERS = f"{API}/workers/"
 PROVISIONERS = f"{API}/provisioners/"
 PACKS = f"{API}{PACKS_PATH}"
-LOGIN = f"{API}{SESSION_PATH}"
-MAX_LOGIN_BYTES = 4 * 1024
-"""Maximum size of the body of a login, in bytes; no other body is read without a token."""
+LOGINS = f"{API}/auth/"
+MAX_LOGIN_BYTES = 16 * 1024
+"""Maximum size of the body of a login, in bytes; no other body is read without a token. A password
+of 1,000 characters fits."""
 
 # A request is compared with the routes in this order, so the routes of workers come first, because
 # workers send the most requests.
@@ -95,6 +97,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.jobs.queue.endpoints.router,
     server.api.stream.endpoints.router,
     server.api.auth.endpoints.router,
+    server.api.accounts.session_endpoints.router,
+    server.api.accounts.endpoints.router,
 )
 
 
@@ -190,7 +194,7 @@ def _body_limits(context: Context) -> Callable[[str], int]:
             return MAX_REPORT_BYTES
         if path == PACKS:
             return MAX_PACK_BYTES
-        return MAX_LOGIN_BYTES if path == LOGIN else limit
+        return MAX_LOGIN_BYTES if path.startswith(LOGINS) else limit
 
     return limit_of
 

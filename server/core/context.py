@@ -55,6 +55,11 @@ class Context:
         """The box that encrypts and decrypts values of `env`."""
         return SecretsBox(self.settings.key_file)
 
+    @cached_property
+    def user_names(self) -> dict[str, str]:
+        """Known names of users by id, for `server.api.accounts.queries`; a name never changes."""
+        return {}
+
     def now(self) -> datetime:
         """Return the current time, in UTC."""
         return self.clock.now()

@@ -8,36 +8,78 @@ from dataclasses import dataclass, field, replace
 from server.core.errors import ForbiddenError
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.user_accounts.views import ClusterRole
+
+ADMIN_USER_ID = "0" * 25 + "1"
+"""Fixed id of the built-in user, which holds the admin token and owns all that existed before
+users."""
+ADMIN_USER_NAME = "admin"
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Cause of a change: a person (named by the token), a node or a part of the system."""
+    """Cause of a change: a person, a node or a part of the system.
+
+    A person is named by the user, and for the built-in user by the token.
+    """
 
     name: str
     token_id: str | None = None
-    """Id of the token of a person; several tokens may have the same name."""
+    """Id of the person's token; None after a login by password."""
     is_admin: bool = False
     """Whether the token is the admin token."""
-    token_hash: str | None = field(default=None, compare=False, repr=False)
-    """Hash of the request's token. The id does not suffice, because a new admin token has the id of
-    the former one.
+    user_id: str | None = None
+    """Id of the person's user; None for nodes and parts of the system."""
+    user_name: str | None = None
+    """Name of the user."""
+    role: ClusterRole | None = field(default=None, compare=False)
+    """Role of the user at the time of the request."""
+    session_id: str | None = None
+    """Id of the browser session of the request; None for a token."""
+    credential: str = field(default="", compare=False)
+    """The token or session as words, such as `the token 'ci'`."""
+    credential_hash: str | None = field(default=None, compare=False, repr=False)
+    """Hash of the request's token, or of the cookie after a login by password. An id does not
+    suffice, because a new admin token has the id of the former one.
     """
     permissions: frozenset[Permission] = field(default=frozenset(), compare=False, repr=False)
-    """Permissions of the request's token; the parts of the system have all."""
+    """Permissions of the request; the parts of the system have all."""
+
+    @property
+    def is_of_built_in(self) -> bool:
+        """Whether the actor holds a token of the built-in user.
+
+        Each of these tokens may stand for another person, so each is a person of its own.
+        """
+        return self.user_id in (None, ADMIN_USER_ID)
+
+    @property
+    def owner_id(self) -> str:
+        """Id of the user who owns what the actor makes."""
+        return self.user_id or ADMIN_USER_ID
 
     @property
     def identity(self) -> str:
-        """Id of a person's token, or the name of a part of the system."""
-        return self.token_id or self.name
+        """Id of the person: of the user, or of the token of the built-in user; otherwise the name
+        of a node or of a part of the system."""
+        person = self.token_id if self.is_of_built_in else self.user_id
+        return person or self.name
 
-    def may_act_for(self, token_id: str | None) -> bool:
-        """Return whether the actor may act for the holder of the token with the id `token_id`."""
-        return self.is_admin or self.made(token_id)
+    def may_act_for(self, owner_id: str | None, token_id: str | None) -> bool:
+        """Return whether the actor may act for the person who made something (see `made`)."""
+        return self.is_admin or self.made(owner_id, token_id)
 
-    def made(self, token_id: str | None) -> bool:
-        """Return whether the actor holds the token with the id `token_id`; False for None."""
-        return token_id is not None and token_id == self.token_id
+    def made(self, owner_id: str | None, token_id: str | None) -> bool:
+        """Return whether the actor is the person who made something.
+
+        Args:
+            owner_id: the user who made it; None counts as the built-in user.
+            token_id: the token that made it. It decides for the built-in user, whose tokens are
+                different persons; None then matches no actor.
+        """
+        if owner_id not in (None, ADMIN_USER_ID):
+            return owner_id == self.user_id
+        return self.is_of_built_in and token_id is not None and token_id == self.token_id
 
     def may(self, permission: Permission) -> bool:
         """Return whether the actor has a permission."""
@@ -53,9 +95,8 @@ class Actor:
         fields = ", ".join(each.pointer for each in found)
         held = ", ".join(each for each in Permission if self.may(each)) or "no permission"
         because = f", because of {fields}" if fields else ""
-        return ForbiddenError(
-            f"this needs {permission}{because}; the token {self.name!r} has {held}", found
-        )
+        whose = self.credential or f"the token {self.name!r}"
+        return ForbiddenError(f"this needs {permission}{because}; {whose} has {held}", found)
 
 
 def _system(name: str) -> Actor:

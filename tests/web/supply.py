@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import update
 
-from server.api.auth.service import authenticate_pilot
+from server.api.auth.principals import authenticate_pilot
 from server.cluster.supply import service
 from server.cluster.supply.joining import store_check
 from server.core.context import Context

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from kombu import Connection, Consumer, Exchange, Message, Queue
 
 from benchmarks.control_plane.servers import API, HOST, Store
-from server.api.auth.service import Principal, create_token
+from server.api.auth.principals import Principal
+from server.api.auth.service import create_token
 from server.api.auth.tokens import TokenKind
 from server.cluster.nodes.register import register
 from trainyard.protocol.node_samples import (

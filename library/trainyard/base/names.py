@@ -10,12 +10,15 @@ ARGUMENT = r"^[A-Za-z_][A-Za-z0-9_.-]*$"
 LONGEST_TAG, MAX_TAGS = 64, 32
 """Maximum length of a tag in characters, and maximum number of tags of a job."""
 ROOT = r"^[a-z][a-z0-9_-]{0,31}$"
+USER_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 
 LEGAL = {
     NAME: "letters, digits, '.', '_' and '-', beginning with a letter or a digit",
     TAG: "letters, digits, '.', '_', ':', '/' and '-', beginning with a letter or a digit",
     ARGUMENT: "letters, digits, '_', '.' and '-', beginning with a letter or '_'",
     ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
+    USER_NAME: "lower-case letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
+    "at most 64",
 }
 """Description of the legal characters, by pattern."""
 

@@ -7,17 +7,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from server.api.auth.service import end_commands_of, is_valid
+from server.api.auth.endings import end_commands, end_invitations, end_sessions, end_tokens
+from server.api.auth.principals import IS_ACTIVE, is_valid, lock_users
 from server.api.auth.tokens import TokenKind, hash_token, make_token
 from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import Token
 from server.core.database.source_tables import node_requests
-from server.core.database.tables import sessions, tokens
+from server.core.database.tables import tokens
+from server.core.people.user_tables import sessions, users
+from server.core.subject import ADMIN_USER_ID
 from trainyard.base.ids import make_id
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.user_accounts.views import ClusterRole
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
@@ -33,6 +38,9 @@ replaced."""
 OF_MACHINES = (TokenKind.NODE, TokenKind.SOURCE)
 """Kinds of tokens that a registration with a join token creates."""
 
+CREATES = frozenset({Permission.TOKENS_ADMIN, Permission.USERS_ADMIN})
+"""Permissions with which a token creates other access."""
+
 
 @dataclass(frozen=True)
 class AdminRotation:
@@ -47,7 +55,11 @@ class AdminRotation:
     commands: int
     """Number of commands that ended; all were open in running attempts."""
     makers: Sequence[Token]
-    """API tokens that could create tokens, and have ended."""
+    """API tokens that could create tokens or users, and have ended."""
+    invitations: int
+    """Number of open invitations that ended."""
+    admins: Sequence[str]
+    """Names of the active users with the role `admin`, which may create users."""
     made: Sequence[Token]
     """Valid tokens that the former admin token or its join tokens made, the oldest first."""
     earlier: Sequence[Token]
@@ -86,20 +98,28 @@ def replace_admin_token(context: Context) -> AdminRotation:
     """Replace the admin token; end its sessions, all login codes, and its running commands.
 
     All login codes end, because only the admin token makes them. API tokens with the scope
-    `tokens:admin` end too, because they could create tokens while a person reads the list. The
-    other tokens that the former admin token made stay valid until `revoke_made` revokes them.
+    `tokens:admin` or `users:admin` end too, because they could create tokens or users while a
+    person reads the list, and so do all invitations. The other tokens that the former admin token
+    made stay valid until `revoke_made` revokes them.
     """
     token, now = make_token(TokenKind.ADMIN), context.now()
     with context.database.write() as connection:
+        # Lock first all who may create tokens or users, because they may be doing so now.
+        admins = connection.execute(
+            select(users.c.id, users.c.name)
+            .where(users.c.role == ClusterRole.ADMIN.value, IS_ACTIVE)
+            .order_by(users.c.name)
+        ).all()
+        lock_users(connection, [row.id for row in admins])
         query = select(tokens.c.created_at).where(tokens.c.id == ADMIN_ID)
-        # Lock the former token first, because it may be creating tokens now.
         former = connection.scalar(query.with_for_update())
-        ended = connection.execute(delete(sessions).where(sessions.c.token_id == ADMIN_ID))
+        commands = end_commands(connection, shells.c.token_id == ADMIN_ID)
+        ended = end_sessions(connection, sessions.c.token_id == ADMIN_ID)
         codes = (tokens.c.kind == TokenKind.LOGIN) & tokens.c.revoked_at.is_(None)
         spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
         makers = _makers(connection, now)
-        _end(connection, [row.id for row in makers], now)
-        commands = end_commands_of(connection, [ADMIN_ID])
+        invited = end_invitations(connection, true(), now)
+        end_tokens(connection, [row.id for row in makers], now)
         connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
         connection.execute(insert(tokens).values(_row(context, token)))
         lasting = tokens.c.kind.in_([*LASTING, *OF_MACHINES])
@@ -111,10 +131,12 @@ def replace_admin_token(context: Context) -> AdminRotation:
     made = [row for row in left if former is None or row.created_at >= former - CLOCKS]
     return AdminRotation(
         token=token,
-        sessions=ended.rowcount,
+        sessions=ended,
         codes=spent.rowcount,
         commands=commands,
         makers=makers,
+        invitations=invited,
+        admins=[row.name for row in admins if row.id != ADMIN_USER_ID],
         made=made,
         earlier=[row for row in left if row not in made],
         requests=requests,
@@ -152,24 +174,16 @@ def revoke_made(
         for kind, names in ((TokenKind.NODE, nodes), (TokenKind.SOURCE, sources)):
             of_kind = (tokens.c.kind == kind) & tokens.c[kind.value].in_(names)
             going += Token.all(connection, Token.select().where(of_kind, is_valid(now)))
-        _end(connection, [row.id for row in going], now)
+        end_tokens(connection, [row.id for row in going], now)
     return going
 
 
 def _makers(connection: Connection, now: datetime) -> list[Token]:
-    """Lock and return the valid API tokens that may create tokens."""
+    """Lock and return the valid API tokens that may create tokens or users."""
     scoped = (tokens.c.kind == TokenKind.API) & tokens.c.scopes.is_not(None) & is_valid(now)
     query = Token.select().where(scoped).order_by(tokens.c.id).with_for_update()
     rows = Token.all(connection, query)
-    return [row for row in rows if Permission.TOKENS_ADMIN in (row.scopes or ())]
-
-
-def _end(connection: Connection, ids: Sequence[str], now: datetime) -> None:
-    """Revoke tokens, and end their browser sessions and their commands in running attempts."""
-    revoked = update(tokens).where(tokens.c.id.in_(ids))
-    connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
-    connection.execute(delete(sessions).where(sessions.c.token_id.in_(ids)))
-    end_commands_of(connection, ids)
+    return [row for row in rows if CREATES & {*(row.scopes or ())}]
 
 
 def _stored_hash(context: Context) -> str | None:
@@ -184,4 +198,5 @@ def _row(context: Context, token: str) -> dict[str, object]:
         "kind": TokenKind.ADMIN,
         "hash": hash_token(token),
         "created_at": context.now(),
+        "user_id": ADMIN_USER_ID,
     }

@@ -18,11 +18,12 @@ from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.permissions import WITHOUT_SCOPES
-from server.api.auth.service import (
+from server.api.auth.principals import (
     Principal,
     authenticate_pilot,
     authenticate_session,
     find_holders,
+    note_session_use,
     note_uses,
 )
 from server.api.auth.tokens import TokenKind, hash_token
@@ -30,6 +31,7 @@ from server.api.http.dependencies import context_of
 from server.api.http.group_commit import served_together
 from server.core.context import Context
 from server.core.errors import ForbiddenError, UnauthenticatedError
+from server.core.subject import ADMIN_USER_ID
 from trainyard.base.loopback import is_loopback
 from trainyard.protocol.rest.access import Permission
 
@@ -62,6 +64,7 @@ class Caller(StrEnum):
 
     PUBLIC = "public"
     PERSON = "person"
+    USER = "user"
     NODE = "node"
     JOINER = "joiner"
     PILOT = "pilot"
@@ -134,6 +137,18 @@ async def _person(request: Request) -> Principal:
     if request.method not in SAFE_METHODS:
         check_origin(context, request)
     principal, _ = await run_in_threadpool(authenticate_session, context, cookie)
+    if principal.unnoted_use and principal.session_id is not None:
+        await run_in_threadpool(note_session_use, context, principal.session_id)
+    return principal
+
+
+@_by(Caller.USER, "token", "session")
+async def _own_user(request: Request) -> Principal:
+    principal = await _person(request)
+    is_built_in = principal.user is not None and principal.user.id == ADMIN_USER_ID
+    if is_built_in and Permission.TOKENS_ADMIN not in principal.permissions:
+        # Such tokens stand for different people, and none of them acts for the others.
+        raise _refusal(principal, Permission.TOKENS_ADMIN)
     return principal
 
 
@@ -192,7 +207,8 @@ async def _attempt_token_hash(request: Request) -> str:
 
 async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, ...]) -> Principal:
     principal = await served_together(request, find_holders, _required(token))
-    if principal.unnoted_use:  # in a separate group, so that other requests do not wait for a write
+    if principal.unnoted_use and principal.token_id is not None:
+        # In a separate group, so that other requests do not wait for a write.
         await served_together(request, note_uses, principal.token_id)
     if principal.kind not in kinds:
         legal = " or ".join(kinds)
@@ -233,6 +249,9 @@ public = Depends(_public)
 """Everyone, without a token."""
 person = Depends(_person)
 """An API or admin token with any permissions, or a browser session."""
+own_user = Depends(_own_user)
+"""A person who acts for the own user: a token or session of a user; of the built-in user only with
+`tokens:admin`."""
 node = Depends(_by_token(Caller.NODE, TokenKind.NODE))
 """The token of a node."""
 joiner = Depends(_joiner)
@@ -249,6 +268,7 @@ attempt = Depends(_attempt_token_hash)
 Cookie = Annotated[str | None, Depends(_session_cookie)]
 """Value of the browser session's cookie, not authenticated."""
 Person = Annotated[Principal, person]
+OwnUser = Annotated[Principal, own_user]
 Node = Annotated[Principal, node]
 Joiner = Annotated[Principal, joiner]
 Pilot = Annotated[Principal, pilot]

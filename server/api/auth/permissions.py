@@ -10,6 +10,7 @@ from typing import Literal
 
 from server.api.auth.tokens import TokenKind
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.user_accounts.views import ClusterRole
 
 
 class ProjectRole(StrEnum):
@@ -18,15 +19,6 @@ class ProjectRole(StrEnum):
     VIEWER = "viewer"
     MEMBER = "member"
     MAINTAINER = "maintainer"
-
-
-class ClusterRole(StrEnum):
-    """Roles in the cluster; each has the permissions of the roles before it."""
-
-    USER = "user"
-    """Every person."""
-    OPERATOR = "operator"
-    ADMIN = "admin"
 
 
 Role = ProjectRole | ClusterRole
@@ -81,12 +73,21 @@ MEANINGS: Mapping[Permission, Meaning] = {
         ClusterRole.ADMIN,
     ),
     Permission.METRICS_READ: Meaning("Read the metrics for Prometheus.", ClusterRole.OPERATOR),
-    Permission.TOKENS_ADMIN: Meaning("Create, list and revoke tokens.", ClusterRole.ADMIN),
+    Permission.TOKENS_ADMIN: Meaning(
+        "Create join tokens; list and revoke the tokens of all users.", ClusterRole.ADMIN
+    ),
+    Permission.USERS_ADMIN: Meaning(
+        "List, create, change and disable users; make invitations.", ClusterRole.ADMIN
+    ),
 }
 """The only table of permissions: what each allows, and the least role that has it."""
 
 ALL = frozenset(Permission)
-WITHOUT_SCOPES = ALL - {Permission.SOURCES_WRITE, Permission.TOKENS_ADMIN}
+WITHOUT_SCOPES = ALL - {
+    Permission.SOURCES_WRITE,
+    Permission.TOKENS_ADMIN,
+    Permission.USERS_ADMIN,
+}
 """Permissions of an API token without scopes."""
 
 
@@ -98,17 +99,34 @@ def held_by_role(role: Role) -> frozenset[Permission]:
     return frozenset(each for each, meaning in MEANINGS.items() if meaning.least_role in upto)
 
 
+@cache
+def held_by_user(role: ClusterRole) -> frozenset[Permission]:
+    """Return the permissions of a user with this role.
+
+    Until projects have members, each user is a member of every project, and an admin a maintainer.
+    """
+    is_admin = role == ClusterRole.ADMIN
+    in_projects = ProjectRole.MAINTAINER if is_admin else ProjectRole.MEMBER
+    return held_by_role(ClusterRole(role)) | held_by_role(in_projects)
+
+
 @lru_cache(maxsize=4096)
-def held_by_token(kind: TokenKind, scopes: tuple[str, ...] | None) -> frozenset[Permission]:
+def held_by_token(
+    kind: TokenKind, scopes: tuple[str, ...] | None, *, role: ClusterRole | None
+) -> frozenset[Permission]:
     """Return the permissions of a token of a person; tokens of machines have none.
 
-    `scopes` are the stored scopes. A scope that this version does not know gives nothing.
+    Args:
+        kind: kind of the token.
+        scopes: the stored scopes. A scope that this version does not know gives nothing.
+        role: present role of the token's user; None gives nothing.
     """
     if kind is TokenKind.ADMIN:
         return ALL
-    if kind is not TokenKind.API:
+    if kind is not TokenKind.API or role is None:
         return frozenset()
-    return WITHOUT_SCOPES if scopes is None else frozenset(known(scopes))
+    most = WITHOUT_SCOPES if scopes is None else frozenset(known(scopes))
+    return most & held_by_user(role)
 
 
 def known(scopes: Collection[str]) -> tuple[Permission, ...]:

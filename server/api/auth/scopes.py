@@ -1,21 +1,22 @@
-"""Which scopes a new token may have."""
+"""Which tokens a caller may create."""
 
 from __future__ import annotations
 
-from server.api.auth.permissions import held_by_token
-from server.api.auth.tokens import TokenKind
+from server.api.auth.permissions import WITHOUT_SCOPES, held_by_user
 from server.core.errors import ForbiddenError, InvalidRequestError
 from server.core.subject import Actor
 from trainyard.base.problems import Problem
-from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.rest.access import Permission, TokenRequest
+from trainyard.protocol.user_accounts.views import ClusterRole
 
 
-def check_scopes(request: TokenRequest, actor: Actor) -> None:
-    """Check the scopes of a new token, and that its permissions are among those of the actor.
+def check_token_request(request: TokenRequest, actor: Actor) -> None:
+    """Check the kind and the scopes of a new token: it may have no permission that the actor lacks.
 
     Raises:
         InvalidRequestError: the kind of token has no scopes, or a scope is given twice.
-        ForbiddenError: the new token would have permissions that the actor does not have.
+        ForbiddenError: the actor may not create this kind, or the new token would have permissions
+            that the actor does not have.
     """
     scopes = request.scopes
     if scopes is not None and request.kind != "api":
@@ -26,12 +27,23 @@ def check_scopes(request: TokenRequest, actor: Actor) -> None:
     for place, scope in enumerate(given):
         if scope in given[:place]:
             raise InvalidRequestError.at(f"/scopes/{place}", f"{scope.value!r} is given twice")
-    if request.kind == "login" and actor.token_id is not None and not actor.is_admin:
+    if request.kind == "login" and actor.user_id is not None and not actor.is_admin:
+        whose = actor.credential or f"the token {actor.name!r}"
         raise ForbiddenError(
-            f"a login code opens a session of the admin token; the token {actor.name!r} may create "
-            "none, only the admin token may"
+            f"a login code opens a session of the admin token; {whose} may create none, only the "
+            "admin token may"
         )
-    for permission in sorted(held_by_token(TokenKind(request.kind), scopes)):
+    if request.kind == "join" and not actor.may(Permission.TOKENS_ADMIN):
+        detail = "a node that joins receives specs and secrets of jobs"
+        raise actor.refusal(Permission.TOKENS_ADMIN, [Problem(pointer="/kind", detail=detail)])
+    if request.kind == "api":
+        _check_permissions(scopes, actor)
+
+
+def _check_permissions(scopes: tuple[Permission, ...] | None, actor: Actor) -> None:
+    wanted = WITHOUT_SCOPES & held_by_user(actor.role or ClusterRole.ADMIN)
+    # Of explicit scopes each one counts, because the user may get another role later.
+    for permission in sorted(wanted if scopes is None else scopes):
         if not actor.may(permission):
             detail = f"the new token would have {permission}"
             raise actor.refusal(permission, [Problem(pointer="/scopes", detail=detail)])

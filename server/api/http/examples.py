@@ -25,6 +25,14 @@ from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.shell_sessions.messages import ShellInputRequest, ShellOutputMessage
 from trainyard.protocol.shell_sessions.views import ShellInput, ShellRequest
+from trainyard.protocol.user_accounts.views import (
+    InvitationAcceptance,
+    InvitationCode,
+    PasswordChange,
+    PasswordLogin,
+    UserChange,
+    UserRequest,
+)
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Claim,
@@ -109,6 +117,23 @@ EXAMPLES: Examples = {
     ProjectSettings: {"another_weight": {"weight": 3}, "without_a_quota": {"max_slots": None}},
     JobRequest: {"save": {"kind": "save"}},
     SessionRequest: {"by_token": {"token": "ty_api_..."}, "by_link": {"code": "ty_login_..."}},
+    UserRequest: {
+        "member": {"name": "ada", "email": "ada@example.org"},
+        "operator": {"name": "bob", "role": "operator"},
+    },
+    UserChange: {
+        "other_role": {"role": "operator"},
+        "without_email": {"email": None},
+        "disable": {"state": "disabled"},
+    },
+    PasswordChange: {"new": {"current": "correct horse battery", "new": "stapled eleven times"}},
+    PasswordLogin: {
+        "laptop": {"name": "ada", "password": "correct horse battery", "token_name": "laptop"}
+    },
+    InvitationCode: {"code": {"code": "ty_invitation_..."}},
+    InvitationAcceptance: {
+        "first": {"code": "ty_invitation_...", "password": "correct horse battery"}
+    },
     TokenRequest: {
         "for_a_program": {"name": "ci", "kind": "api"},
         "for_a_node": {"name": "gpu-01", "kind": "join"},

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request
 from sse_starlette import EventSourceResponse
 
 from server.api.auth.dependencies import may
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.core.addresses import Networks, counted_as
 from server.core.events.shares import Holder
@@ -77,7 +77,7 @@ async def stream(
     assert isinstance(tail, Tail)
     host = request.client.host if request.client else ""
     is_proxy = host in Networks(context.settings.trusted_proxies)  # stands for many clients
-    holder = Holder(principal.token_id, None if is_proxy else counted_as(host))
+    holder = Holder(principal.actor.identity, None if is_proxy else counted_as(host))
     tail.check_room(holder)
     last = int(last_event_id) if last_event_id else None
     content = follow(context, tail, last_event_id=last, job_id=job, holder=holder)

@@ -11,7 +11,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, exists, insert, select, update
 
-from server.api.auth.service import Principal, replace_token_of, use_up_join_token
+from server.api.auth.principals import Principal
+from server.api.auth.service import replace_token_of, use_up_join_token
 from server.api.auth.tokens import TokenKind
 from server.api.http.worker_protocol import check_protocol
 from server.cluster.nodes.slots import keep_slots, reasons_by_uuid, uuids, withheld_slots

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from server.api.auth.dependencies import Source, SourceJoiner, may
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import RequestId, SourceName

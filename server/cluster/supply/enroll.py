@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, insert, select, update
 
-from server.api.auth.service import Principal, replace_token_of, use_up_join_token
+from server.api.auth.principals import Principal
+from server.api.auth.service import replace_token_of, use_up_join_token
 from server.api.auth.tokens import TokenKind
 from server.api.http.worker_protocol import check_protocol
 from server.cluster.supply.changes import source_changed

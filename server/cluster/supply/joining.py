@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, exists, select, update
 
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.auth.tokens import TokenKind
 from server.cluster.nodes.register import Admitted, register
 from server.cluster.supply.rows import NodeRequest, Pilot, StoredSource, lock_source

@@ -162,7 +162,9 @@ shells = Table(
     Column("terminal", Record(Terminal)),
     Column("seconds", Float, nullable=False),  # time limit of the command, in seconds
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID, index=True),  # token that requested the command
+    Column("token_id", ID, index=True),  # token that requested the command; null without one
+    Column("user_id", ID, index=True),  # user who requested the command
+    Column("session_id", ID, index=True),  # browser session that requested the command
     Column("created_at", UtcDateTime, nullable=False),
     Column("client_at", UtcDateTime, nullable=False),  # time of the person's last request
     Column("started_at", UtcDateTime),
@@ -187,7 +189,8 @@ packs = Table(
     Column("digest", String(71), unique=True),  # null until the upload of the pack is complete
     Column("size", BigInteger, nullable=False),  # number of bytes stored so far
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID, index=True),  # token that uploaded the pack
+    Column("token_id", ID, index=True),  # token that uploaded the pack; null without one
+    Column("user_id", ID, index=True),  # user who uploaded the pack
     Column("named_at", UtcDateTime, nullable=False),  # when an upload, plan or job last named it
     Index("ix_packs_named_at", "named_at"),
 )

@@ -168,6 +168,7 @@ class Job(LaunchedJob):
     progress: Progress
     created_by: str
     token_id: str | None
+    owner_id: str
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None
@@ -357,3 +358,5 @@ class Token(TypedRow):
     last_used_at: datetime | None
     scopes: list[str] | None
     """Permissions of an API token, in the order of `Permission`; None without scopes."""
+    user_id: str | None
+    """User of the token or of its maker; None for tokens of machines."""

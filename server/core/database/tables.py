@@ -19,6 +19,7 @@ from sqlalchemy import (
 
 from server.core.database.column_types import Json, Lazy, Record, UtcDateTime
 from server.core.database.schema import ID, ROW_ID, choice, metadata, one_of
+from server.core.subject import ADMIN_USER_ID
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import SaveFailed, StoredManifest
 from trainyard.protocol.node_samples import NodeSample
@@ -93,7 +94,8 @@ jobs = Table(
     Column("fork_step", Integer),  # steps that were complete at the job's start
     Column("progress", Record(Progress), nullable=False),
     Column("created_by", String(100), nullable=False),
-    Column("token_id", ID),  # token that submitted the job; null in rows of old versions
+    Column("token_id", ID),  # token that submitted the job; null without one
+    Column("owner_id", ID, nullable=False, server_default=ADMIN_USER_ID),  # user
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     *(Column(name, UtcDateTime) for name in ("started_at", "ended_at")),
@@ -102,6 +104,7 @@ jobs = Table(
     Index(None, "state", "id"),
     Index(None, "name", "id"),
     Index(None, "project", "id"),
+    Index(None, "owner_id", "id"),
     Index(  # covers a round of the scheduler, so that it reads few rows of jobs
         *("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id", "project"),
         *("world_size", "spare_slots"),
@@ -237,6 +240,7 @@ events = Table(
     Column("attempt", Integer),
     Column("node", String(100)),
     Column("actor", String(100), nullable=False),
+    Column("user_name", String(64)),  # user of the actor; null for machines and parts of the system
     Column("message", Text, nullable=False),
     Column("data", Json, nullable=False),
     Index(None, "job_id", "id"),
@@ -347,15 +351,8 @@ tokens = Table(
     Column("last_used_at", UtcDateTime),
     Column("revoked_at", UtcDateTime),  # also set when a one-time token is used
     Column("scopes", Json),  # permissions of an API token; NULL without scopes
-)
-
-sessions = Table(
-    "sessions",
-    metadata,
-    Column("hash", String(64), primary_key=True),
-    Column("token_id", ID, ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False),
-    Column("created_at", UtcDateTime, nullable=False),
-    Column("expires_at", UtcDateTime, nullable=False),
+    Column("user_id", ID),  # user of the token or of its maker; NULL for machines
+    Index(None, "user_id", "id"),
 )
 
 idempotency_keys = Table(
@@ -366,15 +363,6 @@ idempotency_keys = Table(
     Column("request_digest", String(64), nullable=False),
     Column("job_id", ID, nullable=False),
     Column("created_at", UtcDateTime, nullable=False, index=True),
-)
-
-# Failed logins in one-minute windows by address, shared by all API servers.
-failed_logins = Table(
-    "failed_logins",
-    metadata,
-    Column("address", String(100), primary_key=True),  # for IPv6, the /64 network of the address
-    Column("begin_at", UtcDateTime, nullable=False),
-    Column("failures", Integer, nullable=False),
 )
 
 # One row. The time of leases counts only while an API server beats (docs/lifecycle.md, 15).

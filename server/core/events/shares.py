@@ -1,4 +1,4 @@
-"""The places of one process for streams or long polls, divided fairly among tokens."""
+"""The places of one process for streams or long polls, divided fairly among people."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Holder:
-    """Holder of a place: a token, used from an address."""
+    """Holder of a place: a person at an address."""
 
-    token_id: str
+    person: str
+    """Identity of the person: a user, or a token of the built-in user."""
     address: str | None = None
     """Key of the client's address (`counted_as`); None for a proxy, which has many clients."""
 
 
 @dataclass(frozen=True)
 class ShareLimits:
-    """Maximum numbers of places: in total, per token and per address."""
+    """Maximum numbers of places: in total, per person and per address."""
 
     total: int
-    per_token: int
+    per_person: int
     per_address: int
 
 
 class NoPlaceError(Exception):
-    """Every place is held, and no token has more than one of them."""
+    """Every place is held, and no person has more than one of them."""
 
 
 def gives_way(
@@ -35,10 +36,10 @@ def gives_way(
 ) -> object | None:
     """Return the place that must end for a new one, or None if no place must end.
 
-    A token at its limit gives up its own oldest place, even if its address or the process is full.
-    Otherwise, if the address or the process is full, the token with the most places gives up its
-    oldest place, so that tokens share equally. If it has at most one place more than the new
-    place's token, the latter gives up its own oldest place.
+    A person at the limit gives up its own oldest place, even if its address or the process is full.
+    Otherwise, if the address or the process is full, the person with the most places gives up
+    the oldest of them, so that people share equally. If that person has at most one place more than
+    the person of the new place, the latter gives up its own oldest place.
 
     Args:
         open_now: holders and their places, the oldest first.
@@ -46,11 +47,11 @@ def gives_way(
         limits: the maximum numbers of places.
 
     Raises:
-        NoPlaceError: all places of the process or the address are held, each by a different token,
-            none by the new place's token.
+        NoPlaceError: all places of the process or the address are held, each by a different person,
+            none by that of the new place.
     """
-    mine = [each for each in open_now if each[0].token_id == new.token_id]
-    if len(mine) >= limits.per_token:
+    mine = [each for each in open_now if each[0].person == new.person]
+    if len(mine) >= limits.per_person:
         return mine[0][1]
     near = [each for each in open_now if new.address and each[0].address == new.address]
     for some, most in ((near, limits.per_address), (open_now, limits.total)):
@@ -60,14 +61,14 @@ def gives_way(
 
 
 def _of_heaviest(some: Sequence[tuple[Holder, object]], new: Holder) -> object:
-    counted = Counter(holder.token_id for holder, _ in some)
+    counted = Counter(holder.person for holder, _ in some)
     heaviest, most = counted.most_common(1)[0]
-    own = counted[new.token_id]
+    own = counted[new.person]
     if most <= own + 1:
         if not own:
             raise NoPlaceError
-        heaviest = new.token_id
-    return next(place for holder, place in some if holder.token_id == heaviest)
+        heaviest = new.person
+    return next(place for holder, place in some if holder.person == heaviest)
 
 
 class Waits:

@@ -76,6 +76,7 @@ def _row(event: NewEvent, now: datetime) -> dict[str, Any]:
         "attempt": event.subject.attempt,
         "node": event.subject.node,
         "actor": event.actor.name,
+        "user_name": event.actor.user_name,
         # PostgreSQL's text cannot contain NUL
         "message": event.message.replace("\0", "�")[:MAX_MESSAGE],
         "data": orjson.Fragment(event.data.model_dump_json()),  # pydantic writes NaN as a string

@@ -42,7 +42,7 @@ QUEUE = 1000
 """Maximum number of events that may wait for one client; with more, the client must reload its
 state. Notices do not count, because only the newest notice of each key waits.
 """
-LIMITS = ShareLimits(total=1000, per_token=100, per_address=250)
+LIMITS = ShareLimits(total=1000, per_person=100, per_address=250)
 """Limits on the streams of one process. A thousand streams cost a fifth of a core while jobs change
 32 times per second.
 """
@@ -60,6 +60,7 @@ class StoredEvent(TypedRow):
     attempt: int | None
     node: str | None
     actor: str
+    user: Annotated[str | None, events.c.user_name]
     message: str
     data: Annotated[str, type_coerce(events.c.data, Text).label("data")]
 
@@ -90,7 +91,7 @@ class Subscription:
 
     def __init__(self, *, position: int, job_id: str | None, holder: Holder) -> None:
         self.holder = holder
-        """Token and address of the client."""
+        """Person and address of the client."""
         self.loop = asyncio.get_running_loop()
         """The event loop of the client."""
         self.gave_way = False
@@ -202,7 +203,7 @@ class Tail:
             place = gives_way([(s.holder, s) for s in self._subscriptions], holder, LIMITS)
         except NoPlaceError:
             raise UnavailableError(
-                f"{self.clients} streams are open, and no token has more than its share; try again "
+                f"{self.clients} streams are open, and no person has more than a share; try again "
                 "soon"
             ) from None
         assert place is None or isinstance(place, Subscription)

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
+from server.api.accounts.queries import names_of
 from server.api.auth.dependencies import may
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.group_commit import answer_or_error, served_together
 from server.api.http.paging import PageRequest, page_by
@@ -18,17 +19,16 @@ from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply, reply_page
 from server.core.context import Context
 from server.core.database.rows import Job
-from server.core.errors import UnreadableError
 from server.jobs.attempts.queries import list_requests, read_request
 from server.jobs.jobs import fork as forks
 from server.jobs.jobs import resume as resumes
 from server.jobs.jobs import service
 from server.jobs.jobs.listing import JobFilter, count_jobs, list_jobs
 from server.jobs.jobs.planning import plan_job
-from server.jobs.jobs.queries import job_view, list_attempts, list_events, view_of
+from server.jobs.jobs.queries import job_view, list_attempts, list_events, view_after, view_of
 from server.jobs.jobs.submission import SubmittedSpec, submit_all
 from server.jobs.operations.queries import read_operation
-from trainyard.base.names import NAME
+from trainyard.base.names import NAME, USER_NAME
 from trainyard.planner.results import AnyPlan
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.attempts import AttemptView
@@ -51,6 +51,7 @@ from trainyard.protocol.states import JobState
 from trainyard.run.records import Request as TrainerRequest
 from trainyard.spec.job import JobSpec, Tag
 
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
 JobsWrite = Annotated[Principal, may(Permission.JOBS_WRITE)]
 
 router = APIRouter(tags=["jobs"])
@@ -102,6 +103,7 @@ JOB_KEY = r"^[012][0-9a-hjkmnp-tv-z]{26}-?[0-9]{1,3}$"
 
 
 async def job_filter(
+    principal: JobsRead,
     state: Annotated[
         list[JobState] | None, Query(max_length=8, description="In one of these states.")
     ] = None,
@@ -126,9 +128,22 @@ async def job_filter(
     imported: Annotated[
         bool | None, Query(description="Recorded by another tool (`true`), or run here (`false`).")
     ] = None,
+    owner: Annotated[
+        str | None, Query(pattern=USER_NAME, description="Owned by the user of this name.")
+    ] = None,
+    mine: Annotated[bool, Query(description="Owned by the caller's user.")] = False,
 ) -> JobFilter:
     """Return the filter from the query parameters."""
-    return JobFilter(tuple(state or ()), tuple(tag or ()), name, project, search, imported)
+    return JobFilter(
+        tuple(state or ()),
+        tuple(tag or ()),
+        name,
+        project,
+        search,
+        imported,
+        owner=owner,
+        owner_id=principal.actor.owner_id if mine else None,
+    )
 
 
 Wanted = Annotated[JobFilter, Depends(job_filter)]
@@ -136,7 +151,6 @@ Wanted = Annotated[JobFilter, Depends(job_filter)]
 
 @router.get(
     "/jobs",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[JobSummary],
     summary="List jobs",
 )
@@ -158,12 +172,12 @@ def list_(
     """
     rows = list_jobs(context, wanted, order, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(rows, lambda row: row.key)
-    return reply_page([row.summary for row in shown], next_page_token)
+    owners = names_of(context, {row.owner_id for row in shown})
+    return reply_page([row.summary(owners) for row in shown], next_page_token)
 
 
 @router.get(
     "/jobs/counts",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=JobCounts,
     summary="Count jobs by state",
 )
@@ -235,14 +249,14 @@ def delete(
 def stop(context: ServerContext, principal: JobsWrite, job_id: JobId, body: StopBody) -> Response:
     """Order a job to save a checkpoint and end."""
     service.stop(context, job_id, actor=principal.actor, reason=body.reason)
-    return reply(_view_after("stopped", context, job_id))
+    return reply(view_after("stopped", context, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
 def cancel(context: ServerContext, principal: JobsWrite, job_id: JobId, body: StopBody) -> Response:
     """Order a job to end without a save; the response describes the lost steps."""
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
-    view = _view_after(f"cancelled, which loses {lost}", context, job_id)
+    view = view_after(f"cancelled, which loses {lost}", context, job_id)
     return reply(CancelReply(job=view, lost=lost))
 
 
@@ -256,19 +270,7 @@ def set_priority(
     preemption. A running job keeps its slots unless another job preempts it.
     """
     service.set_priority(context, job_id, body.priority, actor=principal.actor)
-    return reply(_view_after("changed", context, job_id))
-
-
-def _view_after(done: str, context: Context, job_id: str) -> JobView:
-    """Return the view of a job after a command was carried out.
-
-    Raises:
-        UnreadableError: the spec of the job cannot be read, although the command was carried out.
-    """
-    try:
-        return job_view(context, job_id)
-    except UnreadableError as error:
-        raise UnreadableError(f"{done}; {error.detail}") from None
+    return reply(view_after("changed", context, job_id))
 
 
 @router.post(

@@ -61,6 +61,7 @@ class ForkSource(TypedRow):
     project: Annotated[str, jobs.c.project]
     env: Annotated[dict[str, str] | None, jobs.c.env]
     token_id: Annotated[str | None, jobs.c.token_id]
+    owner_id: Annotated[str, jobs.c.owner_id]
     created_by: Annotated[str, jobs.c.created_by]
     name: Annotated[str, jobs.c.name]
     storage: Annotated[str | None, jobs.c.storage]
@@ -216,7 +217,7 @@ def _env(
 ) -> Mapping[str, str]:
     """Return the environment that the fork inherits, without values that the actor may not see."""
     env = context.secrets.open(source.env)
-    if actor.may_act_for(source.token_id):
+    if actor.may_act_for(source.owner_id, source.token_id):
         return env
     hidden = {name for name, value in env.items() if not is_allowed(name, value)}
     changes = request.changes.get("env", {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -30,6 +30,7 @@ from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import jobs
 from server.core.errors import InvalidRequestError
+from server.core.people.user_tables import users
 from server.jobs.facts.store import config_word
 from trainyard.protocol.past_runs.views import ImportTool
 from trainyard.protocol.rest.jobs import JobOrder
@@ -55,6 +56,7 @@ class ListedJob(TypedRow):
     name: str
     tags: Annotated[str, type_coerce(jobs.c.tags, Text).label("tags")]
     project: str
+    owner_id: str
     state: JobState
     reason: Annotated[str | None, shown_reason]
     attempt: int
@@ -77,15 +79,18 @@ class ListedJob(TypedRow):
         """Key of this row; a page starts after the key of the previous page's last row."""
         return f"{self.rank}{self.id}{self.priority}"
 
-    @property
-    def summary(self) -> dict[str, object]:
-        """The fields of a `JobSummary`, for serialization with orjson."""
+    def summary(self, owners: Mapping[str, str]) -> dict[str, object]:
+        """Return the fields of a `JobSummary`, for serialization with orjson.
+
+        `owners` has names by user id.
+        """
         row: dict[str, object] = {name: getattr(self, name) for name in _SHOWN}
         tags, progress = orjson.Fragment(self.tags), orjson.Fragment(self.progress)
-        return {**row, "tags": tags, "progress": progress}
+        owner = owners.get(self.owner_id)
+        return {**row, "owner": owner, "tags": tags, "progress": progress}
 
 
-_SHOWN = tuple(field.name for field in fields(ListedJob) if field.name != "rank")
+_SHOWN = tuple(field.name for field in fields(ListedJob) if field.name not in {"rank", "owner_id"})
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,10 @@ class JobFilter:
     `name=value` of the configuration."""
     imported: bool | None = None
     """True for jobs that another tool recorded, False for jobs that ran here."""
+    owner: str | None = None
+    """Name of the user who owns the jobs."""
+    owner_id: str | None = None
+    """Id of the user who owns the jobs."""
 
 
 def list_jobs(
@@ -186,6 +195,11 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
         conditions.append(jobs.c.name == wanted.name)
     if wanted.project is not None:
         conditions.append(jobs.c.project == wanted.project)
+    if wanted.owner is not None:
+        named = select(users.c.id).where(users.c.name == wanted.owner)
+        conditions.append(jobs.c.owner_id == named.scalar_subquery())
+    if wanted.owner_id is not None:
+        conditions.append(jobs.c.owner_id == wanted.owner_id)
     if wanted.imported is not None:
         tool = jobs.c.imported_from
         conditions.append(tool.is_not(None) if wanted.imported else tool.is_(None))

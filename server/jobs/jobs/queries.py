@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
+from server.api.accounts.queries import names_of
 from server.core.context import Context
 from server.core.database.column_types import seconds_between
 from server.core.database.metric_and_log_tables import imports
 from server.core.database.rows import Attempt, Job
 from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import attempts, events, jobs
-from server.core.errors import NotFoundError
+from server.core.errors import NotFoundError, UnreadableError
 from server.core.events.tail import StoredEvent
 from server.core.lifecycle import check_job
 from server.jobs.attempts.next_action import next_action
@@ -95,6 +96,18 @@ def job_view(context: Context, job_id: str) -> JobView:
     return _view(context, job, current, reason=job.shown_reason, **more)
 
 
+def view_after(done: str, context: Context, job_id: str) -> JobView:
+    """Return the view of a job after a command was carried out.
+
+    Raises:
+        UnreadableError: the spec of the job cannot be read, although the command was carried out.
+    """
+    try:
+        return job_view(context, job_id)
+    except UnreadableError as error:
+        raise UnreadableError(f"{done}; {error.detail}") from None
+
+
 def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...]:
     """Return the ids in `job_ids` that belong to ended or unknown jobs, in the given order."""
     query = select(jobs.c.id).where(
@@ -117,6 +130,7 @@ def _view(context: Context, job: Job, current: AttemptView | None, **more: objec
     spec = _shown(context, job)
     effective = _effective(spec, job, current)
     computed = {
+        "owner": names_of(context, [job.owner_id]).get(job.owner_id),
         "description": job.spec.description,
         "spec": spec,
         "set_fields": tuple(_set_fields(spec)),

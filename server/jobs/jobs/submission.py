@@ -203,6 +203,7 @@ def _row(context: Context, new: CheckedJob) -> dict[str, Any]:
         "storage": new.storage,
         "created_by": new.actor.name,
         "token_id": new.actor.token_id,
+        "owner_id": new.actor.owner_id,
         "created_at": now,
         "updated_at": now,
     }

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.dependencies import may
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.responses import reply
 from server.core.errors import InvalidRequestError, UnsupportedMediaTypeError

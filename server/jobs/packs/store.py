@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from datetime import timedelta
 
-from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import job_packs, pack_blocks, packs
@@ -42,7 +42,7 @@ class PackUpload:
         self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
         delete_unnamed(context)
         with context.database.write() as connection:
-            mine = packs.c.token_id == actor.token_id
+            mine = _by(actor)
             query = select(func.count(), func.coalesce(func.sum(packs.c.size), 0)).where(mine)
             number, size = connection.execute(query).one()
             begun = select(func.count()).where(mine, packs.c.digest.is_(None))
@@ -57,8 +57,15 @@ class PackUpload:
                     f"{MAX_PACKS} of {MAX_BYTES:,} bytes. Delete jobs that name some: a pack goes "
                     "a day after its last job"
                 )
-            row = {"id": self._id, "size": 0, "created_by": actor.name, "token_id": actor.token_id}
-            connection.execute(insert(packs).values(**row, named_at=context.now()))
+            row = {
+                "id": self._id,
+                "size": 0,
+                "created_by": actor.name,
+                "token_id": actor.token_id,
+                "user_id": actor.user_id,
+                "named_at": context.now(),
+            }
+            connection.execute(insert(packs).values(row))
 
     def add(self, block: bytes) -> None:
         """Store the next block.
@@ -107,6 +114,13 @@ class PackUpload:
         unfinished = (packs.c.id == self._id) & packs.c.digest.is_(None)
         with self._context.database.write() as connection:
             connection.execute(delete(packs).where(unfinished))
+
+
+def _by(actor: Actor) -> ColumnElement[bool]:
+    """Return the condition for the packs of a person."""
+    if actor.is_of_built_in:
+        return packs.c.token_id == actor.token_id
+    return packs.c.user_id == actor.user_id
 
 
 def lock_digest(context: Context, connection: Connection, digest: str) -> None:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.dependencies import may
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.request_body import JsonBody
@@ -88,10 +88,10 @@ async def get_output(
 ) -> Response:
     """Return output as soon as there is new output, the command has ended, or the wait is over.
 
-    Only a few requests with the same token wait at a time; a further request returns without a
+    Only a few requests of the same person wait at a time; a further request returns without a
     wait.
     """
-    with WAITS.turn(principal.token_id) as may_wait:
+    with WAITS.turn(principal.actor.identity) as may_wait:
         output = await _first(
             lambda: service.read_output(
                 context, job_id, shell_id, start=start, actor=principal.actor

@@ -30,6 +30,7 @@ class Shell(TypedRow):
     id: str
     job_id: Annotated[str, attempts.c.job_id]
     token_id: str | None
+    user_id: str | None
     attempt_id: str
     attempt: Annotated[int, attempts.c.number]
     share_state: Annotated[AttemptNodeState, attempt_nodes.c.state]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
-from server.api.auth.service import hold_token
+from server.api.auth.principals import hold_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import AttemptNode, Job
@@ -17,7 +17,7 @@ from server.core.database.tables import attempts, jobs
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import lock_job
-from server.core.subject import Actor
+from server.core.subject import ADMIN_USER_ID, Actor
 from server.jobs.attempts.launch import newest_launch
 from server.jobs.shells.rows import Shell, locked_shell, read_shell
 from trainyard.base.problems import Problem
@@ -34,7 +34,7 @@ from trainyard.protocol.shell_sessions.views import (
 )
 from trainyard.protocol.states import AttemptNodeState, JobState
 
-MAX_OPEN, MAX_OPEN_OF_TOKEN = 4, 16
+MAX_OPEN, MAX_OPEN_OF_PERSON = 4, 16
 """Maximum number of concurrent commands per attempt and per person; each costs two long polls."""
 KEPT = timedelta(days=2)
 """Time after which the row of a command is deleted. A command takes at most half this time."""
@@ -68,10 +68,10 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         if not context.settings.allow_code:
             raise InvalidRequestError.at("/argv", NO_CODE)
         job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
-        if not actor.may_act_for(job.token_id):
+        if not actor.may_act_for(job.owner_id, job.token_id):
             raise ForbiddenError(
-                "a command sees the secrets of its job: only the token with which "
-                f"{job.created_by} submitted {job.name}, and the admin token, may run one in it"
+                f"a command sees the secrets of its job: only {_owner(job)}, and the admin token, "
+                "may run one in it"
             )
         if not actor.may(Permission.CODE_RUN):
             problem = Problem(
@@ -95,13 +95,15 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
             "seconds": request.seconds,
             "created_by": actor.name,
             "token_id": actor.token_id,
+            "user_id": actor.user_id,
+            "session_id": actor.session_id,
             "created_at": now,
             "client_at": now,
         }
         connection.execute(insert(shells).values(row))
         argv = tuple(map(hide_credentials, request.argv))
         words = shlex.join(argv) or "a shell"
-        own = actor.made(job.token_id)
+        own = actor.made(job.owner_id, job.token_id)
         why = "who submitted the job" if own else f"an admin, in the job of {job.created_by}"
         event = NewEvent(
             ShellOpened(shell_id=shell_id, argv=argv, rank=request.rank),
@@ -111,6 +113,13 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         )
         append_event(context, connection, event)
         return read_shell(connection, shell_id).view(now)
+
+
+def _owner(job: Job) -> str:
+    """Return who may run commands in a job, as words."""
+    if job.owner_id == ADMIN_USER_ID:
+        return f"the token with which {job.created_by} submitted {job.name}"
+    return f"the user who submitted {job.name}"
 
 
 def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:
@@ -146,10 +155,17 @@ def _refuse_another(
     goes_on = shells.c.ended_at.is_(None) & recent & shells.c.closed.is_(False)
     for of, most, whose in (
         (shells.c.attempt_id == attempt_id, MAX_OPEN, "in this attempt"),
-        (shells.c.token_id == actor.token_id, MAX_OPEN_OF_TOKEN, f"of {actor.name}"),
+        (_by(actor), MAX_OPEN_OF_PERSON, f"of {actor.name}"),
     ):
         if (connection.scalar(select(func.count()).where(of, goes_on)) or 0) >= most:
             raise ConflictError(f"{most} commands {whose} are running, the most that are legal")
+
+
+def _by(actor: Actor) -> ColumnElement[bool]:
+    """Return the condition for the commands of a person."""
+    if actor.is_of_built_in:
+        return shells.c.token_id == actor.token_id
+    return shells.c.user_id == actor.user_id
 
 
 def read_output(
@@ -229,6 +245,6 @@ def forget_shells(context: Context) -> int:
 def _own(shell: Shell, job_id: str, actor: Actor) -> Shell:
     if shell.job_id != job_id:
         raise NotFoundError(f"job {job_id!r} has no command with the id {shell.id!r}")
-    if not actor.made(shell.token_id):
+    if not actor.made(shell.user_id, shell.token_id):
         raise ForbiddenError(f"{shell.created_by} requested this command; its output is private")
     return shell

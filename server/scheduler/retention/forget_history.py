@@ -9,7 +9,8 @@ from sqlalchemy import exists, func, or_, select
 from server.core.context import Context
 from server.core.database.slot_tables import capacity_changes, holdings
 from server.core.database.source_tables import node_requests
-from server.core.database.tables import events, jobs, nodes, sessions, tokens
+from server.core.database.tables import events, jobs, nodes, tokens
+from server.core.people.user_tables import sessions
 from server.scheduler.retention.forget_jobs import ROWS_AT_ONCE, delete_some
 from trainyard.protocol.states import NodeRequestState
 

@@ -21,6 +21,7 @@ from server.core.database.rows import TypedRow
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import UnreadableError
 from server.core.isolation import Isolation
+from server.core.people.user_tables import submitter
 from trainyard.protocol.states import AttemptOutcome
 from trainyard.run.failures import Failure
 from trainyard.spec.job import JobSpec
@@ -43,7 +44,7 @@ class _Ended(TypedRow):
     failure: Failure | None
     ended_at: Annotated[datetime, attempts.c.ended_at]
     spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
-    submitter: Annotated[str, func.coalesce(jobs.c.token_id, jobs.c.created_by)]
+    submitter: Annotated[str, submitter]
 
 
 class NodeWatch:
@@ -175,7 +176,7 @@ def _online(connection: Connection, device: str) -> int:
 
 def _submitters(connection: Connection, since: datetime) -> int:
     """Return the number of submitters with attempts that ended since the given time."""
-    persons = func.count(func.distinct(func.coalesce(jobs.c.token_id, jobs.c.created_by)))
+    persons = func.count(func.distinct(submitter))
     ended = attempts.c.ended_at > since
     query = select(persons).join(attempts, attempts.c.job_id == jobs.c.id).where(ended)
     return connection.scalar(query) or 0

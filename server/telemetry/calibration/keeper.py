@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from sqlalchemy import Connection, Table, func, select, tuple_
+from sqlalchemy import Connection, Table, select, tuple_
 
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.slot_tables import measured_runs
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.isolation import Isolation
+from server.core.people.user_tables import submitter
 from server.jobs.attempts.launch import effective_spec
 from server.telemetry.calibration.store import HardwareKind, learn
 from server.telemetry.goodput.step_sums import DATA, STEP, values_of_attempt
@@ -185,7 +186,7 @@ def _due(
 def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
     """Return the submitter of the attempt's job, and the node of its rank 0."""
     query = (
-        select(func.coalesce(jobs.c.token_id, jobs.c.created_by), attempt_nodes.c.node)
+        select(submitter, attempt_nodes.c.node)
         .select_from(attempts)
         .join(jobs, jobs.c.id == attempts.c.job_id)
         .join(attempt_nodes, attempt_nodes.c.attempt_id == attempts.c.id)
@@ -193,8 +194,8 @@ def _origin(connection: Connection, attempt_id: str) -> tuple[str, str]:
         .order_by(attempt_nodes.c.node_rank)
         .limit(1)
     )
-    submitter, node = connection.execute(query).one()
-    return submitter, node
+    who, node = connection.execute(query).one()
+    return who, node
 
 
 def _hardware(connection: Connection, attempt_id: str) -> tuple[NodeKind, int, float] | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from server.api.auth.dependencies import may
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.request_body import JsonBody

@@ -158,6 +158,7 @@ def _job(
         "progress": Progress(step=request.last_step, steps=None, loss=loss),
         "imported_from": run.tool,
         "created_by": actor.name,
+        "owner_id": actor.owner_id,
         "created_at": now,
         "updated_at": now,
         "started_at": began,

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, create_engine, insert
 from sqlalchemy.pool import NullPool
 
 from server.api.auth.permissions import WITHOUT_SCOPES
-from server.api.auth.service import Principal, create_token, find_holders
+from server.api.auth.principals import Principal, find_holders
+from server.api.auth.service import create_token
 from server.api.auth.tokens import TokenKind, hash_token
 from server.cluster.nodes.register import register
 from server.core.context import Context

@@ -11,14 +11,10 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from server.api.auth.admin import ADMIN_ID
+from server.api.auth.browser_sessions import open_session
 from server.api.auth.permissions import ALL
-from server.api.auth.service import (
-    authenticate_session,
-    create_token,
-    hold_token,
-    open_session,
-    replace_token_of,
-)
+from server.api.auth.principals import authenticate_session, hold_token
+from server.api.auth.service import create_token, replace_token_of
 from server.api.auth.tokens import TokenKind
 from server.app.admin_command import add_options, rotate_admin_token
 from server.core.context import Context
@@ -119,7 +115,7 @@ def test_the_rotation_ends_codes_and_sessions_and_lists_what_was_made(
     out = capsys.readouterr()
     assert out.out.strip().startswith("ty_admin_")
     assert len(out.out.splitlines()) == 1
-    assert "1 browser sessions, 1 login codes and 0 commands" in out.err
+    assert "1 browser sessions, 1 login codes, 0 invitations and 0 commands" in out.err
     assert {"mine", "node-2"} <= set(out.err.split())
     assert mine not in out.err + out.out
     assert anonymous.get(f"{API}/jobs").status_code == 401
@@ -224,7 +220,9 @@ def test_what_outlives_a_request_is_refused_where_its_token_has_ended_meanwhile(
     held = authenticate_token(context, admin_token).actor
     link = create_token(context, TokenRequest(name="link", kind="login"), actor=held)[1]
     opened = open_session(context, token=None, code=link).principal.actor
-    assert opened.token_hash == held.token_hash, "a session holds the token that opened it"
+    assert opened.credential_hash == held.credential_hash, (
+        "a session holds the token that opened it"
+    )
     rotate(context)
     for actor in (held, opened):
         with pytest.raises(UnauthenticatedError, match="has ended since the request began"):

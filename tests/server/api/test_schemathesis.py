@@ -35,6 +35,8 @@ KEYS: dict[str, str | int] = {
     "requests": ID,
     "operations": ID,
     "tokens": ID,
+    "sessions": ID,
+    "users": "ada",
     "attempts": 7,
     "events": 7,
     "nodes": "node-1",

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import select, update
 
 from server.api.auth.permissions import WITHOUT_SCOPES
-from server.api.auth.service import create_token, find_holders
+from server.api.auth.principals import find_holders
+from server.api.auth.service import create_token
 from server.core.context import Context
 from server.core.database.tables import jobs, tokens
 from tests.server.api.in_process import TestClient

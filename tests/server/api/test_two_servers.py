@@ -22,8 +22,9 @@ from server.api.auth.throttle import MAX_FAILURES
 from server.app.keys import ensure_key
 from server.core.context import Context, SystemClock
 from server.core.database.engine import Database
-from server.core.database.tables import failed_logins, liveness
+from server.core.database.tables import liveness
 from server.core.liveness import GAP, server_uptime
+from server.core.people.user_tables import failed_logins
 from server.core.settings import Settings
 from tests.server.api.processes import api
 from tests.server.api.serving import PATIENCE, until

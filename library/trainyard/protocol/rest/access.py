@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainyard.base.model_base import RecordModel, SpecModel
+from trainyard.protocol.user_accounts.views import GivenPassword, SessionUser
 from trainyard.spec.job import JobName
 
 
@@ -29,28 +30,37 @@ class Permission(StrEnum):
     SOURCES_WRITE = "sources:write"
     METRICS_READ = "metrics:read"
     TOKENS_ADMIN = "tokens:admin"
+    USERS_ADMIN = "users:admin"
 
 
 class SessionRequest(SpecModel):
-    """Body of a browser login, with either a token or a one-time code."""
+    """Body of a browser login: a token, a one-time code, or name and password."""
 
     token: Annotated[str, Field(max_length=200)] | None = None
     """API token or admin token."""
     code: Annotated[str, Field(max_length=200)] | None = None
     """Code from a one-time login link."""
+    name: Annotated[str, Field(max_length=100)] | None = None
+    """Name of a user."""
+    password: GivenPassword | None = None
+    """Password of the user."""
 
 
 class SessionView(RecordModel):
     """The session of the logged-in user."""
 
     name: str
-    """Name of the token behind the session."""
-    kind: Literal["admin", "api"]
-    """Kind of the token behind the session."""
+    """Name of the token behind the session; after a login by password, the name of the user."""
+    kind: Literal["admin", "api", "password"]
+    """Kind of the token behind the session; `password` after a login by password."""
     permissions: tuple[Permission, ...] = ()
-    """Permissions of the token."""
+    """Permissions of the session or token."""
     expires_at: datetime | None
     """Time at which the session ends; absent for a bearer token."""
+    user: SessionUser | None = None
+    """The user; null from an older server."""
+    is_shared: bool = False
+    """Whether the server has more than one active user."""
 
 
 class TokenRequest(SpecModel):
@@ -62,8 +72,8 @@ class TokenRequest(SpecModel):
     """Use of the token: `api` for people and programs, `join` for a node or source, `login` for a
     browser login."""
     scopes: Annotated[tuple[Permission, ...], Field(min_length=1)] | None = None
-    """Permissions of a token of kind `api`, each once. Null gives every permission except
-    `sources:write` and `tokens:admin`."""
+    """Permissions of a token of kind `api`, each once. Null gives every permission of the user
+    except `sources:write`, `tokens:admin` and `users:admin`."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
     """Lifetime of the token. The default is a year for `api`, an hour for `join`, and ten minutes
     for `login`. Ten minutes is also the maximum for `login`."""
@@ -78,6 +88,8 @@ class TokenView(RecordModel):
     """Purpose of the token."""
     kind: Literal["admin", "api", "join", "login", "node", "source"]
     """Use of the token."""
+    user: str | None = None
+    """Name of the token's user; null for tokens of machines."""
     scopes: tuple[Permission, ...] | None = None
     """Permissions of a token of kind `api`; null if it was created without scopes."""
     secret: str | None = None

@@ -49,6 +49,8 @@ class Event(RecordModel, Generic[Kind, Data]):
     actor: str
     """Author of the event: the name of a token, of a node, or of a part of the system, such as
     `scheduler`."""
+    user: str | None = None
+    """Name of the author's user; null for nodes and parts of the system, and in older events."""
     message: str
     """The event as a sentence."""
     data: Data

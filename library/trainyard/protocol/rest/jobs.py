@@ -84,6 +84,8 @@ class JobSummary(RecordModel):
     """Tags by which lists of jobs can be filtered."""
     project: str
     """Project of the job; the job's slots count towards the project's share and quotas."""
+    owner: str | None = None
+    """Name of the user who owns the job; null from an older server."""
     state: JobState
     """State of the job, summarised from its attempts."""
     reason: str | None

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.api.auth.service import Principal, create_token
+from server.api.auth.principals import Principal
+from server.api.auth.service import create_token
 from server.cluster.nodes.register import register
 from server.cluster.nodes.workers import proves_gone
 from server.core.context import Context

@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.api.auth.service import Principal, authenticate_pilot, create_token
+from server.api.auth.principals import Principal, authenticate_pilot
+from server.api.auth.service import create_token
 from server.cluster.supply.changes import NewRequest, store_requests, withdraw
 from server.cluster.supply.enroll import claim_request, register_source
 from server.cluster.supply.joining import register_pilot

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.api.auth.service import Principal
+from server.api.auth.principals import Principal
 from server.api.auth.tokens import TokenKind
 from server.cluster.nodes.register import register
 from server.core.context import Context

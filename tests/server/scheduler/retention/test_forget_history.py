@@ -8,11 +8,13 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import Table, func, insert, select, update
 
-from server.api.auth.service import create_token, open_session, revoke_token
+from server.api.auth.browser_sessions import open_session
+from server.api.auth.service import create_token, revoke_token
 from server.core.context import Context
 from server.core.database.slot_tables import capacity_changes, holdings
-from server.core.database.tables import events, sessions, tokens
+from server.core.database.tables import events, tokens
 from server.core.events.store import NewEvent, append_event
+from server.core.people.user_tables import sessions
 from server.core.settings import Settings
 from server.core.subject import Actor, Subject
 from server.scheduler.retention import forget_history

@@ -16,5 +16,6 @@ export const PERMISSIONS: Record<Permission, string> = {
   "sources:read": "See sources of nodes and their requests, and the reasons why requests wait.",
   "sources:write": "Check, pause and delete sources; request nodes, cancel and end requests.",
   "metrics:read": "Read the metrics for Prometheus.",
-  "tokens:admin": "Create, list and revoke tokens.",
+  "tokens:admin": "Create join tokens; list and revoke the tokens of all users.",
+  "users:admin": "List, create, change and disable users; make invitations.",
 };

@@ -517,7 +517,7 @@ export interface paths {
          * Output of a command
          * @description Return output as soon as there is new output, the command has ended, or the wait is over.
          *
-         *     Only a few requests with the same token wait at a time; a further request returns without a
+         *     Only a few requests of the same person wait at a time; a further request returns without a
          *     wait.
          */
         get: operations["shells_get_output"];
@@ -1616,37 +1616,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/auth/session": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Who is logged in
-         * @description Return the principal of the request's session or token.
-         */
-        get: operations["access_who"];
-        put?: never;
-        /**
-         * Log a browser in
-         * @description Open a browser session with a token, or with the one-time code of a login link.
-         *
-         *     The reply sets an HttpOnly cookie. The endpoint needs no authorization. After too many failed
-         *     logins from one address it returns 429.
-         */
-        post: operations["access_log_in"];
-        /**
-         * Log a browser out
-         * @description End the browser session of the cookie, if the request has a cookie.
-         */
-        delete: operations["access_log_out"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/tokens": {
         parameters: {
             query?: never;
@@ -1656,13 +1625,15 @@ export interface paths {
         };
         /**
          * Tokens that are not revoked
-         * @description List tokens without their secrets, the newest first.
+         * @description List the caller's tokens without their secrets, the newest first.
          */
         get: operations["access_list"];
         put?: never;
         /**
          * Create a token
-         * @description Create a token. Only this response contains the secret of the token.
+         * @description Create a token of the caller. Only this response contains the secret of the token.
+         *
+         *     A join token needs `tokens:admin`, and only the admin token creates login codes.
          */
         post: operations["access_create"];
         delete?: never;
@@ -1684,8 +1655,257 @@ export interface paths {
         /**
          * Revoke a token
          * @description Revoke a token, and end its browser sessions and its commands in running attempts.
+         *
+         *     The tokens of other users and of machines need `tokens:admin`.
          */
         delete: operations["access_revoke"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/ways": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Ways to log in
+         * @description List the ways to log a browser in.
+         */
+        get: operations["access_ways"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Who is logged in
+         * @description Return the principal of the request's session or token, with its user.
+         */
+        get: operations["access_who"];
+        put?: never;
+        /**
+         * Log a browser in
+         * @description Open a browser session with a token, a one-time code of a login link, or name and password.
+         *
+         *     The reply sets an HttpOnly cookie. The endpoint needs no authorization. After too many failed
+         *     logins from one address or for one account it returns 429.
+         */
+        post: operations["access_log_in"];
+        /**
+         * Log this browser out
+         * @description End the browser session of the cookie, if the request has a cookie.
+         */
+        delete: operations["access_log_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The caller's browser sessions
+         * @description List the sessions of the caller's user, the newest first.
+         *
+         *     For a token of the built-in user, the list has only the sessions of this token.
+         */
+        get: operations["access_get_sessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/sessions/{session_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * End a browser session
+         * @description End a session of the caller, with its streams, uploads and commands.
+         */
+        delete: operations["access_end_session"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/password": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Change the own password
+         * @description Change the caller's password; all other sessions of the user end.
+         */
+        put: operations["access_put_password"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/token": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a token by name and password
+         * @description Create an API token without scopes, for the command line.
+         *
+         *     Only this response contains the secret. Failed logins count as for a browser.
+         */
+        post: operations["access_create_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/invitation/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Check an invitation
+         * @description Return the name of the invited user; a code that is not valid counts as a failed login.
+         */
+        post: operations["access_check"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/invitation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Set the password of an invitation
+         * @description Use up the code: set the password, end the user's sessions, and open a new session.
+         */
+        post: operations["access_accept"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List users
+         * @description List users in the order of their names, disabled ones included.
+         */
+        get: operations["users_list"];
+        put?: never;
+        /**
+         * Create a user
+         * @description Create a user, and an invitation with which the user sets a password within seven days.
+         *
+         *     The user may have only permissions that the caller has. Only this response contains the code.
+         */
+        post: operations["users_create"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/{user_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One user
+         * @description Return a user.
+         */
+        get: operations["users_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Change a user
+         * @description Change role, e-mail address or state of a user with permissions that the caller has too.
+         *
+         *     A disabled user has no access; sessions, tokens, invitations and commands end for good.
+         */
+        patch: operations["users_change"];
+        trace?: never;
+    };
+    "/api/v1/users/{user_id}/invitation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Invite a user again, or reset the password
+         * @description Make a new invitation, which ends earlier ones; a password stays until the code is used.
+         */
+        post: operations["users_invite"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -2884,6 +3104,49 @@ export interface components {
             less_idle_micro_batch_size: number | null;
         };
         /**
+         * BrowserSession
+         * @description A browser session of the caller.
+         */
+        BrowserSession: {
+            /**
+             * Id
+             * @description Id of the session.
+             */
+            id: string;
+            /**
+             * Created At
+             * Format: date-time
+             * @description Time of the login.
+             */
+            created_at: string;
+            /**
+             * Expires At
+             * Format: date-time
+             * @description Time at which the session ends.
+             */
+            expires_at: string;
+            /**
+             * Last Used At
+             * @description Time of the last request, to the minute; null before the first.
+             */
+            last_used_at: string | null;
+            /**
+             * Address
+             * @description Address from which the browser logged in; null if unknown.
+             */
+            address: string | null;
+            /**
+             * Browser
+             * @description User agent of the browser; null if unknown.
+             */
+            browser: string | null;
+            /**
+             * Is Current
+             * @description Whether this request belongs to the session.
+             */
+            is_current: boolean;
+        };
+        /**
          * BuildTask
          * @description A request to build an environment.
          */
@@ -3793,6 +4056,12 @@ export interface components {
              */
             losing_jobs: components["schemas"]["LosingJob"][];
         };
+        /**
+         * ClusterRole
+         * @description Roles in the cluster; each has the permissions of the roles before it.
+         * @enum {string}
+         */
+        ClusterRole: "user" | "operator" | "admin";
         /**
          * CodeDigests
          * @description Digests of the code of a user's own model.
@@ -4961,6 +5230,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5007,6 +5281,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5055,6 +5334,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5101,6 +5385,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5149,6 +5438,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5195,6 +5489,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5243,6 +5542,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5289,6 +5593,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5337,6 +5646,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5383,6 +5697,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5431,6 +5750,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5477,6 +5801,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5525,6 +5854,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5571,6 +5905,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5619,6 +5958,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5665,6 +6009,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5713,6 +6062,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5759,6 +6113,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5807,6 +6166,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5853,6 +6217,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5901,6 +6270,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -5947,6 +6321,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -5995,6 +6374,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6041,6 +6425,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6089,6 +6478,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6135,6 +6529,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6183,6 +6582,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6229,6 +6633,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6277,6 +6686,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6323,6 +6737,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6371,6 +6790,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6417,6 +6841,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6465,6 +6894,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6511,6 +6945,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6559,6 +6998,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6605,6 +7049,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6653,6 +7102,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6699,6 +7153,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6747,6 +7206,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6793,6 +7257,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6841,6 +7310,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6887,6 +7361,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -6935,6 +7414,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -6981,6 +7465,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -7029,6 +7518,11 @@ export interface components {
              */
             actor: string;
             /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
              * Message
              * @description The event as a sentence.
              */
@@ -7075,6 +7569,11 @@ export interface components {
              *     `scheduler`.
              */
             actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
             /**
              * Message
              * @description The event as a sentence.
@@ -8373,6 +8872,82 @@ export interface components {
             save_stall_milliseconds: number;
         };
         /**
+         * InvitationAcceptance
+         * @description Body that sets the password of an invited user.
+         */
+        InvitationAcceptance: {
+            /**
+             * Code
+             * Format: password
+             * @description Code of the invitation.
+             */
+            code: string;
+            /**
+             * Password
+             * Format: password
+             * @description The new password: 12 to 1,000 characters, not the user's name.
+             */
+            password: string;
+        };
+        /**
+         * InvitationCheck
+         * @description A valid invitation, as its holder sees it.
+         */
+        InvitationCheck: {
+            /**
+             * Name
+             * @description Name of the invited user.
+             */
+            name: string;
+            /**
+             * Expires At
+             * Format: date-time
+             * @description End of the invitation.
+             */
+            expires_at: string;
+            /**
+             * Replaces Password
+             * @description Whether the user already has a password.
+             */
+            replaces_password: boolean;
+        };
+        /**
+         * InvitationCode
+         * @description Body of a question about an invitation.
+         */
+        InvitationCode: {
+            /**
+             * Code
+             * Format: password
+             * @description Code of the invitation.
+             */
+            code: string;
+        };
+        /**
+         * InvitationView
+         * @description An invitation with its code; only this response contains the code.
+         */
+        InvitationView: {
+            /** @description The invited user. */
+            user: components["schemas"]["UserView"];
+            /**
+             * Code
+             * @description One-time code with which the user sets the password.
+             */
+            code: string;
+            /**
+             * Link
+             * @description Address of the dashboard's page for this code.
+             */
+            link: string;
+            /**
+             * Expires At
+             * Format: date-time
+             * @description End of the invitation.
+             */
+            expires_at: string;
+        };
+        /**
          * JobCounts
          * @description Numbers of jobs.
          */
@@ -8961,6 +9536,11 @@ export interface components {
              * @description Project of the job; the job's slots count towards the project's share and quotas.
              */
             project: string;
+            /**
+             * Owner
+             * @description Name of the user who owns the job; null from an older server.
+             */
+            owner: string | null;
             /** @description State of the job, summarised from its attempts. */
             state: components["schemas"]["JobState"];
             /**
@@ -9053,6 +9633,11 @@ export interface components {
              * @description Project of the job; the job's slots count towards the project's share and quotas.
              */
             project: string;
+            /**
+             * Owner
+             * @description Name of the user who owns the job; null from an older server.
+             */
+            owner: string | null;
             /** @description State of the job, summarised from its attempts. */
             state: components["schemas"]["JobState"];
             /**
@@ -9432,6 +10017,29 @@ export interface components {
              * @description Number of lines of output so far.
              */
             lines: number;
+        };
+        /**
+         * LoginWay
+         * @description One way to log a browser in.
+         */
+        LoginWay: {
+            /**
+             * Kind
+             * @description `token`: a token or a login code; `password`: name and password.
+             * @enum {string}
+             */
+            kind: "token" | "password";
+        };
+        /**
+         * LoginWays
+         * @description The ways to log a browser in, the most likely first.
+         */
+        LoginWays: {
+            /**
+             * Ways
+             * @description Ways that exist on this server.
+             */
+            ways: components["schemas"]["LoginWay"][];
         };
         /**
          * LosingJob
@@ -11969,6 +12577,19 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Page[BrowserSession] */
+        Page_BrowserSession_: {
+            /**
+             * Items
+             * @description Items of this page, in the order of the list.
+             */
+            items: components["schemas"]["BrowserSession"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last page.
+             */
+            next_page_token: string | null;
+        };
         /** Page[CheckpointView] */
         Page_CheckpointView_: {
             /**
@@ -12106,6 +12727,19 @@ export interface components {
              * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["TokenView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last page.
+             */
+            next_page_token: string | null;
+        };
+        /** Page[UserView] */
+        Page_UserView_: {
+            /**
+             * Items
+             * @description Items of this page, in the order of the list.
+             */
+            items: components["schemas"]["UserView"][];
             /**
              * Next Page Token
              * @description Token of the next page; absent on the last page.
@@ -12351,6 +12985,52 @@ export interface components {
             total: number;
         };
         /**
+         * PasswordChange
+         * @description Body of a change of the caller's password.
+         */
+        PasswordChange: {
+            /**
+             * Current
+             * Format: password
+             * @description The present password.
+             */
+            current: string;
+            /**
+             * New
+             * Format: password
+             * @description The new password: 12 to 1,000 characters, not the user's name.
+             */
+            new: string;
+        };
+        /**
+         * PasswordLogin
+         * @description Body of a request for a token by a password, for the command line.
+         */
+        PasswordLogin: {
+            /**
+             * Name
+             * @description Name of the user.
+             */
+            name: string;
+            /**
+             * Password
+             * Format: password
+             * @description Password of the user.
+             */
+            password: string;
+            /**
+             * Token Name
+             * @description Purpose of the token, such as the name of the machine.
+             * @example llama-7
+             */
+            token_name: string;
+            /**
+             * Expires In Seconds
+             * @description Lifetime of the token; a year by default.
+             */
+            expires_in_seconds?: number | null;
+        };
+        /**
          * PendingCollective
          * @description A collective that has not ended on a rank.
          */
@@ -12445,7 +13125,7 @@ export interface components {
          * @description A right that an operation of the API needs; docs/access.md describes each.
          * @enum {string}
          */
-        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin";
+        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin" | "users:admin";
         /**
          * Phase
          * @description Current activity of the trainer; each phase has its own time limit, beyond which the trainer
@@ -15050,7 +15730,7 @@ export interface components {
         };
         /**
          * SessionRequest
-         * @description Body of a browser login, with either a token or a one-time code.
+         * @description Body of a browser login: a token, a one-time code, or name and password.
          */
         SessionRequest: {
             /**
@@ -15063,6 +15743,44 @@ export interface components {
              * @description Code from a one-time login link.
              */
             code?: string | null;
+            /**
+             * Name
+             * @description Name of a user.
+             */
+            name?: string | null;
+            /**
+             * Password
+             * @description Password of the user.
+             */
+            password?: string | null;
+        };
+        /**
+         * SessionUser
+         * @description The user of a session or token.
+         */
+        SessionUser: {
+            /**
+             * Id
+             * @description Id of the user.
+             */
+            id: string;
+            /**
+             * Name
+             * @description Name of the user.
+             */
+            name: string;
+            /** @description Role in the cluster. */
+            role: components["schemas"]["ClusterRole"];
+            /**
+             * Email
+             * @description E-mail address; null without one.
+             */
+            email: string | null;
+            /**
+             * Has Password
+             * @description Whether the user has a password.
+             */
+            has_password: boolean;
         };
         /**
          * SessionView
@@ -15071,18 +15789,18 @@ export interface components {
         SessionView: {
             /**
              * Name
-             * @description Name of the token behind the session.
+             * @description Name of the token behind the session; after a login by password, the name of the user.
              */
             name: string;
             /**
              * Kind
-             * @description Kind of the token behind the session.
+             * @description Kind of the token behind the session; `password` after a login by password.
              * @enum {string}
              */
-            kind: "admin" | "api";
+            kind: "admin" | "api" | "password";
             /**
              * Permissions
-             * @description Permissions of the token.
+             * @description Permissions of the session or token.
              * @default []
              */
             permissions: components["schemas"]["Permission"][];
@@ -15091,6 +15809,14 @@ export interface components {
              * @description Time at which the session ends; absent for a bearer token.
              */
             expires_at: string | null;
+            /** @description The user; null from an older server. */
+            user: components["schemas"]["SessionUser"] | null;
+            /**
+             * Is Shared
+             * @description Whether the server has more than one active user.
+             * @default false
+             */
+            is_shared: boolean;
         };
         /**
          * ShellClosed
@@ -16206,8 +16932,8 @@ export interface components {
             kind?: "api" | "join" | "login";
             /**
              * Scopes
-             * @description Permissions of a token of kind `api`, each once. Null gives every permission except
-             *     `sources:write` and `tokens:admin`.
+             * @description Permissions of a token of kind `api`, each once. Null gives every permission of the user
+             *     except `sources:write`, `tokens:admin` and `users:admin`.
              */
             scopes?: components["schemas"]["Permission"][] | null;
             /**
@@ -16238,6 +16964,11 @@ export interface components {
              * @enum {string}
              */
             kind: "admin" | "api" | "join" | "login" | "node" | "source";
+            /**
+             * User
+             * @description Name of the token's user; null for tokens of machines.
+             */
+            user: string | null;
             /**
              * Scopes
              * @description Permissions of a token of kind `api`; null if it was created without scopes.
@@ -16492,6 +17223,107 @@ export interface components {
              * @description Reason for which the server refuses the content.
              */
             refused: ("disk_full" | "queue_full" | "spool_full" | "quota" | "too_many" | "too_large" | "unreadable") | null;
+        };
+        /**
+         * UserChange
+         * @description Body of a request to change a user; omitted fields stay.
+         */
+        UserChange: {
+            /** @description New role. It ends the user's open invitation, and the invitations that the user made. */
+            role?: components["schemas"]["ClusterRole"] | null;
+            /**
+             * Email
+             * @description New e-mail address; null removes it.
+             */
+            email?: string | null;
+            /**
+             * @description `disabled` ends the user's sessions, tokens, invitations and commands for good; `active` lets
+             *     the user log in again.
+             */
+            state?: components["schemas"]["UserState"] | null;
+        };
+        /**
+         * UserRequest
+         * @description Body of a request for a new user.
+         */
+        UserRequest: {
+            /**
+             * Name
+             * @description Name of the user. It never changes, and no later user can have it.
+             */
+            name: string;
+            /**
+             * Email
+             * @description E-mail address, for display only.
+             */
+            email?: string | null;
+            /**
+             * @description Role in the cluster.
+             * @default user
+             */
+            role?: components["schemas"]["ClusterRole"];
+        };
+        /**
+         * UserState
+         * @description Whether a user may do anything.
+         * @enum {string}
+         */
+        UserState: "active" | "disabled";
+        /**
+         * UserView
+         * @description A user.
+         */
+        UserView: {
+            /**
+             * Id
+             * @description Id of the user.
+             */
+            id: string;
+            /**
+             * Name
+             * @description Name of the user.
+             */
+            name: string;
+            /**
+             * Email
+             * @description E-mail address; null without one.
+             */
+            email: string | null;
+            /** @description Role in the cluster. */
+            role: components["schemas"]["ClusterRole"];
+            /** @description Whether the user may log in. */
+            state: components["schemas"]["UserState"];
+            /**
+             * Is Built In
+             * @description Whether this is the user of the admin token, which cannot be changed.
+             */
+            is_built_in: boolean;
+            /**
+             * Has Password
+             * @description Whether the user has a password.
+             */
+            has_password: boolean;
+            /**
+             * Invited Until
+             * @description End of the open invitation; null without one.
+             */
+            invited_until: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             * @description Time at which the user was created.
+             */
+            created_at: string;
+            /**
+             * Disabled At
+             * @description Time at which the user was disabled; null for an active user.
+             */
+            disabled_at: string | null;
+            /**
+             * Last Used At
+             * @description Time at which a session or token of the user was last used, to the minute; null if never.
+             */
+            last_used_at: string | null;
         };
         /**
          * ValidationSection
@@ -17244,6 +18076,10 @@ export interface operations {
                 search?: string | null;
                 /** @description Recorded by another tool (`true`), or run here (`false`). */
                 imported?: boolean | null;
+                /** @description Owned by the user of this name. */
+                owner?: string | null;
+                /** @description Owned by the caller's user. */
+                mine?: boolean;
             };
             header?: never;
             path?: never;
@@ -17403,6 +18239,10 @@ export interface operations {
                 search?: string | null;
                 /** @description Recorded by another tool (`true`), or run here (`false`). */
                 imported?: boolean | null;
+                /** @description Owned by the user of this name. */
+                owner?: string | null;
+                /** @description Owned by the caller's user. */
+                mine?: boolean;
             };
             header?: never;
             path?: never;
@@ -23311,6 +24151,269 @@ export interface operations {
             };
         };
     };
+    access_list: {
+        parameters: {
+            query?: {
+                /** @description The tokens of all users and machines. Needs tokens:admin. */
+                all?: boolean;
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TokenView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_revoke: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the token. */
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_ways: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginWays"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     access_who: {
         parameters: {
             query?: never;
@@ -23499,7 +24602,7 @@ export interface operations {
             };
         };
     };
-    access_list: {
+    access_get_sessions: {
         parameters: {
             query?: {
                 /** @description `next_page_token` of the page before; the first page when absent. */
@@ -23519,7 +24622,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_TokenView_"];
+                    "application/json": components["schemas"]["Page_BrowserSession_"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -23560,7 +24663,82 @@ export interface operations {
             };
         };
     };
-    access_create: {
+    access_end_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the session. */
+                session_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_put_password: {
         parameters: {
             query?: never;
             header?: never;
@@ -23569,7 +24747,92 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["TokenRequest"];
+                "application/json": components["schemas"]["PasswordChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_create_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PasswordLogin"];
             };
         };
         responses: {
@@ -23580,6 +24843,276 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokenView"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_check: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationCode"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvitationCheck"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_accept: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationAcceptance"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    users_list: {
+        parameters: {
+            query?: {
+                /** @description Only the user of this name. */
+                name?: string | null;
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_UserView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    users_create: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvitationView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -23647,24 +25180,193 @@ export interface operations {
             };
         };
     };
-    access_revoke: {
+    users_get: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                /** @description Id of the token. */
-                token_id: string;
+                /** @description Id of the user. */
+                user_id: string;
             };
             cookie?: never;
         };
         requestBody?: never;
         responses: {
             /** @description Successful Response */
-            204: {
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    users_change: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the user. */
+                user_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    users_invite: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the user. */
+                user_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvitationView"];
+                };
             };
             /** @description No token, or one that is unknown, expired or revoked */
             401: {
@@ -24959,6 +26661,7 @@ export const checkpointSectionInputAsync_modeValues: ReadonlyArray<FlattenedDeep
 export const checkpointSectionInputWritersAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSectionInput"]["writers"]> = ["auto", "all", "one_replica"];
 export const checkpointSectionInputKeep_best_metricValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSectionInput"]["keep_best_metric"]> = ["validation/loss", "train/loss"];
 export const checkpointSectionInputExportValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointSectionInput"]["export"]> = ["none", "dcp", "safetensors"];
+export const clusterRoleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ClusterRole"]> = ["user", "operator", "admin"];
 export const compileSectionBackendValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CompileSection"]["backend"]> = ["inductor", "aot_eager"];
 export const compileSectionInputBackendValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CompileSectionInput"]["backend"]> = ["inductor", "aot_eager"];
 export const continuityCheckNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ContinuityCheck"]["name"]> = ["sequences", "tokens", "lr", "data_digest", "loss", "code"];
@@ -25047,6 +26750,7 @@ export const jobStateValues: ReadonlyArray<FlattenedDeepRequired<components>["sc
 export const jobSummaryImported_fromAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobSummary"]["imported_from"]> = ["wandb", "mlflow", "tensorboard"];
 export const jobViewImported_fromAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobView"]["imported_from"]> = ["wandb", "mlflow", "tensorboard"];
 export const jobViewVerbsValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobView"]["verbs"]> = ["stop", "cancel", "resume", "resize", "save", "delete"];
+export const loginWayKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LoginWay"]["kind"]> = ["token", "password"];
 export const lrScheduleSectionNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSection"]["name"]> = ["warmup_stable_decay", "cosine"];
 export const lrScheduleSectionDecay_shapeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSection"]["decay_shape"]> = ["linear", "cosine", "sqrt"];
 export const lrScheduleSectionInputNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSectionInput"]["name"]> = ["warmup_stable_decay", "cosine"];
@@ -25091,7 +26795,7 @@ export const parallelismSectionPp_scheduleValues: ReadonlyArray<FlattenedDeepReq
 export const parallelismSectionInputReshard_after_forwardValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["reshard_after_forward"]> = ["default", "always", "never"];
 export const parallelismSectionInputCp_methodValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["cp_method"]> = ["allgather_kv", "ulysses"];
 export const parallelismSectionInputPp_scheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["pp_schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
-export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin"];
+export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin", "users:admin"];
 export const phaseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Phase"]> = ["starting", "building_cache", "loading", "compiling", "training", "validating", "saving", "ending"];
 export const pipelinePlanScheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PipelinePlan"]["schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 export const planKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["kind"]> = ["trainer"];
@@ -25116,7 +26820,7 @@ export const resourcesSectionDeviceValues: ReadonlyArray<FlattenedDeepRequired<c
 export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["device"]> = ["auto", "cpu", "cuda"];
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
-export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api"];
+export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api", "password"];
 export const sourceRegistrationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceRegistration"]["kind"]> = ["slurm", "kubernetes", "ssh"];
 export const sourceViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceView"]["kind"]> = ["slurm", "kubernetes", "ssh"];
 export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];
@@ -25131,3 +26835,4 @@ export const trainingSectionInputParam_dtypeValues: ReadonlyArray<FlattenedDeepR
 export const trainingSectionInputWeight_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSectionInput"]["weight_dtype"]> = ["float32", "bfloat16"];
 export const trainingSectionInputReduce_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSectionInput"]["reduce_dtype"]> = ["float32", "bfloat16"];
 export const uploadReplyRefusedAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["UploadReply"]["refused"]> = ["disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"];
+export const userStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["UserState"]> = ["active", "disabled"];

@@ -11,6 +11,7 @@ function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
     name: `job-${id}`,
     tags: [],
     project: "default",
+    owner: null,
     state: "running",
     reason: null,
     attempt: 1,

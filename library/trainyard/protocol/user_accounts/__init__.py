@@ -1,0 +1,1 @@
+"""Users: bodies and views of their logins, invitations and sessions."""

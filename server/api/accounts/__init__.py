@@ -1,0 +1,1 @@
+"""Users: logins, passwords, invitations, and the endpoints of browser sessions."""

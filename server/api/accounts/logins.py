@@ -1,0 +1,141 @@
+"""Logins by password, and changes of the own password."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from sqlalchemy import Connection, Table, exists, select, update
+
+from server.api.auth.browser_sessions import Browser, NewSession, store_session
+from server.api.auth.endings import end_sessions
+from server.api.auth.permissions import held_by_user
+from server.api.auth.principals import IS_ACTIVE, Principal, lock_users
+from server.api.auth.service import ListedToken, create_token
+from server.api.auth.throttle import Guessed, of_account, of_address
+from server.core.context import Context
+from server.core.database.rows import TypedRow
+from server.core.errors import ConflictError, UnauthenticatedError
+from server.core.people.user_tables import sessions, users
+from server.core.subject import Actor
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.user_accounts.views import ClusterRole
+
+WRONG = "name or password is wrong, or the user is disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Account(TypedRow):
+    """An active user with the hash of the password."""
+
+    table: ClassVar[Table] = users
+    id: str
+    name: str
+    role: ClusterRole
+    password: str | None
+
+
+def find_account(context: Context, name: str) -> Account | None:
+    """Return the active user of this name; None if there is none."""
+    query = Account.select().where(users.c.name == name.strip().lower(), IS_ACTIVE)
+    with context.database.read() as connection:
+        return Account.one_or_none(connection, query)
+
+
+def counters(context: Context, name: str, host: str) -> list[Guessed]:
+    """Return what a login by password counts for: its address and its account.
+
+    The account does not count for an address from which the user has a session, so that strangers
+    cannot keep the user out.
+    """
+    name = name.strip().lower()
+    theirs = exists().where(
+        sessions.c.user_id == users.c.id,
+        sessions.c.address == host,
+        sessions.c.expires_at > context.now(),
+    )
+    with context.database.read() as connection:
+        is_known = connection.scalar(select(users.c.id).where(users.c.name == name, theirs))
+    return [of_address(host)] if is_known else [of_address(host), of_account(name)]
+
+
+def open_password_session(context: Context, account: Account, *, browser: Browser) -> NewSession:
+    """Open a session of a user with the right password.
+
+    Raises:
+        UnauthenticatedError: the user was disabled, or the password changed, since it was checked.
+    """
+    with context.database.write() as connection:
+        _hold_account(connection, account)
+        return store_session(context, connection, user_id=account.id, browser=browser)
+
+
+def create_password_token(
+    context: Context, account: Account, *, name: str, expires_in_seconds: int | None
+) -> tuple[ListedToken, str]:
+    """Create an API token without scopes for a user with the right password.
+
+    Raises:
+        UnauthenticatedError: the user was disabled, or the password changed, since it was checked.
+        ConflictError: another API token of the user has this name.
+        InvalidRequestError: the name is reserved.
+    """
+    request = TokenRequest(name=name, expires_in_seconds=expires_in_seconds)
+    actor = Actor(
+        account.name,
+        user_id=account.id,
+        user_name=account.name,
+        role=account.role,
+        permissions=held_by_user(account.role),
+    )
+    return create_token(context, request, actor=actor, hold=partial(_hold_account, account=account))
+
+
+def change_password(
+    context: Context, principal: Principal, account: Account, *, new_hash: str
+) -> None:
+    """Store a new password; all other sessions of the user end.
+
+    Raises:
+        UnauthenticatedError: the user was disabled, or the password changed, since it was checked.
+    """
+    with context.database.write() as connection:
+        _hold_account(connection, account)
+        its = update(users).where(users.c.id == account.id)
+        connection.execute(its.values(password=new_hash))
+        others = sessions.c.user_id == account.id
+        if principal.session_id is not None:
+            others &= sessions.c.id != principal.session_id
+        end_sessions(connection, others)
+
+
+def store_new_parameters(context: Context, account: Account, *, new_hash: str) -> None:
+    """Replace the hash of a password by one with the present parameters."""
+    same = (users.c.id == account.id) & (users.c.password == account.password)
+    with context.database.write() as connection:
+        connection.execute(update(users).where(same).values(password=new_hash))
+
+
+def own_account(context: Context, principal: Principal) -> Account:
+    """Return the account of the caller.
+
+    Raises:
+        ConflictError: the caller's user has no password.
+    """
+    user = principal.user
+    account = None if user is None else find_account(context, user.name)
+    if account is None or account.password is None:
+        raise ConflictError(
+            "you have no password to change; an invitation by an admin sets the first one"
+        )
+    return account
+
+
+def _hold_account(connection: Connection, account: Account) -> None:
+    """Lock the user; check that the user is active and has the password that was checked."""
+    lock_users(connection, [account.id])
+    same = users.c.password == account.password
+    query = select(users.c.id).where(users.c.id == account.id, same, IS_ACTIVE)
+    if connection.scalar(query) is None:
+        raise UnauthenticatedError(WRONG)

@@ -1,0 +1,158 @@
+"""Orders of people about users: create and change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.exc import IntegrityError
+
+from server.api.accounts.invitations import NewInvitation, store_invitation
+from server.api.accounts.queries import UserRow, read_user, user_view
+from server.api.auth.endings import end_access, end_invitations_of
+from server.api.auth.permissions import held_by_user
+from server.api.auth.principals import hold_token, lock_users
+from server.api.auth.service import RESERVED_NAMES
+from server.core.context import Context
+from server.core.errors import ConflictError, InvalidRequestError
+from server.core.people.user_tables import users
+from server.core.subject import ADMIN_USER_ID, Actor
+from trainyard.base.problems import Problem
+from trainyard.protocol.user_accounts.views import (
+    ClusterRole,
+    UserChange,
+    UserRequest,
+    UserState,
+    UserView,
+)
+
+
+def create_user(
+    context: Context, request: UserRequest, *, actor: Actor
+) -> tuple[UserView, NewInvitation]:
+    """Store a user and an invitation to set the first password.
+
+    Raises:
+        UnauthenticatedError: the actor's token has ended meanwhile.
+        InvalidRequestError: the name is reserved.
+        ForbiddenError: the user would have permissions that the actor does not have.
+        ConflictError: a user has, or had, this name.
+    """
+    if request.name in RESERVED_NAMES:
+        raise InvalidRequestError.at(
+            "/name", f"{request.name!r} is reserved; so are {', '.join(sorted(RESERVED_NAMES))}"
+        )
+    check_role(request.role, actor, pointer="/role")
+    row = {
+        "id": context.new_id(),
+        "name": request.name,
+        "email": request.email,
+        "role": request.role,
+        "state": UserState.ACTIVE,
+        "created_at": context.now(),
+    }
+    try:
+        with context.database.write() as connection:
+            hold_token(connection, actor, context.now())
+            connection.execute(insert(users).values(row))
+            invitation = store_invitation(context, connection, row["id"], actor=actor)
+            return user_view(context, connection, row["id"]), invitation
+    except IntegrityError:
+        raise ConflictError(
+            f"a user is or was named {request.name!r}: names are never given twice; take another"
+        ) from None
+
+
+def invite(context: Context, user_id: str, *, actor: Actor) -> tuple[UserView, NewInvitation]:
+    """Make a new invitation of a user, which also resets a forgotten password.
+
+    Earlier invitations of the user end.
+
+    Raises:
+        NotFoundError: no user has this id.
+        ForbiddenError: the user has permissions that the actor does not have.
+        ConflictError: the user is disabled or built in.
+        UnauthenticatedError: the actor's token has ended meanwhile.
+    """
+    with context.database.write() as connection:
+        user = _locked(connection, user_id, actor=actor)
+        hold_token(connection, actor, context.now())
+        check_role(user.role, actor, pointer="path/user_id")
+        if user.state != UserState.ACTIVE:
+            raise ConflictError(f"{user.name} is disabled; enable the user first")
+        invitation = store_invitation(context, connection, user_id, actor=actor)
+        return user_view(context, connection, user_id), invitation
+
+
+def change_user(context: Context, user_id: str, change: UserChange, *, actor: Actor) -> UserView:
+    """Change role, e-mail address or state of a user; a repeat changes nothing.
+
+    A new role ends the user's open invitation and those that the user made. `disabled` ends all
+    access of the user for good.
+
+    Raises:
+        NotFoundError: no user has this id.
+        ForbiddenError: the user has, or would have, permissions that the actor does not have.
+        ConflictError: the user is built in, or is the actor, who may not change the own role and
+            state.
+        UnauthenticatedError: the actor's token has ended meanwhile.
+    """
+    now = context.now()
+    with context.database.write() as connection:
+        user = _locked(connection, user_id, actor=actor)
+        hold_token(connection, actor, now)
+        check_role(user.role, actor, pointer="path/user_id")
+        values = _values(user, change)
+        if user_id == actor.user_id and values.keys() & {"role", "state"}:
+            raise ConflictError("the own role and state cannot be changed; another admin may")
+        if "role" in values:
+            check_role(values["role"], actor, pointer="/role")
+            end_invitations_of(connection, user_id, now)
+        if "state" in values:
+            is_disabled = values["state"] == UserState.DISABLED
+            values["disabled_at"] = now if is_disabled else None
+            if is_disabled:
+                end_access(connection, user_id, now)
+        if values:
+            connection.execute(update(users).where(users.c.id == user_id).values(**values))
+        return user_view(context, connection, user_id)
+
+
+def check_role(role: ClusterRole, actor: Actor, *, pointer: str) -> None:
+    """Check that the actor has all permissions of a user with this role.
+
+    Raises:
+        ForbiddenError: the actor lacks one, which the error names.
+    """
+    for permission in sorted(held_by_user(ClusterRole(role))):
+        if not actor.may(permission):
+            problem = Problem(pointer=pointer, detail=f"the role {role} has {permission}")
+            raise actor.refusal(permission, [problem])
+
+
+def _locked(connection: Connection, user_id: str, *, actor: Actor) -> UserRow:
+    """Lock a user together with the actor's user, and return the user.
+
+    Raises:
+        NotFoundError: no user has this id.
+        ConflictError: the user is built in.
+    """
+    lock_users(connection, [user_id, actor.user_id])
+    user = read_user(connection, user_id)
+    if user_id == ADMIN_USER_ID:
+        raise ConflictError(
+            f"{user.name} is the built-in user of the admin token: it has no password and cannot "
+            "be changed; `python -m server admin-token` replaces the token"
+        )
+    return user
+
+
+def _values(user: UserRow, change: UserChange) -> dict[str, Any]:
+    """Return the columns that a request changes."""
+    wanted: Mapping[str, Any] = change.model_dump(exclude_unset=True)
+    return {
+        name: value
+        for name, value in wanted.items()
+        if (value is not None or name == "email") and value != getattr(user, name)
+    }

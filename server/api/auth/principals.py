@@ -1,0 +1,322 @@
+"""Principals of requests: who holds a token or a browser session, and what it permits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar
+
+from sqlalchemy import Connection, Table, and_, bindparam, or_, select, update
+
+from server.api.auth.permissions import held_by_token, held_by_user
+from server.api.auth.tokens import TokenKind, hash_token
+from server.core.context import Context
+from server.core.database.rows import Token, TypedRow
+from server.core.database.source_tables import pilots
+from server.core.database.tables import tokens
+from server.core.errors import UnauthenticatedError
+from server.core.people.user_tables import sessions, users
+from server.core.subject import ADMIN_USER_ID, Actor
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.user_accounts.views import ClusterRole, UserState
+
+LAST_USED_PRECISION = timedelta(minutes=1)
+"""Minimum time between two writes of `last_used_at`; otherwise every request would write."""
+
+
+@dataclass(frozen=True)
+class RequestUser:
+    """The user of a request."""
+
+    id: str
+    name: str
+    role: ClusterRole
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Holder of the token or the browser session with which a request is authenticated."""
+
+    name: str
+    """Name of the token; after a login by password, the name of the user."""
+    kind: TokenKind
+    """Kind of the token; `api` after a login by password."""
+    token_id: str | None
+    """Id of the token; None after a login by password."""
+    credential_hash: str = field(default="", repr=False)
+    """Hash of the request's token, or of the token that opened the browser session. After a login
+    by password, hash of the cookie.
+    """
+    node: str | None = None
+    source: str | None = None
+    pilot: tuple[str, int] | None = None
+    """The pilot that owns the join secret: id of its request for nodes, and its index in this
+    request.
+    """
+    permissions: frozenset[Permission] = frozenset()
+    """Permissions of a person; empty for machines."""
+    user: RequestUser | None = None
+    """User of a person; None for machines."""
+    session_id: str | None = None
+    """Id of the browser session; None for a token."""
+    session_hash: str | None = field(default=None, repr=False)
+    """Hash of the session's cookie; None for a token."""
+    unnoted_use: bool = False
+    """Whether `last_used_at` of the token or session is missing, or older than
+    `LAST_USED_PRECISION`.
+    """
+
+    @property
+    def actor(self) -> Actor:
+        """The actor that is recorded for the request's changes."""
+        user = self.user
+        is_built_in = user is None or user.id == ADMIN_USER_ID
+        return Actor(
+            self.name if user is None or is_built_in else user.name,
+            self.token_id,
+            is_admin=self.kind is TokenKind.ADMIN,
+            user_id=None if user is None else user.id,
+            user_name=None if user is None else user.name,
+            role=None if user is None else user.role,
+            session_id=self.session_id,
+            credential=self._words(is_built_in=is_built_in),
+            credential_hash=self.credential_hash,
+            permissions=self.permissions,
+        )
+
+    def _words(self, *, is_built_in: bool) -> str:
+        if self.token_id is None:
+            return f"the session of {self.name}"
+        of = "" if is_built_in or self.user is None else f" of {self.user.name}"
+        return f"the token {self.name!r}{of}"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenToken(Token):
+    """A stored token with its hash and its user."""
+
+    hash: str
+    user_name: Annotated[str | None, users.c.name]
+    role: Annotated[ClusterRole | None, users.c.role]
+
+    @property
+    def principal(self) -> Principal:
+        """The holder of the token."""
+        scopes = None if self.scopes is None else tuple(self.scopes)
+        kind = TokenKind(self.kind)
+        return Principal(
+            name=self.name,
+            kind=kind,
+            token_id=self.id,
+            credential_hash=self.hash,
+            node=self.node,
+            source=self.source,
+            permissions=held_by_token(kind, scopes, role=self.role),
+            user=_user(self.user_id, self.user_name, self.role),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSession(TypedRow):
+    """A browser session, with its user and with the token that opened it, if any."""
+
+    table: ClassVar[Table] = sessions
+    id: str
+    hash: str
+    expires_at: datetime
+    last_used_at: datetime | None
+    token_id: str | None
+    user_id: str
+    user_name: Annotated[str, users.c.name]
+    role: Annotated[ClusterRole, users.c.role]
+    token_name: Annotated[str | None, tokens.c.name.label("token_name")]
+    token_kind: Annotated[TokenKind | None, tokens.c.kind]
+    token_hash: Annotated[str | None, tokens.c.hash.label("token_hash")]
+    scopes: Annotated[list[str] | None, tokens.c.scopes]
+
+    @property
+    def principal(self) -> Principal:
+        """The holder of the session."""
+        user = _user(self.user_id, self.user_name, self.role)
+        if self.token_kind is None:
+            permissions = held_by_user(self.role)
+            kind = TokenKind.API
+        else:
+            kind = TokenKind(self.token_kind)
+            scopes = None if self.scopes is None else tuple(self.scopes)
+            permissions = held_by_token(kind, scopes, role=self.role)
+        return Principal(
+            name=self.token_name or self.user_name,
+            kind=kind,
+            token_id=self.token_id,
+            credential_hash=self.token_hash or self.hash,
+            permissions=permissions,
+            user=user,
+            session_id=self.id,
+            session_hash=self.hash,
+        )
+
+
+def _user(user_id: str | None, name: str | None, role: ClusterRole | None) -> RequestUser | None:
+    if user_id is None or name is None or role is None:
+        return None
+    return RequestUser(user_id, name, ClusterRole(role))
+
+
+def is_valid(now: datetime) -> Any:
+    """Return the SQL condition that a token is neither revoked nor expired."""
+    return and_(
+        tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
+    )
+
+
+IS_ACTIVE = users.c.state == UserState.ACTIVE.value
+OF_TOKEN = users.c.id == tokens.c.user_id
+IS_OF_MACHINE = tokens.c.user_id.is_(None)
+
+# Built once, because that takes longer than running it.
+_HOLDERS = (
+    GivenToken.select()
+    .join(users, OF_TOKEN, isouter=True)
+    .where(
+        tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
+        tokens.c.revoked_at.is_(None),
+        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+        or_(IS_OF_MACHINE, IS_ACTIVE),
+    )
+)
+_SESSION = (
+    GivenSession.select()
+    .join(users, users.c.id == sessions.c.user_id)
+    .join(tokens, tokens.c.id == sessions.c.token_id, isouter=True)
+    .where(
+        sessions.c.hash == bindparam("of_hash"),
+        sessions.c.expires_at > bindparam("now"),
+        IS_ACTIVE,
+        or_(sessions.c.token_id.is_(None), tokens.c.id.is_not(None)),
+        tokens.c.revoked_at.is_(None),  # also true without a token
+        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+    )
+)
+
+
+def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
+    """For each token, return its holder or an error, with one query for all tokens."""
+    now, hashes = context.now(), [hash_token(token) for token in given]
+    query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
+    with context.database.read() as connection:
+        rows = {row.hash: row for row in GivenToken.all(connection, _HOLDERS, query)}
+    return [_holder(rows.get(each), now) for each in hashes]
+
+
+def _holder(row: GivenToken | None, now: datetime) -> Principal | UnauthenticatedError:
+    if row is None:
+        return UnauthenticatedError("the token is unknown, expired or revoked")
+    return replace(row.principal, unnoted_use=_is_unnoted(row.last_used_at, now))
+
+
+def _is_unnoted(last_used_at: datetime | None, now: datetime) -> bool:
+    return last_used_at is None or now - last_used_at >= LAST_USED_PRECISION
+
+
+def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
+    """Set `last_used_at` of tokens to now; return one None per token, as group commit requires."""
+    now = context.now()
+    # Sorted by id, as in every statement that locks several rows, to prevent deadlocks.
+    used = [{"of_id": each, "last_used_at": now} for each in sorted({*token_ids})]
+    with context.database.write() as connection:
+        connection.execute(update(tokens).where(tokens.c.id == bindparam("of_id")), used)
+    return [None] * len(token_ids)
+
+
+def note_session_use(context: Context, session_id: str) -> None:
+    """Set `last_used_at` of a browser session to now."""
+    used = update(sessions).where(sessions.c.id == session_id).values(last_used_at=context.now())
+    with context.database.write() as connection:
+        connection.execute(used)
+
+
+def authenticate_pilot(context: Context, secret: str) -> Principal | None:
+    """Return the pilot with this join secret, or None if no pilot has it."""
+    is_its = pilots.c.secret_hash == hash_token(secret)
+    with context.database.read() as connection:
+        query = select(pilots.c.request_id, pilots.c.number).where(is_its)
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    name = f"pilot {row.number} of {row.request_id}"
+    return Principal(name, TokenKind.JOIN, "", pilot=(row.request_id, row.number))
+
+
+def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
+    """Return the holder of a browser session, and the time at which the session expires.
+
+    Raises:
+        UnauthenticatedError: the session is unknown or expired, its token was revoked, or its user
+            is disabled.
+    """
+    now = context.now()
+    with context.database.read() as connection:
+        given = {"of_hash": hash_token(cookie), "now": now}
+        row = GivenSession.one_or_none(connection, _SESSION, given)
+    if row is None:
+        raise UnauthenticatedError("the browser session is unknown or over; log in again")
+    unnoted = _is_unnoted(row.last_used_at, now)
+    return replace(row.principal, unnoted_use=unnoted), row.expires_at
+
+
+def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:
+    """Lock users until the transaction ends; later transactions wait.
+
+    A transaction that changes users, tokens, sessions or invitations locks its users first, in one
+    call, and its tokens after them. So no two of them deadlock.
+    """
+    ids = sorted({each for each in user_ids if each is not None})
+    locked = select(users.c.id).where(users.c.id.in_(ids)).order_by(users.c.id)
+    connection.execute(locked.with_for_update()).all()
+
+
+def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
+    """Lock user and token of a request, so that both stay valid until the transaction ends.
+
+    Call this before the transaction stores anything that a revocation must find.
+
+    Raises:
+        UnauthenticatedError: the token or session has ended since the request was authenticated,
+            or it has fewer permissions than then.
+    """
+    if actor.credential_hash is None:  # the actor is a part of the system and has no token
+        return
+    role = None
+    if actor.user_id is not None:
+        active = select(users.c.role).where(users.c.id == actor.user_id, IS_ACTIVE)
+        role = connection.scalar(active.with_for_update(read=True))
+    held = _held(connection, actor, now=now, role=role)
+    if held is None:
+        raise UnauthenticatedError("the token has ended since the request began")
+    if not actor.permissions <= held:
+        raise UnauthenticatedError("the permissions have changed since the request began")
+
+
+def _held(
+    connection: Connection, actor: Actor, *, now: datetime, role: ClusterRole | None
+) -> frozenset[Permission] | None:
+    """Lock token and session of an actor; return the permissions, or None if one has ended."""
+    held = None if role is None else held_by_user(role)
+    if actor.token_id is not None:
+        its = select(tokens.c.kind, tokens.c.scopes).where(
+            tokens.c.hash == actor.credential_hash, is_valid(now)
+        )
+        row = connection.execute(its.with_for_update(read=True)).one_or_none()
+        if row is None or (role is None and actor.user_id is not None):
+            return None
+        scopes = None if row.scopes is None else tuple(row.scopes)
+        held = held_by_token(TokenKind(row.kind), scopes, role=role)
+    if actor.session_id is not None:
+        session = select(sessions.c.id).where(
+            sessions.c.id == actor.session_id, sessions.c.expires_at > now
+        )
+        if connection.execute(session.with_for_update(read=True)).one_or_none() is None:
+            return None
+    return held

@@ -1,0 +1,1 @@
+"""People: the tables of users and their access, and who submitted a job."""
