@@ -18,6 +18,6 @@ def authenticate_token(context: Context, token: str) -> Principal:
     (holder,) = find_holders(context, [token])
     if isinstance(holder, UnauthenticatedError):
         raise holder
-    if holder.unnoted_use:
+    if holder.unnoted_use and holder.token_id is not None:
         note_uses(context, [holder.token_id])
     return holder

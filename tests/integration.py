@@ -109,6 +109,7 @@ DEEP = {
 """Folders and files: one part of the product on every layout, in every form, at every fault."""
 
 ON_POSTGRESQL = {
+    "tests/server/api/accounts/test_locks.py": "locks of users and tokens",
     "tests/server/api/test_group_commit.py": "requests that share a transaction",
     "tests/server/jobs/attempts/test_claims_together.py": "numbers of statements by dialect",
     "tests/server/telemetry/artifacts/test_uploads.py": "uploads that race",

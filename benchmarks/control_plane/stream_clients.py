@@ -179,7 +179,7 @@ async def _report(
 def measure(opened: Store, given: argparse.Namespace) -> bool:
     """Measure on one database."""
     runnings = [add_running(opened.context, f"job-{number}") for number in range(given.jobs)]
-    users = -(-given.clients // LIMITS.per_token)
+    users = -(-given.clients // LIMITS.per_person)
     tokens = [user_token(opened) for _ in range(users)]
     with ExitStack() as stack:
         limit = str(given.clients + 100)

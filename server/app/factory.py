@@ -38,6 +38,7 @@ import server.telemetry.imports.endpoints
 import server.telemetry.logs.endpoints
 import server.telemetry.metrics.endpoints
 from server.api.auth.declarations import accesses_of
+from server.api.auth.lasting_requests import LastingRequests
 from server.api.http import problems
 from server.api.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.api.http.group_commit import Groups
@@ -111,6 +112,7 @@ def create_app(context: Context) -> FastAPI:
         UndeclaredAccessError: an endpoint does not declare who may call it.
     """
     tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
+    lasting = LastingRequests(context)
     app = FastAPI(
         title=TITLE,
         openapi_url=None,  # `server.app.reference` serves the document and its page
@@ -118,11 +120,12 @@ def create_app(context: Context) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         routes=_routes(),
-        lifespan=_lifespan(context, tail, ledger=ledger, inboxes=inboxes),
+        lifespan=_lifespan(context, tail, ledger=ledger, inboxes=inboxes, lasting=lasting),
     )
     app.state.context = context
     app.state.tail = tail
     app.state.inboxes = inboxes
+    app.state.lasting_requests = lasting
     app.state.groups = Groups(context)
     app.state.accepted_shares = AcceptedShares()
     app.state.cluster_ledger = ledger
@@ -200,7 +203,12 @@ def _body_limits(context: Context) -> Callable[[str], int]:
 
 
 def _lifespan(
-    context: Context, tail: Tail, *, ledger: ClusterLedger, inboxes: Inboxes
+    context: Context,
+    tail: Tail,
+    *,
+    ledger: ClusterLedger,
+    inboxes: Inboxes,
+    lasting: LastingRequests,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -210,12 +218,14 @@ def _lifespan(
         )
         await run_in_threadpool(tail.start)
         beat.start()
+        lasting.start()
         try:
             yield
         finally:
             stop.set()
             await inboxes.stop()
             await run_in_threadpool(tail.stop)
+            await run_in_threadpool(lasting.stop)
             await run_in_threadpool(ledger.close)  # before the caller closes the database
             await run_in_threadpool(beat.join)
 

@@ -53,7 +53,7 @@ _DECLARED = (
     _upkeep("forget_events", "Deletes old events that belong to no job."),
     _upkeep("forget_slot_time", "Deletes old changes of capacity and slot-time."),
     _upkeep("forget_requests", "Deletes requests for nodes that ended long ago."),
-    _upkeep("forget_access", "Deletes sessions that expired, and tokens a month later."),
+    _upkeep("forget_access", "Deletes expired sessions; ended tokens and invitations later."),
     _task("store_task_times", 10.0, "Stores these times for `/readyz` and `/metrics`."),
 )
 TASKS = {task.name: task for task in _DECLARED}

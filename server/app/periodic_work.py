@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from server.api.auth.throttle import forget_failed_logins
+from server.api.accounts.throttle import forget_failed_logins
 from server.app.periodic_tasks import TASKS
 from server.cluster.projects.usage import RecentUsage
 from server.core.context import Context

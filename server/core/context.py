@@ -17,7 +17,9 @@ from typing import Protocol
 from server.core.database.engine import Database
 from server.core.secrets import SecretsBox
 from server.core.settings import Settings
+from server.core.subject import ADMIN_USER_ID
 from trainyard.base.ids import make_id
+from trainyard.protocol.user_accounts.views import BUILT_IN_USER
 
 
 class Clock(Protocol):
@@ -58,7 +60,7 @@ class Context:
     @cached_property
     def user_names(self) -> dict[str, str]:
         """Known names of users by id, for `server.api.accounts.queries`; a name never changes."""
-        return {}
+        return {ADMIN_USER_ID: BUILT_IN_USER}
 
     def now(self) -> datetime:
         """Return the current time, in UTC."""

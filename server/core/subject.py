@@ -13,7 +13,6 @@ from trainyard.protocol.user_accounts.views import ClusterRole
 ADMIN_USER_ID = "0" * 25 + "1"
 """Fixed id of the built-in user, which holds the admin token and owns all that existed before
 users."""
-ADMIN_USER_NAME = "admin"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 """pydantic's error types for an unknown field: one for models, one for dataclasses."""
 
 
+SECRET_FIELDS = frozenset({"password", "current", "new", "token", "code"})
+"""Top-level fields of bodies whose values are secrets, so no problem contains them."""
+
+
 class Problem(RecordModel):
     """One problem of an input."""
 
@@ -122,7 +126,8 @@ def _shown(item: ErrorDetails, detail: str) -> str:
     """Return the given value as text; empty if the problem's detail already contains this text, or
     if the value may be a secret."""
     shown = repr(item["input"])
-    may_hold_secret = not item["loc"] or "env" in item["loc"]
+    place = item["loc"]
+    may_hold_secret = not place or "env" in place or place[0] in SECRET_FIELDS
     if may_hold_secret or (isinstance(item["input"], str) and shown in detail):
         return ""
     return f", got {_cut(shown)}"

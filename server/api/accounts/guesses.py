@@ -13,7 +13,7 @@ from server.api.accounts.logins import (
     store_new_parameters,
 )
 from server.api.accounts.passwords import is_outdated, is_right, new_hash
-from server.api.auth.throttle import count_guess, take_back
+from server.api.accounts.throttle import count_guess, take_back
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError
 

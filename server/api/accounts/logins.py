@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from sqlalchemy import Connection, Table, exists, select, update
 
+from server.api.accounts.throttle import Guessed, of_account, of_address
 from server.api.auth.browser_sessions import Browser, NewSession, store_session
 from server.api.auth.endings import end_sessions
 from server.api.auth.permissions import held_by_user
 from server.api.auth.principals import IS_ACTIVE, Principal, lock_users
 from server.api.auth.service import ListedToken, create_token
-from server.api.auth.throttle import Guessed, of_account, of_address
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import ConflictError, UnauthenticatedError

@@ -44,8 +44,9 @@ def create_user(
             "/name", f"{request.name!r} is reserved; so are {', '.join(sorted(RESERVED_NAMES))}"
         )
     check_role(request.role, actor, pointer="/role")
+    user_id = context.new_id()
     row = {
-        "id": context.new_id(),
+        "id": user_id,
         "name": request.name,
         "email": request.email,
         "role": request.role,
@@ -56,8 +57,8 @@ def create_user(
         with context.database.write() as connection:
             hold_token(connection, actor, context.now())
             connection.execute(insert(users).values(row))
-            invitation = store_invitation(context, connection, row["id"], actor=actor)
-            return user_view(context, connection, row["id"]), invitation
+            invitation = store_invitation(context, connection, user_id, actor=actor)
+            return user_view(context, connection, user_id), invitation
     except IntegrityError:
         raise ConflictError(
             f"a user is or was named {request.name!r}: names are never given twice; take another"

@@ -13,6 +13,7 @@ from server.api.accounts.guesses import checked
 from server.api.accounts.invitations import accept_invitation, check_invitation
 from server.api.accounts.passwords import check_password, new_hash
 from server.api.accounts.queries import is_shared, login_ways, session_user
+from server.api.accounts.throttle import guess, of_address
 from server.api.auth.browser_sessions import (
     Browser,
     NewSession,
@@ -33,7 +34,6 @@ from server.api.auth.dependencies import (
 from server.api.auth.endpoints import token_view
 from server.api.auth.permissions import known
 from server.api.auth.principals import Principal, authenticate_session
-from server.api.auth.throttle import guess, of_address
 from server.api.auth.tokens import TokenKind
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by

@@ -17,6 +17,7 @@ from fastapi import Depends, Request
 from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
+from server.api.auth.lasting_requests import LastingRequests
 from server.api.auth.permissions import WITHOUT_SCOPES
 from server.api.auth.principals import (
     Principal,
@@ -100,6 +101,13 @@ def _by(access: Access | None, *schemes: str) -> Callable[[Dependency], Dependen
         return dependency
 
     return note
+
+
+def lasting_requests(request: Request) -> LastingRequests:
+    """Return the lasting requests of the application that serves a request."""
+    found = request.app.state.lasting_requests
+    assert isinstance(found, LastingRequests)
+    return found
 
 
 def cookie_name(context: Context) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import Connection, Table, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, Select, Table, and_, bindparam, or_, select, union_all, update
 
 from server.api.auth.permissions import held_by_token, held_by_user
 from server.api.auth.tokens import TokenKind, hash_token
@@ -131,7 +131,7 @@ class GivenSession(TypedRow):
     user_name: Annotated[str, users.c.name]
     role: Annotated[ClusterRole, users.c.role]
     token_name: Annotated[str | None, tokens.c.name.label("token_name")]
-    token_kind: Annotated[TokenKind | None, tokens.c.kind]
+    token_kind: Annotated[str | None, tokens.c.kind]
     token_hash: Annotated[str | None, tokens.c.hash.label("token_hash")]
     scopes: Annotated[list[str] | None, tokens.c.scopes]
 
@@ -175,29 +175,36 @@ IS_ACTIVE = users.c.state == UserState.ACTIVE.value
 OF_TOKEN = users.c.id == tokens.c.user_id
 IS_OF_MACHINE = tokens.c.user_id.is_(None)
 
-# Built once, because that takes longer than running it.
-_HOLDERS = (
-    GivenToken.select()
-    .join(users, OF_TOKEN, isouter=True)
-    .where(
+
+def _tokens_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    """Return a query of tokens, restricted to the valid ones among `of_hashes`."""
+    return query.join(users, OF_TOKEN, isouter=True).where(
         tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
         tokens.c.revoked_at.is_(None),
         or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
         or_(IS_OF_MACHINE, IS_ACTIVE),
     )
-)
-_SESSION = (
-    GivenSession.select()
-    .join(users, users.c.id == sessions.c.user_id)
-    .join(tokens, tokens.c.id == sessions.c.token_id, isouter=True)
-    .where(
-        sessions.c.hash == bindparam("of_hash"),
+
+
+def _sessions_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    """Return a query of sessions, restricted to the valid ones among `of_sessions`."""
+    of_user = query.join(users, users.c.id == sessions.c.user_id)
+    return of_user.join(tokens, tokens.c.id == sessions.c.token_id, isouter=True).where(
+        sessions.c.hash.in_(bindparam("of_sessions", expanding=True)),
         sessions.c.expires_at > bindparam("now"),
         IS_ACTIVE,
         or_(sessions.c.token_id.is_(None), tokens.c.id.is_not(None)),
         tokens.c.revoked_at.is_(None),  # also true without a token
         or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
     )
+
+
+# Built once, because that takes longer than running it.
+_HOLDERS = _tokens_of(GivenToken.select())
+_SESSIONS = _sessions_of(GivenSession.select())
+_VALID = union_all(
+    _tokens_of(select(tokens.c.hash).select_from(tokens)),
+    _sessions_of(select(sessions.c.hash).select_from(sessions)),
 )
 
 
@@ -258,12 +265,25 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     """
     now = context.now()
     with context.database.read() as connection:
-        given = {"of_hash": hash_token(cookie), "now": now}
-        row = GivenSession.one_or_none(connection, _SESSION, given)
+        given = {"of_sessions": [hash_token(cookie)], "now": now}
+        row = GivenSession.one_or_none(connection, _SESSIONS, given)
     if row is None:
         raise UnauthenticatedError("the browser session is unknown or over; log in again")
     unnoted = _is_unnoted(row.last_used_at, now)
     return replace(row.principal, unnoted_use=unnoted), row.expires_at
+
+
+def still_valid(
+    context: Context, *, token_hashes: Collection[str], session_hashes: Collection[str]
+) -> set[str]:
+    """Return the hashes of the valid tokens and sessions among the given ones, by one query."""
+    given = {
+        "of_hashes": [*token_hashes],
+        "of_sessions": [*session_hashes],
+        "now": context.now(),
+    }
+    with context.database.read() as connection:
+        return {*connection.scalars(_VALID, given)}
 
 
 def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from sse_starlette import EventSourceResponse
 
-from server.api.auth.dependencies import may
+from server.api.auth.dependencies import lasting_requests, may
 from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.core.addresses import Networks, counted_as
@@ -80,5 +81,6 @@ async def stream(
     holder = Holder(principal.actor.identity, None if is_proxy else counted_as(host))
     tail.check_room(holder)
     last = int(last_event_id) if last_event_id else None
-    content = follow(context, tail, last_event_id=last, job_id=job, holder=holder)
+    watched = partial(lasting_requests(request).watched, principal)
+    content = follow(context, tail, last_event_id=last, job_id=job, holder=holder, watched=watched)
     return EventSourceResponse(content, ping=PING_SECONDS, send_timeout=SEND_SECONDS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -30,6 +31,14 @@ MAX_REPLAYED = 10_000
 """Maximum number of missed events that are replayed; for more events, a reload costs less."""
 
 
+Watch = Callable[[Callable[[], None]], AbstractContextManager[object]]
+"""Watches the access of a stream's client while a block runs."""
+
+
+def _unwatched(_: Callable[[], None]) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
 async def follow(
     context: Context,
     tail: Tail,
@@ -37,15 +46,19 @@ async def follow(
     last_event_id: int | None,
     job_id: str | None,
     holder: Holder,
+    watched: Watch = _unwatched,
 ) -> AsyncGenerator[bytes]:
     """Yield the content of one stream; frames that wait at the same time are sent together.
 
     The stream starts after the event `last_event_id`, or now if this id is None. If that event is
     deleted or too old, or if the client is too slow, a `reset` makes the client reload its state. A
     stream that gives way to another one ends with a longer reconnection delay, because otherwise
-    the two would alternate.
+    the two would alternate. `watched` gets a function that ends the stream from another thread.
     """
-    with tail.subscription(job_id=job_id, holder=holder) as subscription:
+    with (
+        tail.subscription(job_id=job_id, holder=holder) as subscription,
+        watched(subscription.end_soon),
+    ):
         # A message with only an id moves the client's Last-Event-ID; the client displays nothing.
         yield b"retry: 1000\n\n"
         sent = subscription.position
@@ -55,6 +68,8 @@ async def follow(
             for frame in await run_in_threadpool(_changed, context, at, job_id):
                 yield frame.content
             async for frame in _missed(context, last_event_id, up_to=sent, job_id=job_id):
+                if subscription.ended:
+                    return
                 yield frame.content
             sent = max(sent, last_event_id)
         else:

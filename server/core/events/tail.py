@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -134,6 +134,11 @@ class Subscription:
         """End the subscription, because another stream took its place."""
         self.gave_way = True
         self.end()
+
+    def end_soon(self) -> None:
+        """End the subscription, from another thread."""
+        with suppress(RuntimeError):  # the loop is closed, and the stream has ended with it
+            self.loop.call_soon_threadsafe(self.end)
 
     def end(self) -> None:
         """End the subscription, and wake the client for the last time."""

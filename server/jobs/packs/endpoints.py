@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import may
+from server.api.auth.dependencies import lasting_requests, may
 from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.responses import reply
-from server.core.errors import InvalidRequestError, UnsupportedMediaTypeError
+from server.core.errors import (
+    InvalidRequestError,
+    UnauthenticatedError,
+    UnsupportedMediaTypeError,
+)
 from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.packs.store import BLOCK_BYTES, PackUpload, content_of, read_pack
 from trainyard.protocol.rest.access import Permission
@@ -53,6 +60,27 @@ async def upload_pack(
     if given != ARCHIVE:
         raise UnsupportedMediaTypeError(f"the body must be {ARCHIVE}, not {given or 'untyped'}")
     upload = await run_in_threadpool(PackUpload, context, actor=principal.actor)
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as limit:
+            with lasting_requests(request).watched(principal, partial(_end, loop, limit)):
+                view = await _stored(request, upload, digest)
+    except TimeoutError:
+        raise UnauthenticatedError("the token has ended during the upload") from None
+    return reply(view, status=201)
+
+
+def _end(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:
+    """End an upload from another thread."""
+
+    def expire() -> None:
+        with suppress(RuntimeError):  # the upload has just ended
+            limit.reschedule(loop.time())
+
+    loop.call_soon_threadsafe(expire)
+
+
+async def _stored(request: Request, upload: PackUpload, digest: str) -> PackView:
     try:
         block = bytearray()
         async for part in request.stream():
@@ -62,11 +90,10 @@ async def upload_pack(
                 del block[:BLOCK_BYTES]
         if block:
             await run_in_threadpool(upload.add, bytes(block))
-        view = await run_in_threadpool(upload.finish, digest)
+        return await run_in_threadpool(upload.finish, digest)
     except BaseException:  # even if the client disconnects
         await run_in_threadpool(upload.give_up)
         raise
-    return reply(view, status=201)
 
 
 @router.get(

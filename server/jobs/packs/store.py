@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
 
+from server.api.auth.principals import hold_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import job_packs, pack_blocks, packs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -38,7 +39,7 @@ class PackUpload:
         Raises:
             ConflictError: the person has too many packs, or too many concurrent uploads.
         """
-        self._context, self._id = context, context.new_id()
+        self._context, self._id, self._actor = context, context.new_id(), actor
         self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
         delete_unnamed(context)
         with context.database.write() as connection:
@@ -88,6 +89,7 @@ class PackUpload:
 
         Raises:
             InvalidRequestError: the content is empty, or has another digest.
+            UnauthenticatedError: the actor's token has ended during the upload.
             ConflictError: the upload took longer than `UPLOAD`.
         """
         digest = f"sha256:{self._sha256.hexdigest()}"
@@ -99,6 +101,7 @@ class PackUpload:
             )
         now = self._context.now()
         with self._context.database.write() as connection:
+            hold_token(connection, self._actor, now)
             lock_digest(self._context, connection, digest)
             known = packs.c.digest == digest
             if connection.execute(update(packs).where(known).values(named_at=now)).rowcount:

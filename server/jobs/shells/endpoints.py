@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import may
+from server.api.auth.dependencies import lasting_requests, may
 from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
+from server.core.errors import UnauthenticatedError
 from server.core.events.shares import Waits
 from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.shells import service, worker_api
@@ -76,6 +77,7 @@ def open_shell(
 )
 async def get_output(
     context: ServerContext,
+    request: Request,
     principal: ShellRun,
     job_id: JobId,
     shell_id: ShellId,
@@ -91,14 +93,21 @@ async def get_output(
     Only a few requests of the same person wait at a time; a further request returns without a
     wait.
     """
-    with WAITS.turn(principal.actor.identity) as may_wait:
+    with (
+        WAITS.turn(principal.actor.identity) as may_wait,
+        lasting_requests(request).watched(principal) as access,
+    ):
         output = await _first(
             lambda: service.read_output(
                 context, job_id, shell_id, start=start, actor=principal.actor
             ),
-            lambda found: bool(found.content) or found.shell.ended_at is not None,
+            lambda found: (
+                access.has_ended or bool(found.content) or found.shell.ended_at is not None
+            ),
             seconds=wait_seconds if may_wait else 0.0,
         )
+    if access.has_ended:
+        raise UnauthenticatedError("the token has ended while the request waited")
     return reply(output)
 
 

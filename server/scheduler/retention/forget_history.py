@@ -10,7 +10,7 @@ from server.core.context import Context
 from server.core.database.slot_tables import capacity_changes, holdings
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import events, jobs, nodes, tokens
-from server.core.people.user_tables import sessions
+from server.core.people.user_tables import invitations, sessions
 from server.scheduler.retention.forget_jobs import ROWS_AT_ONCE, delete_some
 from trainyard.protocol.states import NodeRequestState
 
@@ -85,13 +85,16 @@ def forget_requests(context: Context) -> int:
 
 
 def forget_access(context: Context) -> int:
-    """Delete expired sessions, and tokens `TOKENS_KEPT` after their end; return the row count.
+    """Delete expired sessions, and tokens and invitations `TOKENS_KEPT` after their end.
+
+    Return the number of rows.
 
     At most `ROWS_AT_ONCE` rows of each kind are deleted.
     """
     now = context.now()
     limit = now - TOKENS_KEPT
     over = or_(tokens.c.revoked_at < limit, tokens.c.expires_at < limit)
+    unusable = or_(invitations.c.ended_at < limit, invitations.c.expires_at < limit)
+    kinds = ((sessions, sessions.c.expires_at <= now), (invitations, unusable), (tokens, over))
     with context.database.write() as connection:
-        count = delete_some(connection, sessions, sessions.c.expires_at <= now, most=ROWS_AT_ONCE)
-        return count + delete_some(connection, tokens, over, most=ROWS_AT_ONCE)
+        return sum(delete_some(connection, *each, most=ROWS_AT_ONCE) for each in kinds)

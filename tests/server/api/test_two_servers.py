@@ -18,7 +18,7 @@ import httpx
 import pytest
 from sqlalchemy import delete, select
 
-from server.api.auth.throttle import MAX_FAILURES
+from server.api.accounts.throttle import MAX_FAILURES
 from server.app.keys import ensure_key
 from server.core.context import Context, SystemClock
 from server.core.database.engine import Database

@@ -12,6 +12,8 @@ from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.base.names import USER_NAME
 from trainyard.spec.job import JobName
 
+BUILT_IN_USER = "admin"
+"""Name of the user that holds the admin token."""
 MIN_PASSWORD, MAX_PASSWORD = 12, 1000
 """Minimum and maximum length of a password, in characters."""
 

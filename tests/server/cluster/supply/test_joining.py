@@ -130,6 +130,7 @@ def test_an_instance_that_lost_its_token_joins_again_once_its_node_is_offline(
 def test_an_instance_whose_token_was_revoked_joins_again(site: Site, context: Context) -> None:
     request_id = site.running()
     pilot = site.join(request_id)
+    assert pilot.token_id is not None
     revoke_token(context, pilot.token_id)
     assert site.join(request_id).token_id != pilot.token_id
 

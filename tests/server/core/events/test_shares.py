@@ -6,7 +6,7 @@ import pytest
 
 from server.core.events.shares import Holder, NoPlaceError, ShareLimits, Waits, gives_way
 
-LIMITS = ShareLimits(total=8, per_token=4, per_address=6)
+LIMITS = ShareLimits(total=8, per_person=4, per_address=6)
 
 
 def places(*tokens: str, address: str | None = None) -> list[tuple[Holder, object]]:

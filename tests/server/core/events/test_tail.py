@@ -193,15 +193,15 @@ async def _one_token_opens_many(context: Context, tail: Tail) -> None:
         assert await anext(stream) == b"id: 0\n\n"
         return stream
 
-    streams = [await opened(holder(1)) for _ in range(LIMITS.per_token)]
-    assert tail.clients == LIMITS.per_token
+    streams = [await opened(holder(1)) for _ in range(LIMITS.per_person)]
+    assert tail.clients == LIMITS.per_person
     tail.check_room(holder(1))
     streams.append(await opened(holder(1)))
-    assert tail.clients == LIMITS.per_token
+    assert tail.clients == LIMITS.per_person
     assert [content async for content in streams[0]] == [b"retry: 60000\n\n"]
     tail.check_room(holder(2))
     streams.append(await opened(holder(2)))
-    assert tail.clients == LIMITS.per_token + 1
+    assert tail.clients == LIMITS.per_person + 1
     for stream in streams:
         await stream.aclose()
     assert tail.clients == 0

@@ -280,7 +280,7 @@ def test_a_command_taints_the_attempt_before_it_is_ordered(
 def test_a_person_has_a_limited_number_of_commands_in_all_attempts(
     context: Context, running: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_OPEN_OF_TOKEN", 2)
+    monkeypatch.setattr(service, "MAX_OPEN_OF_PERSON", 2)
     job_id, _ = running
     for _ in range(2):
         service.open_shell(context, job_id, LS, actor=ADA)

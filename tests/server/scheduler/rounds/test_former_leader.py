@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from server.api.auth.throttle import forget_failed_logins, note_failed_login
+from server.api.accounts.throttle import count_guess, forget_failed_logins, of_address
 from server.app.periodic_work import periodic_work
 from server.cluster.nodes.changes import set_drain
 from server.core.context import Context
@@ -113,7 +113,7 @@ def an_old_key_is_deleted(harness: Harness) -> Part:
 
 
 def a_window_of_failed_logins_is_deleted(harness: Harness) -> Part:
-    note_failed_login(harness.context, "192.0.2.1")
+    count_guess(harness.context, [of_address("192.0.2.1")])
     harness.pass_time(61)
     return forget_failed_logins
 

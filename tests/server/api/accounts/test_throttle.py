@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.api.auth.throttle import forget_failed_logins, guess, of_address
+from server.api.accounts.throttle import forget_failed_logins, guess, of_address
 from server.core.context import Context
 from server.core.errors import TooManyError, UnauthenticatedError
 from tests.server.clock import FakeClock

@@ -84,7 +84,7 @@ def _count(connection: Connection, counter: Guessed, now: datetime) -> datetime:
     if insert_absent(connection, failed_logins, [first]):
         return ends_at
     over = _is_over(now, counter.window)
-    counted = connection.scalar(
+    counted: datetime | None = connection.scalar(
         update(failed_logins)
         .where(window.key == counter.key, or_(over, window.failures < MAX_FAILURES))
         .values(

@@ -1,0 +1,94 @@
+"""Requests that last, such as streams and uploads: they end soon after their access has ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from server.api.auth.principals import Principal, still_valid
+from server.core.context import Context
+
+logger = logging.getLogger(__name__)
+
+CHECK_SECONDS = 2.0
+"""Pause between two checks, in seconds. A check takes one query for all requests of the process."""
+
+
+@dataclass(eq=False)
+class LastingRequest:
+    """A request that lasts, with the token or session that authenticated it."""
+
+    credential_hash: str
+    is_session: bool
+    on_end: Callable[[], None] = field(repr=False)
+    """Called in another thread, once, when the access has ended."""
+    has_ended: bool = False
+    """Whether the access has ended."""
+
+
+class LastingRequests:
+    """The lasting requests of one process, and the thread that checks their access."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._open: set[LastingRequest] = set()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lasting-requests", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; the requests end by themselves."""
+        self._stopped.set()
+        self._thread.join()
+
+    @contextmanager
+    def watched(
+        self, principal: Principal, on_end: Callable[[], None] = lambda: None
+    ) -> Iterator[LastingRequest]:
+        """Call `on_end` in another thread if the principal's access ends while the block runs."""
+        session_hash = principal.session_hash
+        request = LastingRequest(
+            session_hash or principal.credential_hash, session_hash is not None, on_end
+        )
+        with self._lock:
+            self._open.add(request)
+        try:
+            yield request
+        finally:
+            with self._lock:
+                self._open.discard(request)
+
+    def end_invalid(self) -> int:
+        """End all requests without valid access, with one query; return their number."""
+        with self._lock:
+            asked = [*self._open]
+        if not asked:
+            return 0
+        valid = still_valid(
+            self._context,
+            token_hashes={each.credential_hash for each in asked if not each.is_session},
+            session_hashes={each.credential_hash for each in asked if each.is_session},
+        )
+        with self._lock:
+            ended = [each for each in asked if each.credential_hash not in valid]
+            ended = [each for each in ended if each in self._open]
+            self._open.difference_update(ended)
+        for each in ended:
+            each.has_ended = True
+            each.on_end()
+        return len(ended)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(CHECK_SECONDS):
+            try:
+                self.end_invalid()
+            # Most likely the database is unreachable; then no request gets new data from it.
+            except Exception:
+                logger.exception("the access of lasting requests could not be checked")
