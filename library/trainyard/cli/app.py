@@ -24,7 +24,13 @@ from trainyard.cli.commands import (
     submit,
     watch,
 )
-from trainyard.cli.commands.machines import access_tokens, node_sources, projects, prove
+from trainyard.cli.commands.machines import (
+    access_tokens,
+    node_sources,
+    projects,
+    prove,
+    user_commands,
+)
 from trainyard.cli.errors import FAILED, CommandGroup, write_error
 from trainyard.cli.other_project import foreign_files
 from trainyard.cli.output import write_text
@@ -55,7 +61,9 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (show.nodes, "List nodes; cordon, drain or label one."),
     (node_sources.sources, "List node sources; check or pause one, request nodes."),
     (projects.projects, "List projects; create, change or delete one."),
-    (access_tokens.tokens, "List tokens with their scopes; create or revoke one."),
+    (access_tokens.tokens, "List your tokens with their scopes; create or revoke one."),
+    (user_commands.users, "List users; invite, change or disable one."),
+    (user_commands.whoami, "Show your user and permissions."),
     (watch.watch, "Follow a job live until it ends."),
     (metrics.metrics, "Show a job's metrics, or write them as CSV."),
     (metrics.logs, "Show the output of a rank."),

@@ -13,6 +13,7 @@ from trainyard.cli.table import Listing
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobSummary, JobView, NextAction, Progress
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, JobState
+from trainyard.protocol.user_accounts.views import BUILT_IN_USER
 from trainyard.run.fact_types.fact_records import FactValue
 from trainyard.spec.job import DEFAULT_PROJECT
 from trainyard.spec.sections.resources import priority_words
@@ -60,6 +61,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView], *, name: str) -> Re
             ("id", job.id),
             ("about", job.description),
             ("tags", ", ".join(job.tags)),
+            ("owner", job.owner if job.owner != BUILT_IN_USER else None),
             ("project", job.project if job.project != DEFAULT_PROJECT else None),
             ("state", state_text(job.state).append(f"  {_why(job)}", style="default")),
             ("progress", progress_words(job.progress, job.state)),

@@ -34,6 +34,8 @@ class JobListCalls:
         project: str | None = None,
         search: str | None = None,
         imported: bool | None = None,
+        owner: str | None = None,
+        mine: bool = False,
         order: JobOrder | str = JobOrder.NEWEST,
     ) -> Iterator[JobSummary]:
         """Iterate over jobs; pages are fetched on demand.
@@ -46,11 +48,20 @@ class JobListCalls:
             search: words; each must occur in the name or in a tag, begin the id, or equal a
                 `name=value` of the configuration.
             imported: True for imported jobs only, False for jobs that ran here only.
+            owner: only jobs of the user of this name.
+            mine: only jobs of the caller's user.
             order: `newest` for the newest first, or `active` for running jobs, then waiting jobs,
                 then ended jobs.
         """
         query = _filter(
-            states, tags, name=name, project=project, search=search, imported=imported
+            states,
+            tags,
+            name=name,
+            project=project,
+            search=search,
+            imported=imported,
+            owner=owner,
+            mine=mine,
         ) | {"order": str(order)}
         return self.transport.pages(Page[JobSummary], "/jobs", query)
 
@@ -63,9 +74,20 @@ class JobListCalls:
         project: str | None = None,
         search: str | None = None,
         imported: bool | None = None,
+        owner: str | None = None,
+        mine: bool = False,
     ) -> dict[JobState, int]:
         """Return the number of matching jobs by state."""
-        query = _filter(states, tags, name=name, project=project, search=search, imported=imported)
+        query = _filter(
+            states,
+            tags,
+            name=name,
+            project=project,
+            search=search,
+            imported=imported,
+            owner=owner,
+            mine=mine,
+        )
         return self.transport.get(JobCounts, "/jobs/counts", query=query).by_state
 
     def queue(self) -> Iterator[QueueEntry]:
@@ -92,6 +114,8 @@ def _filter(
     project: str | None,
     search: str | None,
     imported: bool | None,
+    owner: str | None,
+    mine: bool,
 ) -> dict[str, QueryValue | None]:
     return {
         "state": list(states),
@@ -99,5 +123,7 @@ def _filter(
         "name": name,
         "project": project,
         "search": search,
+        "owner": owner,
+        "mine": "true" if mine else None,
         "imported": None if imported is None else str(imported).lower(),
     }

@@ -19,6 +19,7 @@ from trainyard.client.calls.node_sources import SourceCalls
 from trainyard.client.calls.nodes import NodeCalls
 from trainyard.client.calls.past_runs import ImportCalls
 from trainyard.client.calls.projects import ProjectCalls
+from trainyard.client.calls.user_calls import UserCalls
 from trainyard.client.job_list import JobListCalls
 from trainyard.client.settings import resolve
 from trainyard.client.stream import EventStream, Resync
@@ -63,6 +64,7 @@ class Client(
     RequestCalls,
     ShellCalls,
     SourceCalls,
+    UserCalls,
 ):
     """A connection to one server.
 
@@ -335,9 +337,10 @@ class Client(
         """Return the session view, which names the owner of the token."""
         return self.transport.get(SessionView, "/auth/session")
 
-    def tokens(self) -> Iterator[TokenView]:
-        """Iterate over the tokens. Needs `tokens:admin`."""
-        return self.transport.pages(Page[TokenView], "/tokens")
+    def tokens(self, *, every: bool = False) -> Iterator[TokenView]:
+        """Iterate over the own tokens, or over those of all users, which needs `tokens:admin`."""
+        query = {"all": "true"} if every else None
+        return self.transport.pages(Page[TokenView], "/tokens", query)
 
     def create_token(
         self,
@@ -347,16 +350,16 @@ class Client(
         expires_in_seconds: int | None = None,
         scopes: Sequence[Permission] | None = None,
     ) -> TokenView:
-        """Create a token. Only this reply contains the token's `secret`. Needs `tokens:admin`.
+        """Create an own token. Only this reply contains the token's `secret`.
 
-        `scopes` are the permissions of a token of kind `api`; None gives all that an API token has
-        by default.
+        A join token needs `tokens:admin`; only the admin token creates login codes. `scopes` are
+        the permissions of a token of kind `api`; None gives all that an API token has by default.
         """
         body = given(name=name, kind=kind, expires_in_seconds=expires_in_seconds, scopes=scopes)
         return self.transport.post(TokenView, "/tokens", body)
 
     def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. Needs `tokens:admin`."""
+        """Revoke an own token; with `tokens:admin`, any token."""
         self.transport.send("DELETE", f"/tokens/{token_id}")
 
 

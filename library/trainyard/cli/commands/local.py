@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from trainyard.base.loopback import is_loopback
+from trainyard.base.names import default_node_name
 from trainyard.cli.output import write_text
 from trainyard.client import settings
 from trainyard.client.errors import UsageError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, resolve, save
+from trainyard.protocol.rest.access import SessionView
+from trainyard.protocol.user_accounts.views import BUILT_IN_USER
+
+MAX_HOST = 40
+"""Maximum length of the host's part in the name of a token, in characters."""
 
 Profile = Annotated[
     str | None,
@@ -56,16 +64,72 @@ def _embedded(*arguments: str) -> None:
 
 def login(
     url: Annotated[
-        str, typer.Argument(help="Address of the server, such as https://trainyard.example.com.")
-    ],
+        str | None,
+        typer.Argument(
+            help="Address of the server, such as https://trainyard.example.com. Default: that of "
+            "the profile."
+        ),
+    ] = None,
     token: Annotated[
         str | None, typer.Option("--token", help="Access token. Default: a hidden prompt.")
     ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            help="Log in as this user with a password, which is read from a hidden prompt.",
+        ),
+    ] = None,
     profile: Profile = None,
 ) -> None:
-    """Check a token, and store it with the server's address for the other commands."""
+    """Check a token, and store it with the server's address for the other commands.
+
+    With --user, the token is a new one of this user, valid for a year.
+    """
+    if user is not None and token is not None:
+        raise UsageError("--user and --token exclude each other", remedy="Give one of them.")
+    address = _address(url)
     if profile is not None:
         settings.choose_profile(profile)
+    if user is not None:
+        given = _token_of(address, user)
+    else:
+        given = token or os.environ.get("TRAINYARD_TOKEN") or ""
+    if not given:
+        given = typer.prompt("Token", hide_input=True, err=True).strip()
+    connection = Connection(resolve(address, given).url, given)
+    with Client(connection.url, connection.token) as yard:
+        session = yard.session()
+    path = save(connection)
+    write_text(f"Logged in to {connection.url} as {_who(session)}; kept in {path}.")
+
+
+def _who(session: SessionView) -> str:
+    user = session.user
+    return session.name if user is None or user.name == BUILT_IN_USER else user.name
+
+
+def _token_of(address: str, user: str) -> str:
+    """Return a new token of a user, whose password is read from a hidden prompt."""
+    password = typer.prompt("Password", hide_input=True, err=True)
+    # The time makes the name unique: each login on this machine creates a token.
+    host, now = default_node_name(socket.gethostname()), datetime.now(UTC)
+    token_name = f"{host[:MAX_HOST]}-{now:%Y%m%d-%H%M%S}"
+    with Client(address) as yard:
+        made = yard.password_token(user, password, token_name=token_name)
+    return made.secret or ""
+
+
+def _address(url: str | None) -> str:
+    """Return the address of a server with its scheme; by default that of the profile.
+
+    Raises:
+        UsageError: the address is a login link.
+        NotConfiguredError: no address is given or known.
+    """
+    if url is None:
+        return resolve().url
     if "?" in url:
         raise UsageError(
             "this link logs a browser in, once",
@@ -74,14 +138,7 @@ def login(
         )
     if "://" not in url:
         url = f"{_guessed_scheme(url)}://{url}"
-    given = token or os.environ.get("TRAINYARD_TOKEN")
-    if not given:
-        given = typer.prompt("Token", hide_input=True, err=True).strip()
-    connection = Connection(resolve(url, given).url, given)
-    with Client(connection.url, connection.token) as yard:
-        session = yard.session()
-    path = save(connection)
-    write_text(f"Logged in to {connection.url} as {session.name}; kept in {path}.")
+    return url
 
 
 def _guessed_scheme(address: str) -> str:

@@ -48,6 +48,10 @@ def ps(
         bool | None,
         typer.Option("--imported/--own", help="Only imported jobs, or only jobs that ran here."),
     ] = None,
+    owner: Annotated[
+        str | None, typer.Option("--owner", metavar="NAME", help="Only jobs of this user.")
+    ] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only your jobs.")] = False,
     order: Annotated[
         JobOrder, typer.Option("--order", help="Running and waiting jobs first, or the newest.")
     ] = JobOrder.ACTIVE,
@@ -62,13 +66,15 @@ def ps(
             "project": project,
             "search": search,
             "imported": imported,
+            "owner": owner,
+            "mine": mine,
         }
         jobs = yard.jobs(**wanted, order=order)
         if json:
             write_json(at_most(limit, jobs))
             return
         shown = list(itertools.islice(jobs, limit))  # the rest is counted below
-        filtered = any(value is not None and value != () for value in wanted.values())
+        filtered = imported is not None or any(wanted.values())
         write_text(draw_jobs(shown, filtered=filtered))
         if shown:
             counts = yard.job_counts(**wanted)

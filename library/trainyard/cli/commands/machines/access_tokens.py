@@ -27,7 +27,7 @@ def tokens(
         list[str] | None,
         typer.Argument(
             metavar="create NAME|revoke TOKEN",
-            help="Create a token, or revoke one by its id or name. Default: list all tokens.",
+            help="Create a token, or revoke one by its id or name. Default: list your tokens.",
         ),
     ] = None,
     kind: Annotated[
@@ -46,9 +46,12 @@ def tokens(
         float | None,
         typer.Option("--days", help="Lifetime. Default: 365 for api; join and login: less."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List or revoke tokens of all users and machines, too.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """List tokens with their scopes; create or revoke one.
+    """List your tokens with their scopes; create or revoke one.
 
     A new token is printed once, on stdout: the server stores only its hash.
     """
@@ -64,21 +67,23 @@ def tokens(
             emit(made, _secret, as_json=json)
             return
         if verb == "revoke":
-            yard.revoke_token(_token(yard, name).id)
+            yard.revoke_token(_token(yard, name, every=every).id)
             note(f"Revoked {name}.")
-        shown = list(yard.tokens())
+        shown = list(yard.tokens(every=every))
     emit(shown, draw_tokens, as_json=json)
 
 
 def draw_tokens(shown: Sequence[TokenView]) -> RenderableType:
-    """Return the table of tokens."""
-    rows = Listing("ID", "NAME", "KIND", "AGE", "USED", "ENDS", "SCOPES",
-                   right=("AGE", "USED"), spare=("USED", "AGE", "ID"),
+    """Return the table of tokens; it has users if the tokens are not all of one user."""
+    has_users = len({token.user for token in shown}) > 1
+    rows = Listing("ID", "NAME", *(("USER",) if has_users else ()), "KIND", "AGE", "USED", "ENDS",
+                   "SCOPES", right=("AGE", "USED"), spare=("USED", "AGE", "ID"),
                    elastic="SCOPES")  # fmt: skip
     for token in shown:
         rows.add(
             token.id,
             token.name,
+            *((token.user or formats.DASH,) if has_users else ()),
             token.kind,
             formats.age(token.created_at),
             formats.age(token.last_used_at),
@@ -130,9 +135,9 @@ def _permission(scope: str) -> Permission:
         ) from None
 
 
-def _token(yard: Client, reference: str) -> TokenView:
+def _token(yard: Client, reference: str, *, every: bool) -> TokenView:
     """Return the token with this id, or the only valid token with this name."""
-    listed, now = list(yard.tokens()), datetime.now(UTC)
+    listed, now = list(yard.tokens(every=every)), datetime.now(UTC)
     for each in listed:
         if each.id == reference:
             return each
