@@ -45,7 +45,7 @@ router = APIRouter(tags=["meta"])
 CALLERS: Mapping[str, str] = {
     Caller.PUBLIC: "Needs no token.",
     Caller.PERSON: "Needs a token of a person, with any permissions.",
-    Caller.USER: "Needs a token or session of a user; of the built-in user, with `tokens:admin`.",
+    Caller.USER: "Needs a token or session of a user; of the built-in user, with tokens:admin.",
     Caller.NODE: "Needs the token of a node.",
     Caller.JOINER: "Needs a join token, the join secret of a pilot, or the token of a node.",
     Caller.PILOT: "Needs the join secret of a pilot.",

@@ -6,15 +6,16 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, create_engine, insert
+from sqlalchemy import Column, Connection, MetaData, Table, create_engine, insert
 from sqlalchemy.pool import NullPool
 
-from server.api.auth.permissions import WITHOUT_SCOPES
-from server.api.auth.principals import Principal, find_holders
+from server.api.auth.permissions import ALL, WITHOUT_SCOPES
+from server.api.auth.principals import Principal, authenticate_session, find_holders
 from server.api.auth.service import create_token
 from server.api.auth.tokens import TokenKind, hash_token
 from server.cluster.nodes.register import register
@@ -24,15 +25,19 @@ from server.core.database.migrate import is_current, upgrade
 from server.core.database.rows import Node
 from server.core.database.schema import metadata
 from server.core.database.tables import nodes, tokens
+from server.core.people.user_tables import sessions
+from server.core.subject import ADMIN_USER_ID
 from tests.server.api.in_process import TestClient
 from tests.server.core.database.test_migrate import schema_of
 from tests.server.harness import WORKER, Harness
+from trainyard.base.ids import is_id
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.worker_messages import PROTOCOL, Registration
 
 API = "/api/v1"
 # Written under revision 0017, brought to 0059 by the last commit with the former migrations.
 ADOPTED = Path(__file__).parent.parent / "core" / "database" / "adopted"
+SESSION_COLUMNS = ("hash", "token_id", "created_at", "expires_at")
 OPEN, RUNNING, DONE = (f"{n:026d}" for n in range(3))
 
 
@@ -100,12 +105,59 @@ def test_a_token_from_before_scopes_keeps_its_permissions(
     assert holder.permissions == WITHOUT_SCOPES
 
 
+def test_what_was_there_belongs_to_the_built_in_user(
+    database: Database, context: Context, anonymous: TestClient
+) -> None:
+    given = {"admin": "ty_admin_old", "api": "ty_api_old", "login": "ty_login_old", "node": "ty_n"}
+    columns = ("id", "name", "kind", "hash", "created_at", "expires_at")
+    now, later = context.now(), context.now() + timedelta(days=5)
+    table = Table("tokens", MetaData(), *(Column(name, tokens.c[name].type) for name in columns))
+    former = Table(
+        "sessions", MetaData(), *(Column(name, sessions.c[name].type) for name in SESSION_COLUMNS)
+    )
+    with database.write() as connection:
+        for place, (kind, secret) in enumerate(given.items()):
+            row = {"id": f"{place:026d}", "name": f"old-{kind}", "kind": kind}
+            row |= {"hash": hash_token(secret), "created_at": now}
+            connection.execute(insert(table).values(**row))
+        session = {"hash": hash_token("cookie"), "token_id": f"{1:026d}"}
+        session |= {"created_at": now, "expires_at": later}
+        connection.execute(insert(former).values(**session))
+    upgrade(database, backup_taken=True)
+    holders = find_holders(context, [*given.values()])
+    assert all(isinstance(each, Principal) for each in holders)
+    admin, api, login, node = [each for each in holders if isinstance(each, Principal)]
+    assert (admin.permissions, api.permissions) == (ALL, WITHOUT_SCOPES)
+    assert (login.permissions, node.user) == (frozenset(), None)
+    owners = {each.user.id for each in (admin, api, login) if each.user is not None}
+    assert owners == {ADMIN_USER_ID}
+    actors = (admin.actor, api.actor)
+    assert [each.identity for each in actors] == [f"{0:026d}", f"{1:026d}"]
+    assert not api.actor.made(ADMIN_USER_ID, admin.token_id), "each token is a person"
+    opened, _ = authenticate_session(context, "cookie")
+    assert (opened.token_id, opened.permissions) == (api.token_id, WITHOUT_SCOPES)
+    assert opened.session_id is not None
+    assert is_id(opened.session_id)
+    header = {"authorization": f"Bearer {given['api']}"}
+    jobs = anonymous.get(f"{API}/jobs", headers=header).json()["items"]
+    assert {each["owner"] for each in jobs} == {"admin"}
+    assert anonymous.get(f"{API}/tokens", headers=header).status_code == 403
+    admin_header = {"authorization": f"Bearer {given['admin']}"}
+    listed = anonymous.get(f"{API}/tokens", headers=admin_header).json()["items"]
+    assert {each["user"] for each in listed} == {"admin"}
+
+
 def test_indexes_are_in_the_order_of_the_former_migrations(
     sqlite_template: Path, tmp_path: Path
 ) -> None:
     """SQLite prefers the newer of two indexes that serve a query as well."""
-    with closing(sqlite3.connect(tmp_path / "adopted.db")) as connection:
+    path = tmp_path / "adopted.db"
+    with closing(sqlite3.connect(path)) as connection:
         connection.executescript((ADOPTED / "sqlite.sql").read_text(encoding="utf-8"))
+    database = Database(f"sqlite:///{path}")
+    upgrade(database)
+    database.dispose()
+    with closing(sqlite3.connect(path)) as connection:
         adopted = indexes(connection)
     with closing(sqlite3.connect(sqlite_template)) as connection:
         assert indexes(connection) == adopted

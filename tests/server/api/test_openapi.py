@@ -44,12 +44,15 @@ def test_no_endpoint_works_on_the_event_loop(app: FastAPI) -> None:
         if inspect.iscoroutinefunction(route.endpoint)
     }
     # `/goodput` awaits the thread of the cluster ledger; heartbeats, reports, claims, submissions
-    # await that of their group, `/packs` and artifacts the body, the others news.
+    # await that of their group, `/packs` and artifacts the body, logins the threads of passwords,
+    # the others news.
     assert on_the_loop == {
         *("/api/v1/workers/heartbeat", "/api/v1/workers/attempts/{attempt_id}/claim"),
         "/api/v1/workers/attempts/{attempt_id}/report",
         "/api/v1/jobs",
         *("/healthz", "/api/v1/stream", "/api/v1/goodput", "/api/v1/workers/messages"),
+        *("/api/v1/auth/session", "/api/v1/auth/token"),
+        *("/api/v1/auth/password", "/api/v1/auth/invitation"),
         "/api/v1/packs",
         "/api/v1/workers/attempts/{attempt_id}/artifacts/{digest}",
         "/api/v1/jobs/{job_id}/shells/{shell_id}/output",

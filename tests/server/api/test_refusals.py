@@ -157,12 +157,13 @@ def test_a_body_has_bounds_and_no_key_twice(
     assert stored(context) == 0
 
 
-def test_a_login_of_a_megabyte_is_not_read(anonymous: TestClient) -> None:
-    body = json.dumps({f"k{number}": 1 for number in range(400)})
-    assert len(body) > 4096
-    refused = anonymous.post(f"{API}/auth/session", content=body, headers=JSON)
+@pytest.mark.parametrize("path", ["session", "token", "invitation", "invitation/check"])
+def test_a_login_of_a_megabyte_is_not_read(anonymous: TestClient, path: str) -> None:
+    body = json.dumps({f"k{number}": 1 for number in range(2000)})
+    assert len(body) > 16_384
+    refused = anonymous.post(f"{API}/auth/{path}", content=body, headers=JSON)
     assert refused.status_code == 413
-    assert "4,096 bytes" in refused.json()["detail"]
+    assert "16,384 bytes" in refused.json()["detail"]
 
 
 def test_values_of_the_environment_are_never_echoed(client: TestClient) -> None:
