@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
+from server.api.auth.browser_sessions import store_session
 from server.api.auth.declarations import UndeclaredAccessError, accesses_of
-from server.api.auth.dependencies import Caller, may, person
+from server.api.auth.dependencies import SESSION_COOKIE, Caller, may, person
 from server.api.auth.permissions import (
     ALL,
     MEANINGS,
@@ -27,9 +28,11 @@ from server.api.auth.tokens import TokenKind
 from server.app import factory
 from server.core.context import Context
 from server.core.database.tables import tokens
+from server.core.people.user_tables import users
+from server.core.subject import Actor
 from tests.server.api.in_process import TestClient
 from tests.server.api.published import DOCUMENT
-from tests.server.api.test_access import of_kind
+from tests.server.api.test_access import ORIGIN, of_kind
 from tests.server.clock import FakeClock
 from tests.server.harness import Harness
 from trainyard.protocol.rest.access import Permission, TokenRequest
@@ -41,10 +44,14 @@ SINGLE = {"/api/v1/stream": {"job": "no id"}}
 """A query that the stream refuses after authorization, because a stream does not end."""
 
 PERSONS = ("admin", "api", "exact", "rest")
+ROLES = {"user": "user", "operator": "operator", "root": "admin", "session": "admin"}
+"""Tokens of users with these roles; `session` is a browser session after a login by password."""
 MACHINES = ("join", "node", "source")
-ENDED = ("none", "expired", "revoked")
-KINDS = (*ENDED, *PERSONS, *MACHINES, "attempt")
+ENDED = ("none", "expired", "revoked", "disabled")
+KINDS = (*ENDED, *PERSONS, *ROLES, *MACHINES, "attempt")
 """`exact`: an API token with only the needed permission; `rest`: with all others."""
+
+OF_MACHINES = {Caller.NODE, Caller.JOINER, Caller.SOURCE, Caller.SOURCE_JOINER}
 
 Header = Mapping[str, str]
 
@@ -77,6 +84,8 @@ def predicted(kind: str, access: str) -> str:
         return "past" if (access, kind) == (Caller.ATTEMPT, "attempt") else "401"
     if access == Caller.PILOT:
         return "401"
+    if kind == "session" and access in OF_MACHINES:
+        return "401"  # they read no cookie
     return "past" if is_allowed(kind, access) else "403"
 
 
@@ -90,9 +99,12 @@ def is_allowed(kind: str, access: str) -> bool:
     if access in machines:
         return kind in machines[Caller(access)]
     if access == Caller.PERSON:
-        return kind in PERSONS
-    if access == Caller.USER:  # the tokens here are of the built-in user
-        return kind == "admin"
+        return kind in {*PERSONS, *ROLES}
+    if access == Caller.USER:  # of the built-in user, only with `tokens:admin`
+        return kind in {"admin", *ROLES}
+    if kind in ROLES:
+        most = ALL if kind == "session" else WITHOUT_SCOPES
+        return Permission(access) in most & of_role(ROLES[kind])
     has = {
         "admin": True,
         "api": Permission(access) in WITHOUT_SCOPES,
@@ -100,6 +112,12 @@ def is_allowed(kind: str, access: str) -> bool:
         "rest": False,
     }
     return has.get(kind, False)
+
+
+def of_role(role: str) -> frozenset[Permission]:
+    """Return what docs/users.md gives a user with this role."""
+    member, cluster = held_by_role(ProjectRole.MEMBER), held_by_role(ClusterRole(role))
+    return ALL if role == "admin" else member | cluster
 
 
 @dataclass(eq=False)
@@ -116,6 +134,8 @@ class Tokens:
         """Return the header with a token of this kind, for an operation."""
         if kind == "none":
             return {}
+        if kind == "session":
+            return self._session()
         if kind in PERSONS and access in list(Permission):
             return self._of_person(kind, Permission(access))
         return self._fixed(kind)
@@ -136,6 +156,14 @@ class Tokens:
                 return self._made(name=f"as-{kind}")
             case "attempt":
                 return bearer(self.attempt_token)
+            case "disabled":
+                header = self._of_user("gone", ClusterRole.ADMIN)
+                gone = update(users).where(users.c.name == "gone").values(state="disabled")
+                with self.context.database.write() as connection:
+                    connection.execute(gone)
+                return header
+            case "user" | "operator" | "root":
+                return self._of_user(kind, ClusterRole(ROLES[kind]))
             case "expired":
                 header = self._made(name="expired", expires_in_seconds=60)
                 self.clock.advance(61)
@@ -149,6 +177,25 @@ class Tokens:
             case _:
                 node = "node-1" if kind == "node" else None
                 return of_kind(self.context, TokenKind(kind), node=node)
+
+    def _of_user(self, name: str, role: ClusterRole) -> Header:
+        actor = self._actor(name, role)
+        return bearer(create_token(self.context, TokenRequest(name=name), actor=actor)[1])
+
+    @cache  # noqa: B019 - one object per test
+    def _actor(self, name: str, role: ClusterRole) -> Actor:
+        """Store a user, and return it as an actor."""
+        row = {"id": self.context.new_id(), "name": name, "role": role, "state": "active"}
+        with self.context.database.write() as connection:
+            connection.execute(insert(users).values(**row, created_at=self.context.now()))
+        return Actor(name, user_id=row["id"], user_name=name, role=role, permissions=ALL)
+
+    def _session(self) -> Header:
+        """Open a session for one request, because one of the operations ends it."""
+        user_id = self._actor("by-password", ClusterRole.ADMIN).owner_id
+        with self.context.database.write() as connection:
+            opened = store_session(self.context, connection, user_id=user_id)
+        return {"cookie": f"{SESSION_COOKIE}={opened.cookie}", **ORIGIN}
 
     @cache  # noqa: B019 - one object per test
     def _scoped(self, name: str, scopes: tuple[Permission, ...]) -> Header:
