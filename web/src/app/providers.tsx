@@ -9,13 +9,15 @@ import { router } from "./router";
 const MAX_RETRIES = 2;
 
 /** End the session in every tab when a request finds it ended: the shell then shows the login. */
-function onError(error: unknown): void {
-  if (isUnauthenticated(error)) endSession(queryClient);
+function onError(error: unknown, meta: Record<string, unknown> | undefined): void {
+  if (isUnauthenticated(error) && !meta?.sendsSecret) endSession(queryClient);
 }
 
 export const queryClient = new QueryClient({
-  queryCache: new QueryCache({ onError }),
-  mutationCache: new MutationCache({ onError }),
+  queryCache: new QueryCache({ onError: (error, { meta }) => onError(error, meta) }),
+  mutationCache: new MutationCache({
+    onError: (error, _body, _result, { meta }) => onError(error, meta),
+  }),
   defaultOptions: {
     queries: {
       // Live events keep cached data current; a reset of the stream reads it again.

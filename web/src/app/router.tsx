@@ -4,6 +4,7 @@ import { JobsPage } from "@/features/jobs/JobsPage";
 import { NodesPage } from "@/features/nodes/NodesPage";
 import { ProjectsPage } from "@/features/projects/ProjectsPage";
 import { QueuePage } from "@/features/queue/QueuePage";
+import { InvitationPage } from "@/features/session/InvitationPage";
 import { LoginPage } from "@/features/session/LoginPage";
 import { TokensPage } from "@/features/tokens/TokensPage";
 import { NotFoundPage, PageError } from "./pages";
@@ -24,12 +25,20 @@ const submitPage = async () => ({
   Component: (await import("@/features/submit/SubmitPage")).SubmitPage,
 });
 
+const profilePage = async () => ({
+  Component: (await import("@/features/profile/ProfilePage")).ProfilePage,
+});
+const usersPage = async () => ({
+  Component: (await import("@/features/users/UsersPage")).UsersPage,
+});
+
 const goodputPage = async () => ({
   Component: (await import("@/features/goodput/ClusterGoodputPage")).ClusterGoodputPage,
 });
 
 export const router = createBrowserRouter([
   { path: "/login", element: <LoginPage />, errorElement: <PageError /> },
+  { path: "/invitation", element: <InvitationPage />, errorElement: <PageError /> },
   {
     element: <Shell />,
     errorElement: <PageError />,
@@ -51,6 +60,8 @@ export const router = createBrowserRouter([
           { path: "/sources", lazy: sourcesPage },
           { path: "/projects", element: <ProjectsPage /> },
           { path: "/tokens", element: <TokensPage /> },
+          { path: "/users", lazy: usersPage },
+          { path: "/profile", lazy: profilePage },
           { path: "*", element: <NotFoundPage /> },
         ],
       },

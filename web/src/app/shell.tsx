@@ -5,7 +5,7 @@ import { type RefObject, useEffect, useRef, useState } from "react";
 import { Navigate, NavLink, Outlet, useLocation } from "react-router";
 import { SessionMenu } from "@/features/session/SessionMenu";
 import { sessionQuery } from "@/shared/api/queries";
-import { useMay } from "@/shared/api/useMay";
+import { callerOf, useMay } from "@/shared/api/useMay";
 import { Feed } from "@/shared/stream/feed";
 import { stream } from "@/shared/stream/stream";
 import { useStreamStatus } from "@/shared/stream/useStream";
@@ -26,11 +26,12 @@ export function Shell() {
     const next = location.pathname + location.search;
     return <Navigate to={loginPath({ next })} replace />;
   }
-  return <Frame name={session.data.name} />;
+  return <Frame name={callerOf(session.data)} />;
 }
 
 function Frame({ name }: { name: string }) {
   const seesTokens = useMay("tokens:admin");
+  const seesUsers = useMay("users:admin");
   useFeed();
   useFocusOfPage();
   const nav = useShownPage();
@@ -53,6 +54,7 @@ function Frame({ name }: { name: string }) {
           <NavLink to="/projects">Projects</NavLink>
           <NavLink to="/goodput">Goodput</NavLink>
           {seesTokens && <NavLink to="/tokens">Tokens</NavLink>}
+          {seesUsers && <NavLink to="/users">Users</NavLink>}
         </nav>
         <div className="bar-end">
           <Connection />

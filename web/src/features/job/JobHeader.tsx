@@ -1,6 +1,7 @@
 // The head of a job page: facts, progress, actions and problems.
 import { Link } from "react-router";
 import type { Job } from "@/shared/api/types";
+import { useIsShared } from "@/shared/api/useMay";
 import { count, plural } from "@/shared/format/numbers";
 import { ContinuityBadge } from "@/shared/job/ContinuityBadge";
 import { PriorityButton } from "@/shared/job/Priority";
@@ -8,6 +9,7 @@ import { checkpointWords } from "@/shared/job/reference";
 import { Badge, StateBadge } from "@/shared/ui/Badge";
 import { CodeWithCopy } from "@/shared/ui/CommandLine";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { ownerPath } from "@/shared/url/pages";
 import { Actions } from "./Actions";
 import { Notices } from "./Notices";
 import { ProgressLine } from "./ProgressLine";
@@ -80,7 +82,7 @@ function JobFacts({ job }: { job: Job }) {
           `priority ${job.priority_words}`
         )}
       </li>
-      <TagsAndId job={job} />
+      <OwnerTagsAndId job={job} />
     </ul>
   );
 }
@@ -110,14 +112,24 @@ function ImportedFacts({ job, imported }: { job: Job; imported: NonNullable<Job[
           ran <RelativeTime at={job.started_at} isSentence />
         </li>
       )}
-      <TagsAndId job={job} />
+      <OwnerTagsAndId job={job} />
     </ul>
   );
 }
 
-function TagsAndId({ job }: { job: Job }) {
+/** The owner, where several people share the server; then the tags and the id. */
+function OwnerTagsAndId({ job }: { job: Job }) {
+  const isShared = useIsShared();
   return (
     <>
+      {isShared && job.owner !== null && (
+        <li>
+          owner{" "}
+          <Link to={ownerPath(job.owner)} title={`Jobs of ${job.owner}`}>
+            {job.owner}
+          </Link>
+        </li>
+      )}
       {job.tags.length > 0 && (
         <li className="job-tags">
           {job.tags.map((tag) => (

@@ -1,7 +1,15 @@
 // Search, project, states and tags of the jobs table.
 import { useQuery } from "@tanstack/react-query";
-import { type JobFilter, jobCountsQuery, legalSearch, projectsQuery } from "@/shared/api/queries";
+import {
+  EVERYONE,
+  type JobFilter,
+  jobCountsQuery,
+  legalSearch,
+  ownerOf,
+  projectsQuery,
+} from "@/shared/api/queries";
 import { jobStateValues } from "@/shared/api/schema";
+import { BUILT_IN, useIsShared } from "@/shared/api/useMay";
 import { useDraft } from "@/shared/api/useSettled";
 import { count } from "@/shared/format/numbers";
 import { STATE_TONES } from "@/shared/ui/Badge";
@@ -13,17 +21,24 @@ import { SEARCH_ID } from "./useJobKeys";
 
 const TYPING_MILLISECONDS = 200;
 
-interface FilterBarProps {
+interface FilterProps {
   filter: JobFilter;
   onChange: (filter: JobFilter) => void;
 }
 
-export function FilterBar({ filter, onChange }: FilterBarProps) {
+interface FilterBarProps extends FilterProps {
+  /** Name of the reader, on a server of several people. */
+  person: string | null;
+}
+
+export function FilterBar({ filter, person, onChange }: FilterBarProps) {
+  const isShared = useIsShared();
   const { data: counts } = useQuery({ ...jobCountsQuery(filter), placeholderData: (last) => last });
   return (
     <search className="toolbar" aria-label="Filter jobs">
       <Search filter={filter} onChange={onChange} />
       <ProjectChoice filter={filter} onChange={onChange} />
+      {isShared && <OwnerChoice filter={filter} mine={person ?? BUILT_IN} onChange={onChange} />}
       <fieldset className="segments">
         <legend className="visually-hidden">State</legend>
         {jobStateValues.map((state) => (
@@ -57,7 +72,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
 }
 
 /** Shown if several projects exist; an unknown project of the URL stays in the list. */
-function ProjectChoice({ filter, onChange }: FilterBarProps) {
+function ProjectChoice({ filter, onChange }: FilterProps) {
   const { data: projects = [] } = useQuery(projectsQuery);
   const names = projects.map((project) => project.name);
   if (filter.project && !names.includes(filter.project)) names.push(filter.project);
@@ -77,8 +92,34 @@ function ProjectChoice({ filter, onChange }: FilterBarProps) {
   );
 }
 
+/** The own jobs, those of everyone, or those of the person in the URL. */
+function OwnerChoice({ filter, mine, onChange }: FilterProps & { mine: string }) {
+  const owner = ownerOf(filter);
+  const choices: [string, string][] = [
+    [mine, "mine"],
+    [EVERYONE, "everyone"],
+  ];
+  if (owner !== null && owner !== mine) choices.push([owner, owner]);
+  return (
+    <fieldset className="segments">
+      <legend className="visually-hidden">Owner</legend>
+      {choices.map(([name, words]) => (
+        <button
+          key={name}
+          type="button"
+          className="segment"
+          aria-pressed={(owner ?? EVERYONE) === name}
+          onClick={() => onChange({ ...filter, owner: name })}
+        >
+          {words}
+        </button>
+      ))}
+    </fieldset>
+  );
+}
+
 /** A search field: typed text enters the filter after a short pause, and follows other changes of it. */
-function Search({ filter, onChange }: FilterBarProps) {
+function Search({ filter, onChange }: FilterProps) {
   const search = (text: string) => onChange({ ...filter, search: text });
   const [typed, setTyped] = useDraft(filter.search, search, TYPING_MILLISECONDS);
   return (

@@ -1,7 +1,8 @@
 // The jobs table: one query, kept current by live events; the URL holds the filter.
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { useCallback } from "react";
-import { type JobFilter, jobsQuery, projectsQuery } from "@/shared/api/queries";
+import { useCallback, useEffect, useMemo } from "react";
+import { EVERYONE, type JobFilter, jobsQuery, ownerOf, projectsQuery } from "@/shared/api/queries";
+import { useIsShared, useSession } from "@/shared/api/useMay";
 import { plural } from "@/shared/format/numbers";
 import { MoreRows } from "@/shared/job/MoreRows";
 import { Button, ButtonLink } from "@/shared/ui/Button";
@@ -9,9 +10,9 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { JOBS } from "@/shared/url/pages";
-import { usePageParams } from "@/shared/url/params";
+import { type Change, usePageParams } from "@/shared/url/params";
 import { FilterBar } from "./FilterBar";
-import { isEmpty, listCommand, toggled } from "./filter";
+import { isEmpty, listCommand, personOf, toggled, withDefaultOwner } from "./filter";
 import { JobsTable, type Picking } from "./JobsTable";
 import { Picked } from "./Picked";
 import { useJobKeys } from "./useJobKeys";
@@ -19,7 +20,9 @@ import { usePicking } from "./usePicking";
 import "./jobs.css";
 
 export function JobsPage() {
-  const [filter, change] = usePageParams(JOBS);
+  const person = personOf(useSession());
+  const [filter, change] = useFilter(person);
+  const showOwner = useCallback((owner: string) => change({ owner }), [change]);
   const toggleTag = useCallback(
     (tag: string) => change({ tags: toggled(filter.tags, tag) }),
     [change, filter],
@@ -39,27 +42,43 @@ export function JobsPage() {
           </ButtonLink>
         </div>
       </header>
-      <FilterBar filter={filter} onChange={change} />
+      <FilterBar filter={filter} person={person} onChange={change} />
       <JobList
         filter={filter}
+        person={person}
         picking={picking}
         onTag={toggleTag}
-        onClear={() => change(NO_FILTER)}
+        onOwner={showOwner}
+        onClear={() => change({ ...NO_FILTER, owner: person === null ? "" : EVERYONE })}
       />
     </>
   );
 }
 
-const NO_FILTER: JobFilter = { states: [], tags: [], project: "", search: "" };
+const NO_FILTER: JobFilter = { states: [], tags: [], project: "", search: "", owner: "" };
+
+/** The filter in the URL. A person's default becomes part of the URL, so a link shows the same jobs. */
+function useFilter(person: string | null): [JobFilter, Change<JobFilter>] {
+  const [found, change] = usePageParams(JOBS);
+  const filter = useMemo(() => withDefaultOwner(found, person), [found, person]);
+  useEffect(() => {
+    if (filter.owner !== found.owner) change({ owner: filter.owner });
+  }, [filter, found, change]);
+  return [filter, change];
+}
 
 interface JobListProps {
   filter: JobFilter;
+  /** Name of the reader, on a server of several people. */
+  person: string | null;
   picking: Picking;
   onTag: (tag: string) => void;
+  onOwner: (owner: string) => void;
   onClear: () => void;
 }
 
-function JobList({ filter, picking, onTag, onClear }: JobListProps) {
+function JobList({ filter, person, picking, onTag, onOwner, onClear }: JobListProps) {
+  const isShared = useIsShared();
   // The rows of the previous filter stay while the new ones are read.
   const list = useInfiniteQuery({ ...jobsQuery(filter), placeholderData: (last) => last });
   const { data: projects } = useQuery(projectsQuery);
@@ -68,7 +87,9 @@ function JobList({ filter, picking, onTag, onClear }: JobListProps) {
   }
   const jobs = list.data?.pages.flatMap((page) => page.items);
   if (jobs?.length === 0 && !list.isPlaceholderData) {
-    return isEmpty(filter) ? <FirstJob /> : <NoMatch onClear={onClear} />;
+    if (isEmpty(filter)) return <FirstJob />;
+    const isOwn = isEmpty({ ...filter, owner: "" }) && ownerOf(filter) === person;
+    return isOwn ? <NoOwnJob onAll={onClear} /> : <NoMatch onClear={onClear} />;
   }
   return (
     <>
@@ -77,7 +98,9 @@ function JobList({ filter, picking, onTag, onClear }: JobListProps) {
         isOld={list.isPlaceholderData}
         hasProjects={projects !== undefined && projects.length > 1}
         picking={picking}
+        hasOwners={isShared}
         onTag={onTag}
+        onOwner={onOwner}
       />
       <footer className="jobs-footer">
         {jobs && (
@@ -88,7 +111,7 @@ function JobList({ filter, picking, onTag, onClear }: JobListProps) {
         )}
         <MoreRows query={list} />
       </footer>
-      <CommandLine command={listCommand(filter)} label="Lists the same jobs" />
+      <CommandLine command={listCommand(filter, person)} label="Lists the same jobs" />
     </>
   );
 }
@@ -108,10 +131,21 @@ function FirstJob() {
   );
 }
 
+function NoOwnJob({ onAll }: { onAll: () => void }) {
+  return (
+    <EmptyState title="You have no job yet">
+      <p>A job that you submit appears here, and the jobs of all people under “everyone”.</p>
+      <Button onClick={onAll}>Show the jobs of everyone</Button>
+    </EmptyState>
+  );
+}
+
 function NoMatch({ onClear }: { onClear: () => void }) {
   return (
     <EmptyState title="No job matches">
-      <p>Remove a state, a tag or the project from the filter, or search for another name.</p>
+      <p>
+        Remove a state, a tag, the project or the owner from the filter, or search for another name.
+      </p>
       <Button onClick={onClear}>Clear the filter</Button>
     </EmptyState>
   );

@@ -30,7 +30,7 @@ const COLUMNS: readonly Column[] = [
   { name: "age", label: "Age", number: true, className: "row-age" },
 ];
 const PROJECT: Column = { name: "project", label: "Project", className: "row-project" };
-const COLUMNS_WITH_PROJECT = COLUMNS.toSpliced(3, 0, PROJECT);
+const OWNER: Column = { name: "owner", label: "Owner", className: "row-owner" };
 const SKELETON_ROWS = 12;
 const ROW_HEIGHT = 48;
 
@@ -41,8 +41,11 @@ interface JobsTableProps {
   isOld: boolean;
   /** Whether several projects exist. */
   hasProjects: boolean;
+  /** Whether several people share the server. */
+  hasOwners: boolean;
   picking: Picking;
   onTag: (tag: string) => void;
+  onOwner: (owner: string) => void;
 }
 
 /** Jobs ticked for a comparison. */
@@ -52,14 +55,22 @@ export interface Picking {
   toggle: (id: string) => void;
 }
 
-export function JobsTable({ jobs, isOld, hasProjects, picking, onTag }: JobsTableProps) {
+export function JobsTable(props: JobsTableProps) {
+  const { jobs, isOld, hasProjects, hasOwners, picking, onTag, onOwner } = props;
   const { picked, isFull, toggle } = picking;
-  if (!jobs) return <JobsSkeleton />;
+  const columns = COLUMNS.toSpliced(
+    3,
+    0,
+    ...(hasProjects ? [PROJECT] : []),
+    ...(hasOwners ? [OWNER] : []),
+  );
+  const className = cx("jobs", hasOwners && "jobs-owned", isOld && "jobs-old");
+  if (!jobs) return <JobsSkeleton columns={columns} className={className} />;
   return (
     <VirtualTable
       label="Jobs"
-      columns={hasProjects ? COLUMNS_WITH_PROJECT : COLUMNS}
-      className={cx("jobs", isOld && "jobs-old")}
+      columns={columns}
+      className={className}
       items={jobs}
       keyOf={(job) => job.id}
       rowHeight={ROW_HEIGHT}
@@ -72,7 +83,9 @@ export function JobsTable({ jobs, isOld, hasProjects, picking, onTag }: JobsTabl
             place={place["data-index"]}
             measure={place.ref}
             hasProject={hasProjects}
+            hasOwner={hasOwners}
             onTag={onTag}
+            onOwner={onOwner}
             isPicked={isPicked}
             mayPick={isPicked || !isFull}
             onPick={toggle}
@@ -83,12 +96,17 @@ export function JobsTable({ jobs, isOld, hasProjects, picking, onTag }: JobsTabl
   );
 }
 
-function JobsSkeleton() {
+interface SkeletonProps {
+  columns: readonly Column[];
+  className: string;
+}
+
+function JobsSkeleton({ columns, className }: SkeletonProps) {
   return (
-    <Table label="Jobs" columns={COLUMNS} className="jobs">
+    <Table label="Jobs" columns={columns} className={className}>
       {Array.from({ length: SKELETON_ROWS }, (_, row) => (
         // biome-ignore lint/suspicious/noArrayIndexKey: the rows never change places
-        <SkeletonRow key={row} />
+        <SkeletonRow key={row} columns={columns} />
       ))}
     </Table>
   );
@@ -101,14 +119,17 @@ interface JobRowProps {
   measure: RowPlace["ref"];
   /** Whether its project is shown. */
   hasProject: boolean;
+  /** Whether its owner is shown. */
+  hasOwner: boolean;
   isPicked: boolean;
   mayPick: boolean;
   onPick: (id: string) => void;
   onTag: (tag: string) => void;
+  onOwner: (owner: string) => void;
 }
 
 const JobRow = memo(function JobRow(props: JobRowProps) {
-  const { job, place, measure, hasProject, isPicked, mayPick, onPick, onTag } = props;
+  const { job, place, measure, hasProject, hasOwner, isPicked, mayPick, onPick, onTag } = props;
   const { progress } = job;
   return (
     <tr ref={measure} data-job={job.id} data-index={place} aria-rowindex={place + 2}>
@@ -148,6 +169,7 @@ const JobRow = memo(function JobRow(props: JobRowProps) {
           {job.project}
         </td>
       )}
+      {hasOwner && <OwnerCell owner={job.owner} onOwner={props.onOwner} />}
       <td className="row-layout muted ellipsis">{job.layout}</td>
       <td className="row-world number">{count(job.world_size)}</td>
       <td className="row-step number">
@@ -166,6 +188,31 @@ const JobRow = memo(function JobRow(props: JobRowProps) {
     </tr>
   );
 });
+
+interface OwnerCellProps {
+  /** Null from an older server. */
+  owner: string | null;
+  onOwner: (owner: string) => void;
+}
+
+function OwnerCell({ owner, onOwner }: OwnerCellProps) {
+  return (
+    <td className="row-owner">
+      {owner === null ? (
+        NONE
+      ) : (
+        <button
+          type="button"
+          className="row-owner-name muted ellipsis"
+          title={`Show the jobs of ${owner}`}
+          onClick={() => onOwner(owner)}
+        >
+          {owner}
+        </button>
+      )}
+    </td>
+  );
+}
 
 interface StepsProps {
   state: JobState;
@@ -195,10 +242,10 @@ function isBroken(loss: unknown): boolean {
   return number !== null && !Number.isFinite(number);
 }
 
-function SkeletonRow() {
+function SkeletonRow({ columns }: { columns: readonly Column[] }) {
   return (
     <tr>
-      {COLUMNS.map((column) => (
+      {columns.map((column) => (
         <td key={column.name} className={cx(column.number && "number", column.className)}>
           <Skeleton width={column.name === "name" ? "60%" : "70%"} />
         </td>

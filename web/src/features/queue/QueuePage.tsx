@@ -26,7 +26,7 @@ const WhatIfDialog = lazy(async () => ({
 const REFRESH_MILLISECONDS = 5_000;
 /** Period of reads of the nodes: events report changes of held slots, and other changes are rare. */
 const NODES_REFRESH_MILLISECONDS = 60_000;
-const EVERY_JOB = { states: [], tags: [], project: "", search: "" };
+const EVERY_JOB = { states: [], tags: [], project: "", search: "", owner: "" };
 
 export function QueuePage() {
   const [view, change] = usePageParams(QUEUE);

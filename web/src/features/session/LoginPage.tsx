@@ -1,9 +1,9 @@
-// The login: with a token, or automatically with the code of a one-time link.
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+// The login: by name and password, with a token, or automatically with the code of a one-time link.
+import { queryOptions, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
-import { useNavigate } from "react-router";
+import { PasswordField } from "@/shared/accounts/PasswordField";
 import { api, ask } from "@/shared/api/client";
-import { beginSession } from "@/shared/api/session";
+import { keys } from "@/shared/api/queries";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Field } from "@/shared/ui/Field";
@@ -11,7 +11,14 @@ import { InlineError } from "@/shared/ui/Notice";
 import { LOGIN } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import { nextPath } from "./nextPath";
+import { type LogIn, useLogIn } from "./useLogIn";
 import "./session.css";
+
+const waysQuery = queryOptions({
+  queryKey: keys.loginWays,
+  queryFn: ({ signal }) => ask(api.GET("/api/v1/auth/ways", { signal })),
+  staleTime: 0,
+});
 
 export function LoginPage() {
   const [{ code, next }] = usePageParams(LOGIN);
@@ -33,25 +40,76 @@ export function LoginPage() {
           Logging in…
         </p>
       ) : (
-        <TokenForm logIn={logIn} />
+        <LoginForm logIn={logIn} />
       )}
     </main>
   );
 }
 
-type LogIn = ReturnType<typeof useLogIn>;
+/** The form for the likeliest way of this server, and a link to the other one. */
+function LoginForm({ logIn }: { logIn: LogIn }) {
+  const ways = useQuery(waysQuery);
+  const [isByToken, setIsByToken] = useState(false);
+  if (ways.isPending) return null;
+  // Without an answer, the form of the way that every server has.
+  const hasPasswords = ways.data?.ways.some(({ kind }) => kind === "password") ?? false;
+  const change = (byToken: boolean) => {
+    logIn.reset();
+    setIsByToken(byToken);
+  };
+  if (!hasPasswords) return <TokenForm logIn={logIn} />;
+  return (
+    <>
+      {isByToken ? <TokenForm logIn={logIn} /> : <NameForm logIn={logIn} />}
+      <Button look="quiet" small onClick={() => change(!isByToken)}>
+        {isByToken ? "Log in with name and password" : "Log in with a token"}
+      </Button>
+    </>
+  );
+}
 
-function useLogIn(next: string) {
-  const client = useQueryClient();
-  const navigate = useNavigate();
-  return useMutation({
-    mutationFn: (body: { token?: string; code?: string }) =>
-      ask(api.POST("/api/v1/auth/session", { body })),
-    onSuccess: (session) => {
-      beginSession(client, session);
-      void navigate(next, { replace: true });
-    },
-  });
+function NameForm({ logIn }: { logIn: LogIn }) {
+  const [name, setName] = useState("");
+  const [password, setPassword] = useState("");
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    logIn.mutate({ name: name.trim(), password });
+  };
+  return (
+    <form className="login-form stack" onSubmit={submit}>
+      <Field htmlFor="name" label="Name">
+        <input
+          id="name"
+          className="input"
+          name="username"
+          autoComplete="username"
+          autoCapitalize="none"
+          spellCheck={false}
+          // biome-ignore lint/a11y/noAutofocus: the form is the only thing on the page
+          autoFocus
+          required
+          maxLength={100}
+          value={name}
+          aria-describedby="name-said"
+          onChange={(event) => setName(event.target.value)}
+        />
+      </Field>
+      <PasswordField
+        id="password"
+        label="Password"
+        autoComplete="current-password"
+        value={password}
+        onChange={setPassword}
+      />
+      {logIn.isError && <InlineError error={logIn.error} />}
+      <Button type="submit" look="primary" busy={logIn.isPending}>
+        Log in
+      </Button>
+      <p className="login-help small">
+        If you have forgotten the password, an admin can give you a link for a new one.
+      </p>
+    </form>
+  );
 }
 
 function TokenForm({ logIn }: { logIn: LogIn }) {
@@ -68,7 +126,7 @@ function TokenForm({ logIn }: { logIn: LogIn }) {
           className="input mono"
           type="password"
           autoComplete="current-password"
-          // biome-ignore lint/a11y/noAutofocus: it is the only thing on the page
+          // biome-ignore lint/a11y/noAutofocus: the form is the only thing on the page
           autoFocus
           required
           placeholder="ty_admin_…"

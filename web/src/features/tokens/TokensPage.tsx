@@ -1,105 +1,78 @@
-// Creates, lists and revokes the tokens of people, programs and nodes.
+// Creates, lists and revokes tokens: the own ones, or those of all users and machines.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { tokensQuery } from "@/shared/api/queries";
-import type { Token } from "@/shared/api/types";
-import { Badge, type Tone } from "@/shared/ui/Badge";
+import { useIsShared, useMay } from "@/shared/api/useMay";
+import { NewTokenDialog } from "@/shared/tokens/NewTokenDialog";
+import { TokenTable } from "@/shared/tokens/TokenTable";
 import { Button } from "@/shared/ui/Button";
-import { Absent } from "@/shared/ui/Notice";
-import { RelativeTime } from "@/shared/ui/RelativeTime";
-import { type Column, Table } from "@/shared/ui/table/Table";
-import { NewTokenDialog } from "./NewTokenDialog";
-import { RevokeDialog } from "./RevokeDialog";
-import { until } from "./until";
-import "./tokens.css";
-
-const COLUMNS: readonly Column[] = [
-  { name: "name", label: "Name" },
-  { name: "kind", label: "Kind" },
-  { name: "scopes", label: "Scopes" },
-  { name: "created", label: "Age", number: true },
-  { name: "used", label: "Last used", number: true },
-  { name: "expires", label: "Ends", number: true },
-  { name: "action", label: <span className="visually-hidden">Action</span> },
-];
-
-const TONES: Record<Token["kind"], Tone> = {
-  admin: "warn",
-  api: "accent",
-  join: "neutral",
-  login: "neutral",
-  node: "ok",
-  source: "ok",
-};
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Absent, EmptyState } from "@/shared/ui/Notice";
+import { TOKENS } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
 
 export function TokensPage() {
-  const tokens = useQuery(tokensQuery);
+  const [view, change] = usePageParams(TOKENS);
+  const isShared = useIsShared();
+  const maySeeAll = useMay("tokens:admin");
+  // On a server of one person, all tokens belong to this person or to machines.
+  const isAll = maySeeAll && (view.isAll || !isShared);
+  const tokens = useQuery(tokensQuery(isAll));
   const [isNew, setIsNew] = useState(false);
-  const [revoked, setRevoked] = useState<Token | null>(null);
   return (
     <>
       <title>Tokens · Trainyard</title>
       <header className="page-header">
         <h1>Tokens</h1>
+        {isShared && maySeeAll && (
+          <WhoseTokens isAll={isAll} onChange={(all) => change({ isAll: all })} />
+        )}
         {tokens.data && (
           <Button look="primary" onClick={() => setIsNew(true)}>
             New token
           </Button>
         )}
       </header>
-      {tokens.data ? (
-        <Table label="Tokens" columns={COLUMNS} className="tokens">
-          {tokens.data.map((token) => (
-            <TokenRow key={token.id} token={token} onRevoke={setRevoked} />
-          ))}
-        </Table>
-      ) : (
+      {!tokens.data ? (
         <Absent query={tokens} />
+      ) : tokens.data.length === 0 ? (
+        <EmptyState title="No token yet">
+          <p>A token lets the command line or a program act as you.</p>
+        </EmptyState>
+      ) : (
+        <div className="stack">
+          <TokenTable tokens={tokens.data} hasUsers={isAll && isShared} />
+          <CommandLine
+            command={isAll ? "trainyard tokens --all" : "trainyard tokens"}
+            label="Lists the same tokens"
+          />
+        </div>
       )}
       {isNew && <NewTokenDialog onClose={() => setIsNew(false)} />}
-      {revoked && <RevokeDialog token={revoked} onClose={() => setRevoked(null)} />}
     </>
   );
 }
 
-interface TokenRowProps {
-  token: Token;
-  onRevoke: (token: Token) => void;
+interface WhoseTokensProps {
+  isAll: boolean;
+  onChange: (isAll: boolean) => void;
 }
 
-function TokenRow({ token, onRevoke }: TokenRowProps) {
+function WhoseTokens({ isAll, onChange }: WhoseTokensProps) {
   return (
-    <tr>
-      <td className="token-name ellipsis">{token.name}</td>
-      <td className="token-kind">
-        <Badge tone={TONES[token.kind]}>{token.kind}</Badge>
-      </td>
-      <td className="token-scopes small">
-        {token.scopes?.join(" ") ?? (token.kind === "api" && "all of an API token")}
-      </td>
-      <td className="token-age number">
-        <RelativeTime at={token.created_at} />
-      </td>
-      <td className="token-used number">
-        {token.last_used_at ? <RelativeTime at={token.last_used_at} /> : "never"}
-      </td>
-      <td className="token-ends number">{until(token.expires_at)}</td>
-      <td className="token-action number">
-        {token.kind === "admin" ? (
-          <span className="muted" title="python -m server admin-token replaces it">
-            stays
-          </span>
-        ) : (
-          <Button
-            small
-            look="quiet"
-            aria-label={`Revoke ${token.name}`}
-            onClick={() => onRevoke(token)}
-          >
-            Revoke
-          </Button>
-        )}
-      </td>
-    </tr>
+    <fieldset className="segments segments-small">
+      <legend className="visually-hidden">Whose tokens</legend>
+      <button
+        type="button"
+        className="segment"
+        aria-pressed={!isAll}
+        onClick={() => onChange(false)}
+      >
+        mine
+      </button>
+      <button type="button" className="segment" aria-pressed={isAll} onClick={() => onChange(true)}>
+        all
+      </button>
+    </fieldset>
   );
 }

@@ -1,6 +1,14 @@
 import { describe, expect, it } from "vitest";
 import { ask } from "./client";
-import { ApiError, isUnauthenticated, messageOf, UnreachableError } from "./errors";
+import {
+  ApiError,
+  errorAt,
+  errorBeyond,
+  isUnauthenticated,
+  messageOf,
+  UnreachableError,
+  withoutSeconds,
+} from "./errors";
 import { allPages } from "./queries";
 
 const refused = (status: number, error: unknown) =>
@@ -18,12 +26,30 @@ describe("answers", () => {
     const error = await refused(422, problem).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(ApiError);
     expect((error as ApiError).errors).toEqual(errors);
+    expect(errorAt(error, "/name")).toBe("taken");
+    expect(errorAt(error, "/other")).toBeUndefined();
+    expect(errorBeyond(error, ["/name"])).toBeNull();
+    expect(errorBeyond(error, ["/other"])).toBe(error);
     expect(messageOf(error)).toBe("name: taken");
   });
 
   it("of a proxy say their status", async () => {
     const error = await refused(502, "<html>").catch((thrown: unknown) => thrown);
     expect((error as ApiError).status).toBe(502);
+  });
+
+  it("name the seconds to wait", async () => {
+    const wait = (seconds: string) =>
+      ask(
+        Promise.resolve({
+          error: null,
+          response: new Response(null, { status: 429, headers: { "retry-after": seconds } }),
+        }),
+      ).catch((thrown: unknown) => (thrown as ApiError).retrySeconds);
+    expect(await wait("42")).toBe(42);
+    expect(await wait("Tue, 01 Dec 2026 00:00:00 GMT")).toBeNull();
+    const text = "10 logins as 'ada' failed; try again in 840 seconds";
+    expect(withoutSeconds(text)).toBe("10 logins as 'ada' failed");
   });
 
   it("that do not come are told apart from refusals", async () => {

@@ -1,6 +1,6 @@
 // The one HTTP client, typed by the server's OpenAPI document; the session is a cookie.
 import createClient from "openapi-fetch";
-import { ApiError, problemOf, UnreachableError } from "./errors";
+import { ApiError, problemOf, retrySecondsOf, UnreachableError } from "./errors";
 import type { paths } from "./schema";
 
 export const api = createClient<paths>({
@@ -24,6 +24,8 @@ export async function ask<Data>(asked: Promise<Answer<Data>>): Promise<Data> {
     if (cause instanceof DOMException && cause.name === "AbortError") throw cause;
     throw new UnreachableError(cause);
   }
-  if (!answer.response.ok) throw new ApiError(problemOf(answer.error, answer.response));
+  if (!answer.response.ok) {
+    throw new ApiError(problemOf(answer.error, answer.response), retrySecondsOf(answer.response));
+  }
   return answer.data as Data;
 }

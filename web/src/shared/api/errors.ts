@@ -5,7 +5,11 @@ import type { Problem, ProblemDetails } from "./types";
 export class ApiError extends Error {
   override name = "ApiError";
 
-  constructor(readonly problem: ProblemDetails) {
+  constructor(
+    readonly problem: ProblemDetails,
+    /** Seconds until the same request may succeed, if the server names them. */
+    readonly retrySeconds: number | null = null,
+  ) {
     super(problem.detail || problem.title);
   }
 
@@ -60,6 +64,29 @@ export function problemOf(body: unknown, response: Response): ProblemDetails {
     errors: [],
     request_id: response.headers.get("x-request-id") ?? "",
   };
+}
+
+/** Return the seconds of the header `Retry-After`; null without them. */
+export function retrySecondsOf(response: Response): number | null {
+  const given = response.headers.get("retry-after");
+  return given !== null && /^\d{1,9}$/.test(given) ? Number(given) : null;
+}
+
+/** Return the detail of the problem at a JSON pointer of the request. */
+export function errorAt(error: unknown, pointer: string): string | undefined {
+  if (!(error instanceof ApiError)) return undefined;
+  return error.errors.find((problem) => problem.pointer === pointer)?.detail;
+}
+
+/** Return the message of a refusal for some seconds, without the seconds, which pass. */
+export function withoutSeconds(message: string): string {
+  return message.replace(/; try again in \d+ seconds$/, "");
+}
+
+/** Return an error for the whole form: null if fields of the form show every problem of it. */
+export function errorBeyond(error: unknown, pointers: readonly string[]): unknown {
+  if (!(error instanceof ApiError) || error.errors.length === 0) return error;
+  return error.errors.every(({ pointer }) => pointers.includes(pointer)) ? null : error;
 }
 
 export function isUnauthenticated(error: unknown): boolean {

@@ -17,6 +17,16 @@ export interface JobFilter {
   /** Name of a project; empty for all. */
   project: string;
   search: string;
+  /** Name of a user; empty or `EVERYONE` for all. */
+  owner: string;
+}
+
+/** The owner of a filter that explicitly does not restrict; no user can have this name. */
+export const EVERYONE = "*";
+
+/** Return the only owner of the jobs of a filter; null for the jobs of all. */
+export function ownerOf({ owner }: Pick<JobFilter, "owner">): string | null {
+  return owner === "" || owner === EVERYONE ? null : owner;
 }
 
 /** Words of names, tags and ids, and values such as `lr=0.01`. */
@@ -48,6 +58,10 @@ export const keys = {
   goodput: ["goodput"] as const,
   plan: ["plan"] as const,
   tokens: ["tokens"] as const,
+  users: ["users"] as const,
+  /** The browser sessions of the caller. */
+  sessions: ["sessions"] as const,
+  loginWays: ["login-ways"] as const,
   compare: ["compare"] as const,
 };
 
@@ -79,6 +93,7 @@ export const jobsQuery = (filter: JobFilter) =>
               ...(filter.tags.length ? { tag: filter.tags } : {}),
               ...(filter.project ? { project: filter.project } : {}),
               ...(filter.search ? { search: filter.search } : {}),
+              ...ownerQuery(filter),
             },
           },
           signal,
@@ -88,15 +103,21 @@ export const jobsQuery = (filter: JobFilter) =>
     getNextPageParam: (page) => page.next_page_token,
   });
 
+function ownerQuery(filter: Pick<JobFilter, "owner">): { owner?: string } {
+  const owner = ownerOf(filter);
+  return owner === null ? {} : { owner };
+}
+
 /** Number of jobs in each state, for the filter without its states. */
-export const jobCountsQuery = ({ tags, project, search }: JobFilter) =>
+export const jobCountsQuery = ({ tags, project, search, owner }: JobFilter) =>
   queryOptions({
-    queryKey: [...keys.jobCounts, { tags, project, search }] as const,
+    queryKey: [...keys.jobCounts, { tags, project, search, owner }] as const,
     queryFn: async ({ signal }) => {
       const query = {
         ...(tags.length ? { tag: tags } : {}),
         ...(project ? { project } : {}),
         ...(search ? { search } : {}),
+        ...ownerQuery({ owner }),
       };
       const found = await ask(api.GET("/api/v1/jobs/counts", { params: { query }, signal }));
       return found.by_state;
@@ -167,10 +188,27 @@ export const nodeMetricsQuery = (name: string, hours: number, names: string) =>
       ),
   });
 
-export const tokensQuery = queryOptions({
-  queryKey: keys.tokens,
+/** The caller's tokens, or those of all users and machines. */
+export const tokensQuery = (all: boolean) =>
+  queryOptions({
+    queryKey: [...keys.tokens, { all }] as const,
+    queryFn: ({ signal }) =>
+      allPages((query) =>
+        ask(api.GET("/api/v1/tokens", { params: { query: { ...query, all } }, signal })),
+      ),
+  });
+
+export const usersQuery = queryOptions({
+  queryKey: keys.users,
   queryFn: ({ signal }) =>
-    allPages((query) => ask(api.GET("/api/v1/tokens", { params: { query }, signal }))),
+    allPages((query) => ask(api.GET("/api/v1/users", { params: { query }, signal }))),
+});
+
+/** The browser sessions of the caller, the newest first. */
+export const sessionsQuery = queryOptions({
+  queryKey: keys.sessions,
+  queryFn: ({ signal }) =>
+    allPages((query) => ask(api.GET("/api/v1/auth/sessions", { params: { query }, signal }))),
 });
 
 type PageQuery = { page_size: number; page_token?: string };

@@ -3,6 +3,12 @@ import type { QueryClient } from "@tanstack/react-query";
 import { keys } from "./queries";
 import type { Session } from "./types";
 
+/**
+ * Meta of requests that send a typed password, a token or a code: the server refuses a wrong one
+ * with 401, which does not end the session.
+ */
+export const SENDS_SECRET = { sendsSecret: true } as const;
+
 type News = "began" | "ended";
 
 /** One channel per tab: a second one in this tab would receive the messages of the first. */

@@ -1,9 +1,32 @@
-// What the caller of the dashboard may do.
+// Who the caller of the dashboard is, and what the caller may do.
 import { useQuery } from "@tanstack/react-query";
 import { sessionQuery } from "./queries";
-import type { Permission } from "./types";
+import type { Permission, Session } from "./types";
+
+/** Name of the user of the admin token. Each of the user's tokens may stand for another person. */
+export const BUILT_IN = "admin";
+
+/** Whether the session belongs to a user with a name of the person's own. */
+export function isOfPerson({ user }: Session): boolean {
+  return user !== null && user.name !== BUILT_IN;
+}
+
+/** Return the name of the caller: of the user, or of the token for the built-in user. */
+export function callerOf(session: Session): string {
+  return isOfPerson(session) && session.user ? session.user.name : session.name;
+}
+
+/** Return the session; null without one, undefined until it is known. */
+export function useSession(): Session | null | undefined {
+  return useQuery(sessionQuery).data;
+}
+
+/** Return whether several users share the server; false until the session is known. */
+export function useIsShared(): boolean {
+  return useSession()?.is_shared ?? false;
+}
 
 /** Return whether the session has a permission; false until the session is known. */
 export function useMay(permission: Permission): boolean {
-  return useQuery(sessionQuery).data?.permissions.includes(permission) ?? false;
+  return useSession()?.permissions.includes(permission) ?? false;
 }

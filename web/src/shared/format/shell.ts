@@ -55,8 +55,10 @@ export function command(...words: readonly string[]): string {
 }
 
 /** The API call as a curl command, for actions without a subcommand of `trainyard`. */
-export function curl(method: string, path: string): string {
-  return `curl -X ${method} -H "Authorization: Bearer $TRAINYARD_TOKEN" "$TRAINYARD_URL/api/v1${path}"`;
+export function curl(method: string, path: string, body?: object): string {
+  const head = `curl -X ${method} -H "Authorization: Bearer $TRAINYARD_TOKEN"`;
+  const json = body && ` --json ${inQuotes(JSON.stringify(body))}`;
+  return `${head}${json ?? ""} "$TRAINYARD_URL/api/v1${path}"`;
 }
 
 /** The command that starts a provisioner, on a machine that reaches the engine. */

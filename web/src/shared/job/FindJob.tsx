@@ -129,7 +129,7 @@ function Option({ id, job, isMarked, onChoose, onMark }: OptionProps) {
 function useFound(typed: string, chosen: readonly string[], isOpen: boolean) {
   const search = useSettled(typed, typed ? TYPING_MILLISECONDS : 0);
   const found = useInfiniteQuery({
-    ...jobsQuery({ states: [], tags: [], project: "", search }),
+    ...jobsQuery({ states: [], tags: [], project: "", search, owner: "" }),
     enabled: isOpen,
     placeholderData: (last) => last,
   });

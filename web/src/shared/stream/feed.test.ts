@@ -5,7 +5,7 @@ import type { Job, JobSummary, StreamItem } from "@/shared/api/types";
 import { BATCH_MILLISECONDS, Feed } from "./feed";
 import type { JobPage } from "./jobs";
 
-const ALL: JobFilter = { states: [], tags: [], project: "", search: "" };
+const ALL: JobFilter = { states: [], tags: [], project: "", search: "", owner: "" };
 const row = (id: string, state = "running") =>
   ({ id, name: id, tags: [], state, progress: { step: 0 } }) as unknown as JobSummary;
 const event = (kind: string, job_id: string | null, data = {}) =>

@@ -3,7 +3,7 @@ import type { JobFilter } from "@/shared/api/queries";
 import type { JobSummary, StreamItem } from "@/shared/api/types";
 import { type JobPage, matches, placeJob, reduceJob, reducePages } from "./jobs";
 
-const ALL: JobFilter = { states: [], tags: [], project: "", search: "" };
+const ALL: JobFilter = { states: [], tags: [], project: "", search: "", owner: "" };
 
 function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
   return {
@@ -94,8 +94,13 @@ describe("the filter", () => {
     [{ search: "nope" }, false],
     [{ search: "a  JOB " }, true],
     [{ search: "job nope" }, false],
+    [{ owner: "ada" }, true],
+    [{ owner: "bob" }, false],
+    [{ owner: "*" }, true],
   ])("%j shows the job: %s", (filter, shown) => {
-    expect(matches(job("a", { tags: ["x", "y"] }), { ...ALL, ...filter })).toBe(shown);
+    expect(matches(job("a", { tags: ["x", "y"], owner: "ada" }), { ...ALL, ...filter })).toBe(
+      shown,
+    );
   });
 });
 

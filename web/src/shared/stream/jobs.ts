@@ -1,5 +1,5 @@
 // Updates rows of the jobs table from live events, without a request.
-import type { JobFilter } from "@/shared/api/queries";
+import { type JobFilter, ownerOf } from "@/shared/api/queries";
 import type { ItemKind, JobSummary, StreamItem } from "@/shared/api/types";
 
 /** Return the fields of a row that an event changes; null if it changes none. */
@@ -82,10 +82,12 @@ const isFound = (job: JobSummary, word: string, isShown: boolean) =>
 /** Whether a table with this filter shows the job, by the server's rules. */
 export function matches(job: JobSummary, filter: JobFilter, isShown = false): boolean {
   const words = filter.search.toLowerCase().split(" ");
+  const owner = ownerOf(filter);
   return (
     (filter.states.length === 0 || filter.states.includes(job.state)) &&
     filter.tags.every((tag) => job.tags.includes(tag)) &&
     (filter.project === "" || job.project === filter.project) &&
+    (owner === null || job.owner === owner) &&
     words.every((word) => isFound(job, word, isShown))
   );
 }

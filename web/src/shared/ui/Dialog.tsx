@@ -18,7 +18,7 @@ interface DialogProps {
 }
 
 const FIRST_FIELD =
-  ".dialog-body :is(input:not([type=radio]), input:checked, select, textarea):not(:disabled)";
+  '.dialog-body :is(input:not([type=radio], [tabindex="-1"]), input:checked, select, textarea):not(:disabled)';
 
 /** A dialog that is open while it is rendered; the initial focus is its first field, else its title. */
 export function Dialog({ title, onClose, children, footer, wide, gone }: DialogProps) {

@@ -1,7 +1,8 @@
 // Empty and error states, with the next action.
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useState } from "react";
-import { ApiError, isPassing, messageOf } from "@/shared/api/errors";
+import { ApiError, isPassing, messageOf, withoutSeconds } from "@/shared/api/errors";
+import { duration } from "@/shared/format/time";
 import { stream } from "@/shared/stream/stream";
 import { Button } from "./Button";
 import { cx } from "./cx";
@@ -57,6 +58,9 @@ export function Absent({ query, lines }: AbsentProps) {
 /** An error next to its control; that of an unreachable server disappears when the server returns. */
 export function InlineError({ error, className }: { error: unknown; className?: string }) {
   const hasRecovered = useRecovery(error);
+  if (error instanceof ApiError && error.status === 429) {
+    return <TooMany key={error.message} error={error} className={className} />;
+  }
   if (isPassing(error) && hasRecovered) {
     return (
       <p className={cx("inline-error inline-recovered", className)} role="status">
@@ -69,6 +73,39 @@ export function InlineError({ error, className }: { error: unknown; className?: 
       {messageOf(error)}
     </p>
   );
+}
+
+/** A refusal for some seconds, which are counted down. */
+function TooMany({ error, className }: { error: ApiError; className?: string }) {
+  const left = useSecondsLeft(error.retrySeconds ?? 0);
+  return (
+    <div className={cx("inline-error", className)}>
+      <p role="alert">{sentence(withoutSeconds(error.message))}</p>
+      <p role="timer">{left > 0 ? `Try again in ${duration(left)}.` : "Try again now."}</p>
+    </div>
+  );
+}
+
+function sentence(words: string): string {
+  return `${words.charAt(0).toUpperCase()}${words.slice(1)}${words.endsWith(".") ? "" : "."}`;
+}
+
+const SECOND = 1_000;
+
+/** Return the whole seconds that are left of some seconds, from the first render on. */
+function useSecondsLeft(seconds: number): number {
+  const [end] = useState(() => Date.now() + seconds * SECOND);
+  const [left, setLeft] = useState(seconds);
+  const isOver = left <= 0;
+  useEffect(() => {
+    if (isOver) return;
+    const timer = setInterval(
+      () => setLeft(Math.max(0, Math.ceil((end - Date.now()) / SECOND))),
+      SECOND,
+    );
+    return () => clearInterval(timer);
+  }, [end, isOver]);
+  return left;
 }
 
 /** Whether any read succeeded, or the event stream opened, since an error appeared. */

@@ -1,6 +1,6 @@
 // The search parameters of every page; links between pages are built from them too.
 
-import { legalSearch, MAX_COMPARED } from "@/shared/api/queries";
+import { EVERYONE, legalSearch, MAX_COMPARED } from "@/shared/api/queries";
 import { jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
 import type { NextAction } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
@@ -24,6 +24,7 @@ export const LOGIN = { code: text("code"), next: text("next") };
 
 const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
 const MAX_TAGS = 8;
+const USER = /^[a-z0-9][a-z0-9._-]{0,63}$/;
 const PROJECT = /^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$/;
 
 /** The filter of the jobs table; values that the server would refuse are omitted. */
@@ -40,7 +41,15 @@ export const JOBS = {
     (found) => legalSearch(found ?? ""),
     (value) => value || null,
   ),
+  owner: param<string>(
+    "owner",
+    (found) => (found !== null && (USER.test(found) || found === EVERYONE) ? found : ""),
+    (value) => value || null,
+  ),
 };
+
+/** The list of tokens: whether it has those of all users and machines. */
+export const TOKENS = { isAll: flag("all") };
 
 /** The selected jobs of the table, separate from its filter. */
 export const PICKED = {
@@ -208,6 +217,11 @@ export function comparePath(slots: Slots): string {
 /** Return the path of the jobs of a project. */
 export function projectPath(project: string): string {
   return pathTo("/jobs", JOBS, { project });
+}
+
+/** Return the path of the jobs of a user. */
+export function ownerPath(owner: string): string {
+  return pathTo("/jobs", JOBS, { owner });
 }
 
 /** Return the path of a node request. */

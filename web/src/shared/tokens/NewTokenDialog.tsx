@@ -3,17 +3,19 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "@/shared/api/client";
-import { ApiError } from "@/shared/api/errors";
+import { errorAt } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
-import type { Permission, Token, TokenRequest } from "@/shared/api/types";
+import type { Permission, Session, Token, TokenRequest } from "@/shared/api/types";
+import { useSession } from "@/shared/api/useMay";
 import { joinCommand, quoted } from "@/shared/format/shell";
-import { SecretDialog } from "@/shared/tokens/SecretDialog";
 import { Button } from "@/shared/ui/Button";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
 import { loginPath } from "@/shared/url/pages";
 import { Scopes } from "./Scopes";
+import { SecretDialog } from "./SecretDialog";
+import "./tokens.css";
 
 type Kind = NonNullable<TokenRequest["kind"]>;
 
@@ -40,7 +42,15 @@ const LIFETIMES: Record<Kind, readonly (readonly [string, number])[]> = {
   ],
 };
 
+/** Return the kinds of tokens that the caller may create. */
+function kindsFor(session: Session | null | undefined): Kind[] {
+  if (!session?.permissions.includes("tokens:admin")) return ["api"];
+  return session.kind === "admin" ? ["api", "join", "login"] : ["api", "join"];
+}
+
 export function NewTokenDialog({ onClose }: { onClose: () => void }) {
+  const session = useSession();
+  const kinds = kindsFor(session);
   const [name, setName] = useState("");
   const [kind, setKind] = useState<Kind>("api");
   const [seconds, setSeconds] = useState(LIFETIMES.api[0]?.[1] ?? 0);
@@ -58,10 +68,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
     make.mutate();
   };
   if (make.data?.secret) return <Made token={make.data} onClose={onClose} />;
-  const errors = make.error instanceof ApiError ? make.error.errors : [];
-  const errorOf = (pointer: string) =>
-    errors.find((problem) => problem.pointer === pointer)?.detail;
-  const [nameError, scopesError] = [errorOf("/name"), errorOf("/scopes")];
+  const [nameError, scopesError] = [errorAt(make.error, "/name"), errorAt(make.error, "/scopes")];
   return (
     <Dialog
       title="New token"
@@ -88,24 +95,33 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
             onChange={(event) => setName(event.target.value)}
           />
         </Field>
-        <Field htmlFor="token-kind" label="Kind" help={KINDS[kind]}>
-          <select
-            id="token-kind"
-            className="select"
-            value={kind}
-            aria-describedby="token-kind-said"
-            onChange={(event) => {
-              const chosen = event.target.value as Kind;
-              setKind(chosen);
-              setSeconds(LIFETIMES[chosen][0]?.[1] ?? 0);
-            }}
-          >
-            {Object.keys(KINDS).map((each) => (
-              <option key={each}>{each}</option>
-            ))}
-          </select>
-        </Field>
-        {kind === "api" && <Scopes scopes={scopes} error={scopesError} onChange={setScopes} />}
+        {kinds.length > 1 && (
+          <Field htmlFor="token-kind" label="Kind" help={KINDS[kind]}>
+            <select
+              id="token-kind"
+              className="select"
+              value={kind}
+              aria-describedby="token-kind-said"
+              onChange={(event) => {
+                const chosen = event.target.value as Kind;
+                setKind(chosen);
+                setSeconds(LIFETIMES[chosen][0]?.[1] ?? 0);
+              }}
+            >
+              {kinds.map((each) => (
+                <option key={each}>{each}</option>
+              ))}
+            </select>
+          </Field>
+        )}
+        {kind === "api" && (
+          <Scopes
+            held={session?.permissions ?? []}
+            scopes={scopes}
+            error={scopesError}
+            onChange={setScopes}
+          />
+        )}
         <Field htmlFor="token-life" label="Valid for">
           <select
             id="token-life"

@@ -4,15 +4,20 @@ import type { Permission } from "@/shared/api/types";
 import { Field } from "@/shared/ui/Field";
 
 const NAMES = Object.keys(PERMISSIONS) as Permission[];
+/** Permissions that a token has only as scopes. */
+const ONLY_AS_SCOPES: readonly Permission[] = ["sources:write", "tokens:admin", "users:admin"];
 
 interface ScopesProps {
+  /** The caller's permissions: a token has no others. */
+  held: readonly Permission[];
   /** Null: every permission of an API token. */
   scopes: readonly Permission[] | null;
   error?: string | undefined;
   onChange: (scopes: Permission[] | null) => void;
 }
 
-export function Scopes({ scopes, error, onChange }: ScopesProps) {
+export function Scopes({ held, scopes, error, onChange }: ScopesProps) {
+  const names = NAMES.filter((each) => held.includes(each));
   const toggle = (name: Permission) =>
     onChange(NAMES.filter((each) => scopes?.includes(each) !== (each === name)));
   return (
@@ -20,7 +25,7 @@ export function Scopes({ scopes, error, onChange }: ScopesProps) {
       <Field
         htmlFor="token-scopes"
         label="Permissions"
-        help={scopes === null && "Everything except tokens and changes of sources."}
+        help={scopes === null && allWords(held)}
         error={error}
       >
         <select
@@ -37,7 +42,7 @@ export function Scopes({ scopes, error, onChange }: ScopesProps) {
       {scopes !== null && (
         <fieldset className="token-permissions">
           <legend className="visually-hidden">Scopes</legend>
-          {NAMES.map((name) => (
+          {names.map((name) => (
             <label key={name} className="token-permission">
               <input
                 type="checkbox"
@@ -53,4 +58,11 @@ export function Scopes({ scopes, error, onChange }: ScopesProps) {
       )}
     </>
   );
+}
+
+function allWords(held: readonly Permission[]): string {
+  const without = ONLY_AS_SCOPES.filter((each) => held.includes(each));
+  return without.length === 0
+    ? "Everything that you may do."
+    : `Everything that you may do, except ${without.join(", ")}.`;
 }

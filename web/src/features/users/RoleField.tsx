@@ -1,0 +1,56 @@
+// The choice of a role, with what it allows, and the field of an e-mail address.
+import type { ClusterRole } from "@/shared/api/types";
+import { Field } from "@/shared/ui/Field";
+import { ROLES } from "./state";
+
+interface RoleFieldProps {
+  value: ClusterRole;
+  error?: string | undefined;
+  /** The own role: another admin changes it. */
+  isFixed?: boolean;
+  onChange: (role: ClusterRole) => void;
+}
+
+export function RoleField({ value, error, isFixed = false, onChange }: RoleFieldProps) {
+  const help = isFixed ? "Another admin can change your own role." : ROLES[value];
+  return (
+    <Field htmlFor="user-role" label="Role" help={help} error={error}>
+      <select
+        id="user-role"
+        className="select"
+        disabled={isFixed}
+        value={value}
+        aria-describedby="user-role-said"
+        onChange={(event) => onChange(event.target.value as ClusterRole)}
+      >
+        {Object.keys(ROLES).map((role) => (
+          <option key={role}>{role}</option>
+        ))}
+      </select>
+    </Field>
+  );
+}
+
+interface EmailFieldProps {
+  value: string;
+  error?: string | undefined;
+  onChange: (email: string) => void;
+}
+
+export function EmailField({ value, error, onChange }: EmailFieldProps) {
+  return (
+    <Field htmlFor="user-email" label="E-mail" help="For display only; may be empty." error={error}>
+      <input
+        id="user-email"
+        className="input"
+        type="email"
+        autoComplete="off"
+        maxLength={254}
+        value={value}
+        aria-invalid={error !== undefined}
+        aria-describedby="user-email-said"
+        onChange={(event) => onChange(event.target.value)}
+      />
+    </Field>
+  );
+}
