@@ -18,7 +18,7 @@ from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.lasting_requests import LastingRequests
-from server.api.auth.permissions import WITHOUT_SCOPES
+from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, held_by_user
 from server.api.auth.principals import (
     Principal,
     authenticate_pilot,
@@ -55,8 +55,8 @@ SCHEMES: Mapping[str, Mapping[str, str]] = {
 """OpenAPI's security schemes, by name."""
 
 ONLY_ADMIN = (
-    "only the admin token has it, and tokens with this scope: log in by the link that `trainyard "
-    "up` prints, or use the token in admin.token of the server's state folder (docs/deployment.md)"
+    "only admins have it: log in by the link that `trainyard up` prints, or use a token with this "
+    "scope, or the token in admin.token of the server's state folder (docs/deployment.md)"
 )
 
 
@@ -176,7 +176,12 @@ def may(permission: Permission) -> fastapi_params.Depends:
 
 
 def _refusal(principal: Principal, permission: Permission) -> ForbiddenError:
-    refusal = principal.actor.refusal(permission)
+    refusal, user = principal.actor.refusal(permission), principal.user
+    if user is not None and user.id != ADMIN_USER_ID:
+        if permission in held_by_user(user.role):  # the token has not all permissions of the user
+            return refusal
+        least = MEANINGS[permission].least_role
+        return ForbiddenError(f"{refusal.detail}; the least role with it is {least}")
     if permission in WITHOUT_SCOPES:
         return refusal
     return ForbiddenError(f"{refusal.detail}; {ONLY_ADMIN}")

@@ -118,11 +118,10 @@ def test_what_was_there_belongs_to_the_built_in_user(
     with database.write() as connection:
         for place, (kind, secret) in enumerate(given.items()):
             row = {"id": f"{place:026d}", "name": f"old-{kind}", "kind": kind}
-            hashed = {"hash": hash_token(secret), "created_at": now}
-            connection.execute(insert(table).values(**row, **hashed))
+            hashed = hash_token(secret)
+            connection.execute(insert(table).values(**row, hash=hashed, created_at=now))
         session = {"hash": hash_token("cookie"), "token_id": f"{1:026d}"}
-        times = {"created_at": now, "expires_at": later}
-        connection.execute(insert(former).values(**session, **times))
+        connection.execute(insert(former).values(**session, created_at=now, expires_at=later))
     upgrade(database, backup_taken=True)
     holders = find_holders(context, [*given.values()])
     assert all(isinstance(each, Principal) for each in holders)

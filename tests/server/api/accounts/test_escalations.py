@@ -53,6 +53,10 @@ def test_a_user_has_only_the_permissions_of_its_role(ada: Member, admin: TestCli
         "sources:read",
     }
     header = ada.token()
+    refused = ada.browser.get(f"{API}/users", headers=header).json()["detail"]
+    assert "this needs users:admin; the token 'laptop' of ada has" in refused
+    assert refused.endswith("; the least role with it is admin")
+    assert "the session of ada has" in ada.browser.get(f"{API}/users").json()["detail"]
     for path in ("/users", "/tokens?all=true"):
         assert ada.browser.get(f"{API}{path}").status_code == 403
         assert ada.browser.get(f"{API}{path}", headers=header).status_code == 403
