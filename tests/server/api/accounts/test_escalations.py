@@ -8,6 +8,7 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
+from server.api.accounts.queries import user_view
 from server.api.auth.admin import replace_admin_token
 from server.api.auth.service import create_token
 from server.core.context import Context
@@ -219,9 +220,25 @@ def test_a_code_ends_with_the_right_of_its_maker(
             assert end == "again"
             admin.post(f"{API}/users/{reply['user']['id']}/invitation")
     assert not works(anonymous, reply["code"])
+    if end != "again":
+        with context.database.read() as connection:
+            view = user_view(context, connection, reply["user"]["id"])
+        assert (view.invited_until is None) == (end != "expired")
     body = {"code": reply["code"], "password": PASSWORD}
     assert anonymous.post(f"{API}/auth/invitation", json=body).status_code == 401
     del app
+
+
+def test_a_new_admin_token_ends_every_invitation(
+    admin: TestClient, anonymous: TestClient, context: Context, root: Member
+) -> None:
+    codes = [invited(admin, "eve")["code"]]
+    by_session = root.browser.post(f"{API}/users", json={"name": "mia"}, headers=ORIGIN)
+    codes.append(by_session.json()["code"])
+    assert all(works(anonymous, each) for each in codes)
+    assert replace_admin_token(context).invitations == 2
+    assert not any(works(anonymous, each) for each in codes)
+    assert root.browser.get(f"{API}/users").status_code == 200, "users keep their sessions"
 
 
 @pytest.mark.parametrize("change", [{"role": "operator"}, {"state": "disabled"}])

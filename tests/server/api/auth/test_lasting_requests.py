@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from server.api.auth.admin import ensure_admin_token, replace_admin_token
 from server.api.auth.browser_sessions import close_session, open_session
@@ -19,11 +19,14 @@ from server.api.auth.principals import Principal, authenticate_session
 from server.api.auth.service import create_token, revoke_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import packs
-from server.core.database.tables import tokens
+from server.core.database.tables import jobs, tokens
+from server.core.errors import UnauthenticatedError
+from server.jobs.packs.store import PackUpload
 from tests.actors import authenticate_token
 from tests.server.api.serving import PATIENCE, serving
 from tests.server.api.test_stream import listening
 from tests.server.clock import FakeClock
+from tests.server.harness import BRINGS_CODE, Launched
 from tests.server.statements import statements
 from trainyard.protocol.rest.access import TokenRequest
 
@@ -159,3 +162,50 @@ def test_an_upload_ends_when_its_token_is_revoked(context: Context) -> None:
     assert statuses in ([401], ["closed"])
     with context.database.read() as connection:
         assert connection.scalar(select(tokens.c.revoked_at).where(tokens.c.id == id_))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@BRINGS_CODE
+@pytest.mark.parametrize("end", ["expired", "revoked"])
+def test_a_wait_for_output_ends_with_its_token(
+    context: Context, launched: Launched, clock: FakeClock, end: str
+) -> None:
+    job_id, supervisor = launched
+    supervisor.train()
+    row, secret = create_token(context, TokenRequest(name="ada", expires_in_seconds=60))
+    id_ = row.id
+    clock.advance(30)
+    with context.database.write() as connection:
+        connection.execute(update(jobs).values(token_id=id_))
+    headers = {"authorization": f"Bearer {secret}"}
+    with served(context) as url:
+        path = f"{url}/api/v1/jobs/{job_id}/shells"
+        opened = httpx.post(path, json={"argv": ["sleep", "60"]}, headers=headers)
+        assert opened.status_code == 201, opened.text
+        statuses: list[int] = []
+
+        def wait() -> None:
+            output, query = f"{path}/{opened.json()['id']}/output", {"wait_seconds": 20}
+            reply = httpx.get(output, params=query, headers=headers, timeout=PATIENCE)
+            statuses.append(reply.status_code)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        if end == "revoked":
+            revoke_token(context, id_)
+        else:
+            clock.advance(31)
+        within_seconds(lambda: not thread.is_alive())
+    # A revocation also ends the command, which the reply shows.
+    assert statuses == ([200] if end == "revoked" else [401])
+
+
+def test_an_upload_is_not_stored_after_the_end_of_its_token(context: Context) -> None:
+    id_, secret = made(context, "ada")
+    upload = PackUpload(context, actor=authenticate_token(context, secret).actor)
+    upload.add(b"x")
+    revoke_token(context, id_)
+    with pytest.raises(UnauthenticatedError):
+        upload.finish(f"sha256:{hashlib.sha256(b'x').hexdigest()}")
