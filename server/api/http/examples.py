@@ -116,7 +116,11 @@ EXAMPLES: Examples = {
     },
     ProjectSettings: {"another_weight": {"weight": 3}, "without_a_quota": {"max_slots": None}},
     JobRequest: {"save": {"kind": "save"}},
-    SessionRequest: {"by_token": {"token": "ty_api_..."}, "by_link": {"code": "ty_login_..."}},
+    SessionRequest: {
+        "by_token": {"token": "ty_api_..."},
+        "by_link": {"code": "ty_login_..."},
+        "by_password": {"name": "ada", "password": "correct horse battery"},
+    },
     UserRequest: {
         "member": {"name": "ada", "email": "ada@example.org"},
         "operator": {"name": "bob", "role": "operator"},
