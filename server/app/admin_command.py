@@ -106,6 +106,11 @@ def _left(rotation: AdminRotation) -> str:
     ):
         if some:
             lines += [title, *(f"  {_line(row)}" for row in some)]
+    if rotation.invited:
+        lines.append(
+            "Users whom the former admin token invited, or gave a new password: "
+            f"{', '.join(rotation.invited)}"
+        )
     if rotation.admins:
         lines.append(f"Users with the role admin, who may log in: {', '.join(rotation.admins)}")
     if rotation.requests:

@@ -65,7 +65,7 @@ WORKERS = f"{API}/workers/"
 PROVISIONERS = f"{API}/provisioners/"
 PACKS = f"{API}{PACKS_PATH}"
 LOGINS = f"{API}/auth/"
-MAX_LOGIN_BYTES = 16 * 1024
+MAX_LOGIN_BYTES = 32 * 1024
 """Maximum size of the body of a login, in bytes; no other body is read without a token. A password
 of 1,000 characters fits."""
 

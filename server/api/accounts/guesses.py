@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import SecretStr
 from starlette.concurrency import run_in_threadpool
 
@@ -12,10 +14,10 @@ from server.api.accounts.logins import (
     find_account,
     store_new_parameters,
 )
-from server.api.accounts.passwords import is_outdated, is_right, new_hash
+from server.api.accounts.passwords import Holders, holders_of, is_outdated, is_right, new_hash
 from server.api.accounts.throttle import count_guess, take_back
 from server.core.context import Context
-from server.core.errors import UnauthenticatedError
+from server.core.errors import UnauthenticatedError, UnavailableError
 
 
 async def checked(context: Context, name: str, password: SecretStr, *, host: str) -> Account:
@@ -32,8 +34,10 @@ async def checked(context: Context, name: str, password: SecretStr, *, host: str
     limits = await run_in_threadpool(counters, context, name, host)
     counted = await run_in_threadpool(count_guess, context, limits)
     account = await run_in_threadpool(find_account, context, name)
+    holders = holders_of(name, host)
     try:
-        found = await is_right(password, None if account is None else account.password)
+        stored = None if account is None else account.password
+        found = await is_right(password, stored, holders=holders)
     except Exception:
         await run_in_threadpool(take_back, context, counted)
         raise
@@ -41,14 +45,21 @@ async def checked(context: Context, name: str, password: SecretStr, *, host: str
         raise UnauthenticatedError(WRONG)
     await run_in_threadpool(take_back, context, counted)
     if account.password is not None and is_outdated(account.password):
-        stored = await new_hash(password)
-        await run_in_threadpool(store_new_parameters, context, account, new_hash=stored)
-        return await run_in_threadpool(_again, context, name)
+        return await _with_new_parameters(context, account, password, holders=holders)
     return account
 
 
-def _again(context: Context, name: str) -> Account:
-    account = find_account(context, name)
-    if account is None:
-        raise UnauthenticatedError(WRONG)
-    return account
+async def _with_new_parameters(
+    context: Context, account: Account, password: SecretStr, *, holders: Holders
+) -> Account:
+    """Return the account with a hash that has the present parameters.
+
+    If the password was changed meanwhile, the account keeps the hash that was checked. Whoever
+    holds the account then sees that this hash is no longer stored.
+    """
+    try:
+        stored = await new_hash(password, holders=holders)
+    except UnavailableError:  # a right login needs no new hash
+        return account
+    is_stored = await run_in_threadpool(store_new_parameters, context, account, new_hash=stored)
+    return replace(account, password=stored) if is_stored else account

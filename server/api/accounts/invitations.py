@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, Table, insert, select, update
 
 from server.api.auth.browser_sessions import Browser, NewSession, store_session
-from server.api.auth.endings import end_invitations, end_sessions
+from server.api.auth.endings import end_access, end_invitations
 from server.api.auth.permissions import held_by_token, held_by_user
 from server.api.auth.principals import is_valid, lock_users
 from server.api.auth.tokens import TokenKind, hash_token, make_secret
@@ -18,7 +18,7 @@ from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import tokens
 from server.core.errors import UnauthenticatedError
-from server.core.people.user_tables import invitations, sessions, users
+from server.core.people.user_tables import invitations, users
 from server.core.subject import Actor
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import ClusterRole, InvitationCheck, UserState
@@ -47,7 +47,7 @@ class OpenInvitation(TypedRow):
     expires_at: datetime
     name: Annotated[str, users.c.name]
     state: Annotated[UserState, users.c.state]
-    password: Annotated[str | None, users.c.password]
+    password: Annotated[str | None, users.c.password] = field(repr=False)
 
 
 def store_invitation(
@@ -86,7 +86,10 @@ def check_invitation(context: Context, code: SecretStr) -> InvitationCheck:
 def accept_invitation(
     context: Context, code: SecretStr, *, new_hash: str, browser: Browser
 ) -> NewSession:
-    """Use up a code: set the user's password, end the user's sessions, and open a new one.
+    """Use up a code: set the user's password, end the user's access, and open a new session.
+
+    A reset also ends the tokens and the commands, because whoever knew the former password may have
+    made them.
 
     Raises:
         UnauthenticatedError: as `check_invitation`.
@@ -96,8 +99,7 @@ def accept_invitation(
         first = _open(connection, code, now)
         lock_users(connection, [first.user_id, first.maker_id])
         found = _open(connection, code, now)  # again, now that nothing can change
-        end_invitations(connection, invitations.c.user_id == found.user_id, now)
-        end_sessions(connection, sessions.c.user_id == found.user_id)
+        end_access(connection, found.user_id, now)
         its = update(users).where(users.c.id == found.user_id)
         connection.execute(its.values(password=new_hash))
         return store_session(context, connection, user_id=found.user_id, browser=browser)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, exists, select, update
 
 from server.api.accounts.throttle import Guessed, of_account, of_address
 from server.api.auth.browser_sessions import Browser, NewSession, store_session
-from server.api.auth.endings import end_sessions
+from server.api.auth.endings import end_invitations_of, end_sessions
 from server.api.auth.permissions import held_by_user
 from server.api.auth.principals import IS_ACTIVE, Principal, lock_users
 from server.api.auth.service import ListedToken, create_token
+from server.core.addresses import counted_as
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import ConflictError, UnauthenticatedError
@@ -33,7 +34,7 @@ class Account(TypedRow):
     id: str
     name: str
     role: ClusterRole
-    password: str | None
+    password: Annotated[str | None, users.c.password] = field(repr=False)
 
 
 def find_account(context: Context, name: str) -> Account | None:
@@ -46,13 +47,14 @@ def find_account(context: Context, name: str) -> Account | None:
 def counters(context: Context, name: str, host: str) -> list[Guessed]:
     """Return what a login by password counts for: its address and its account.
 
-    The account does not count for an address from which the user has a session, so that strangers
-    cannot keep the user out.
+    The account does not count for an address from which the user has logged in by password, so
+    that strangers cannot keep the user out.
     """
     name = name.strip().lower()
     theirs = exists().where(
         sessions.c.user_id == users.c.id,
-        sessions.c.address == host,
+        sessions.c.address == counted_as(host),
+        sessions.c.token_id.is_(None),  # a stolen token with few scopes must not lift the limit
         sessions.c.expires_at > context.now(),
     )
     with context.database.read() as connection:
@@ -93,9 +95,14 @@ def create_password_token(
 
 
 def change_password(
-    context: Context, principal: Principal, account: Account, *, new_hash: str
-) -> None:
-    """Store a new password; all other sessions of the user end.
+    context: Context, principal: Principal, account: Account, *, new_hash: str, browser: Browser
+) -> NewSession | None:
+    """Store a new password; end the user's sessions, and the invitations that the user made.
+
+    A thief may have copied the cookie of the caller's session, so this session ends, too.
+
+    Returns:
+        A new session for the caller, or None if the caller used a token.
 
     Raises:
         UnauthenticatedError: the user was disabled, or the password changed, since it was checked.
@@ -104,17 +111,21 @@ def change_password(
         _hold_account(connection, account)
         its = update(users).where(users.c.id == account.id)
         connection.execute(its.values(password=new_hash))
-        others = sessions.c.user_id == account.id
-        if principal.session_id is not None:
-            others &= sessions.c.id != principal.session_id
-        end_sessions(connection, others)
+        end_sessions(connection, sessions.c.user_id == account.id)
+        end_invitations_of(connection, account.id, context.now())
+        if principal.session_id is None:
+            return None
+        return store_session(context, connection, user_id=account.id, browser=browser)
 
 
-def store_new_parameters(context: Context, account: Account, *, new_hash: str) -> None:
-    """Replace the hash of a password by one with the present parameters."""
+def store_new_parameters(context: Context, account: Account, *, new_hash: str) -> bool:
+    """Replace the hash of a password by one with the present parameters.
+
+    Return False, and store nothing, if the password was changed since it was checked.
+    """
     same = (users.c.id == account.id) & (users.c.password == account.password)
     with context.database.write() as connection:
-        connection.execute(update(users).where(same).values(password=new_hash))
+        return connection.execute(update(users).where(same).values(password=new_hash)).rowcount == 1
 
 
 def own_account(context: Context, principal: Principal) -> Account:

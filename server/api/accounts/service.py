@@ -10,15 +10,18 @@ from sqlalchemy.exc import IntegrityError
 
 from server.api.accounts.invitations import NewInvitation, store_invitation
 from server.api.accounts.queries import UserRow, read_user, user_view
-from server.api.auth.endings import end_access, end_invitations_of
+from server.api.auth.endings import end_access, end_invitations_of, end_tokens
 from server.api.auth.permissions import held_by_user
 from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import RESERVED_NAMES
+from server.api.auth.tokens import TokenKind
 from server.core.context import Context
+from server.core.database.tables import tokens
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID, Actor
 from trainyard.base.problems import Problem
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import (
     ClusterRole,
     UserChange,
@@ -94,6 +97,7 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
 
     Raises:
         NotFoundError: no user has this id.
+        InvalidRequestError: the new role or state is null.
         ForbiddenError: the user has, or would have, permissions that the actor does not have.
         ConflictError: the user is built in, or is the actor, who may not change the own role and
             state.
@@ -110,6 +114,9 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
         if "role" in values:
             check_role(values["role"], actor, pointer="/role")
             end_invitations_of(connection, user_id, now)
+            if Permission.TOKENS_ADMIN not in held_by_user(values["role"]):
+                joins = (tokens.c.user_id == user_id) & (tokens.c.kind == TokenKind.JOIN)
+                end_tokens(connection, joins, now)
         if "state" in values:
             is_disabled = values["state"] == UserState.DISABLED
             values["disabled_at"] = now if is_disabled else None
@@ -150,10 +157,13 @@ def _locked(connection: Connection, user_id: str, *, actor: Actor) -> UserRow:
 
 
 def _values(user: UserRow, change: UserChange) -> dict[str, Any]:
-    """Return the columns that a request changes."""
+    """Return the columns that a request changes.
+
+    Raises:
+        InvalidRequestError: the role or the state is null.
+    """
     wanted: Mapping[str, Any] = change.model_dump(exclude_unset=True)
-    return {
-        name: value
-        for name, value in wanted.items()
-        if (value is not None or name == "email") and value != getattr(user, name)
-    }
+    for name, value in wanted.items():
+        if value is None and name != "email":
+            raise InvalidRequestError.at(f"/{name}", "is null; omit the field to keep its value")
+    return {name: value for name, value in wanted.items() if value != getattr(user, name)}

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from server.api.accounts import logins
 from server.api.accounts.guesses import checked
 from server.api.accounts.invitations import accept_invitation, check_invitation
-from server.api.accounts.passwords import check_password, new_hash
+from server.api.accounts.passwords import check_password, holders_of, new_hash
 from server.api.accounts.queries import is_shared, login_ways, session_user
 from server.api.accounts.throttle import guess, of_address
 from server.api.auth.browser_sessions import (
@@ -27,6 +27,7 @@ from server.api.auth.dependencies import (
     OwnUser,
     Person,
     check_origin,
+    check_whole,
     cookie_name,
     person,
     public,
@@ -81,7 +82,7 @@ async def log_in(context: ServerContext, request: Request, body: SessionBody) ->
     """
     _refuse_other_sites(context, request)
     _check_one_way(body)
-    browser = _browser(request)
+    browser = _browser(context, request)
     if body.name is not None and body.password is not None:
         account = await checked(context, body.name, body.password, host=_host(request))
         session = await run_in_threadpool(
@@ -94,7 +95,9 @@ async def log_in(context: ServerContext, request: Request, body: SessionBody) ->
 
 def _open_by_secret(context: Context, request: Request, body: SessionRequest) -> NewSession:
     with guess(context, of_address(_host(request))):
-        return open_session(context, token=body.token, code=body.code, browser=_browser(request))
+        return open_session(
+            context, token=body.token, code=body.code, browser=_browser(context, request)
+        )
 
 
 def _check_one_way(body: SessionRequest) -> None:
@@ -148,6 +151,7 @@ def get_sessions(
 @router.delete("/sessions/{session_id}", status_code=204, summary="End a browser session")
 def end_session(context: ServerContext, principal: Person, session_id: SessionId) -> None:
     """End a session of the caller, with its streams, uploads and commands."""
+    check_whole(principal)
     end_own_session(context, principal, session_id)
 
 
@@ -158,13 +162,23 @@ async def put_password(
     principal: OwnUser,
     body: Annotated[PasswordChange, Depends(JsonBody(PasswordChange))],
 ) -> Response:
-    """Change the caller's password; all other sessions of the user end."""
+    """Change the caller's password; the user's sessions end, and a browser gets a new one."""
     own = await run_in_threadpool(logins.own_account, context, principal)
     check_password(body.new, own.name, pointer="/new")
     account = await checked(context, own.name, body.current, host=_host(request))
-    stored = await new_hash(body.new)
-    await run_in_threadpool(logins.change_password, context, principal, account, new_hash=stored)
-    return Response(status_code=204)
+    stored = await new_hash(body.new, holders=holders_of(own.name, _host(request)))
+    session = await run_in_threadpool(
+        logins.change_password,
+        context,
+        principal,
+        account,
+        new_hash=stored,
+        browser=_browser(context, request),
+    )
+    response = Response(status_code=204)
+    if session is not None:
+        _set_cookie(context, response, session)
+    return response
 
 
 @router.post(
@@ -183,6 +197,7 @@ async def create_token(
 
     Only this response contains the secret. Failed logins count as for a browser.
     """
+    _refuse_other_sites(context, request)
     account = await checked(context, body.name, body.password, host=_host(request))
     row, secret = await run_in_threadpool(
         logins.create_password_token,
@@ -206,6 +221,7 @@ def check(
     body: Annotated[InvitationCode, Depends(JsonBody(InvitationCode))],
 ) -> Response:
     """Return the name of the invited user; a code that is not valid counts as a failed login."""
+    _refuse_other_sites(context, request)
     with guess(context, of_address(_host(request))):
         return reply(check_invitation(context, body.code))
 
@@ -224,22 +240,24 @@ async def accept(
 ) -> Response:
     """Use up the code: set the password, end the user's sessions, and open a new session."""
     _refuse_other_sites(context, request)
-    await run_in_threadpool(_check_acceptance, context, _host(request), body)
-    stored = await new_hash(body.password)
+    name = await run_in_threadpool(_check_acceptance, context, _host(request), body)
+    stored = await new_hash(body.password, holders=holders_of(name, _host(request)))
     session = await run_in_threadpool(
-        accept_invitation, context, body.code, new_hash=stored, browser=_browser(request)
+        accept_invitation, context, body.code, new_hash=stored, browser=_browser(context, request)
     )
     return await run_in_threadpool(_opened, context, session)
 
 
-def _check_acceptance(context: Context, host: str, body: InvitationAcceptance) -> None:
+def _check_acceptance(context: Context, host: str, body: InvitationAcceptance) -> str:
+    """Check code and password of an acceptance; return the name of the invited user."""
     with guess(context, of_address(host)):
         name = check_invitation(context, body.code).name
     check_password(body.password, name, pointer="/password")
+    return name
 
 
 def _refuse_other_sites(context: Context, request: Request) -> None:
-    if "origin" in request.headers:  # another site must not log a browser in
+    if "origin" in request.headers:  # another site must not log a browser in, or guess
         check_origin(context, request)
 
 
@@ -247,14 +265,20 @@ def _host(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _browser(request: Request) -> Browser:
-    return Browser(_host(request), request.headers.get("user-agent", ""))
+def _browser(context: Context, request: Request) -> Browser:
+    former = request.cookies.get(cookie_name(context))
+    return Browser(_host(request), request.headers.get("user-agent", ""), former)
 
 
 def _opened(context: Context, session: NewSession) -> Response:
     """Return the response that gives the browser its cookie."""
     view = _session_view(context, session.principal, session.expires_at)
     response = reply(view, status=201)
+    _set_cookie(context, response, session)
+    return response
+
+
+def _set_cookie(context: Context, response: Response, session: NewSession) -> None:
     response.set_cookie(
         cookie_name(context),
         session.cookie,
@@ -263,7 +287,6 @@ def _opened(context: Context, session: NewSession) -> Response:
         samesite="strict",
         secure=context.settings.is_https,
     )
-    return response
 
 
 def _session_view(

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, case, delete, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, literal, not_, or_, select, update
 
 from server.core.addresses import counted_as
 from server.core.context import Context
 from server.core.database.column_types import UtcDateTime
 from server.core.database.upsert import insert_absent
-from server.core.errors import TooManyError, UnauthenticatedError
+from server.core.errors import TooManyError, UnauthenticatedError, UnavailableError
 from server.core.people.user_tables import failed_logins
 
 MAX_FAILURES = 10
@@ -72,6 +72,10 @@ def count_guess(context: Context, counters: Sequence[Guessed]) -> list[tuple[str
     Raises:
         TooManyError: too many logins have failed, with the seconds to wait; nothing is counted.
     """
+    # First only read, so that a flood of refused logins takes no turn of the writers.
+    with context.database.read() as connection:
+        for each in counters:  # two at most
+            _check(connection, each, context.now())
     with context.database.write() as connection:
         # Sorted, as in every statement that locks several rows, to prevent deadlocks.
         some = sorted(counters, key=lambda each: each.key)
@@ -95,8 +99,20 @@ def _count(connection: Connection, counter: Guessed, now: datetime) -> datetime:
     )
     if counted is not None:
         return counted
-    until = connection.scalar(select(window.ends_at).where(window.key == counter.key))
-    seconds = max(1, math.ceil(((until or now) - now).total_seconds()))
+    _check(connection, counter, now)
+    raise UnavailableError("the failed logins are being counted; try again soon")
+
+
+def _check(connection: Connection, counter: Guessed, now: datetime) -> None:
+    """Raise `TooManyError` if a counter is at its limit."""
+    window = failed_logins.c
+    is_full = (window.key == counter.key) & (window.failures >= MAX_FAILURES)
+    until = connection.scalar(
+        select(window.ends_at).where(is_full, not_(_is_over(now, counter.window)))
+    )
+    if until is None:
+        return
+    seconds = max(1, math.ceil((until - now).total_seconds()))
     raise TooManyError(
         f"{MAX_FAILURES} logins {counter.words} failed; try again in {seconds} seconds",
         retry_seconds=seconds,

@@ -7,18 +7,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, insert, select, true, update
+from sqlalchemy import Connection, delete, insert, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from server.api.auth.endings import end_commands, end_invitations, end_sessions, end_tokens
+from server.api.auth.endings import (
+    PARAMETERS,
+    end_commands,
+    end_invitations,
+    end_sessions,
+    end_tokens,
+)
 from server.api.auth.principals import IS_ACTIVE, is_valid, lock_users
 from server.api.auth.tokens import TokenKind, hash_token, make_token
 from server.core.context import Context
+from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import Token
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import tokens
-from server.core.people.user_tables import sessions, users
+from server.core.people.user_tables import invitations, sessions, users
 from server.core.subject import ADMIN_USER_ID
 from trainyard.base.ids import make_id
 from trainyard.protocol.rest.access import Permission
@@ -58,6 +65,8 @@ class AdminRotation:
     """API tokens that could create tokens or users, and have ended."""
     invitations: int
     """Number of open invitations that ended."""
+    invited: Sequence[str]
+    """Names of active users whom the former admin token invited, or whose password it reset."""
     admins: Sequence[str]
     """Names of the active users with the role `admin`, which may create users."""
     made: Sequence[Token]
@@ -119,15 +128,18 @@ def replace_admin_token(context: Context) -> AdminRotation:
         spent = connection.execute(update(tokens).where(codes).values(revoked_at=now))
         makers = _makers(connection, now)
         invited = end_invitations(connection, true(), now)
-        end_tokens(connection, [row.id for row in makers], now)
+        _end_some(connection, makers, now)
         connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
         connection.execute(insert(tokens).values(_row(context, token)))
         lasting = tokens.c.kind.in_([*LASTING, *OF_MACHINES])
-        query = Token.select().where(lasting, is_valid(now)).order_by(tokens.c.created_at)
+        # Other users made their own tokens.
+        its = or_(tokens.c.user_id == ADMIN_USER_ID, tokens.c.user_id.is_(None))
+        query = Token.select().where(lasting, its, is_valid(now)).order_by(tokens.c.created_at)
         left = Token.all(connection, query)
         asked = node_requests.c
         by_hand = select(asked.id).where(asked.by_person, asked.ended_at.is_(None))
         requests = connection.scalars(by_hand.order_by(asked.id)).all()
+        invited_users = _invited(connection, former)
     made = [row for row in left if former is None or row.created_at >= former - CLOCKS]
     return AdminRotation(
         token=token,
@@ -137,6 +149,7 @@ def replace_admin_token(context: Context) -> AdminRotation:
         makers=makers,
         invitations=invited,
         admins=[row.name for row in admins if row.id != ADMIN_USER_ID],
+        invited=invited_users,
         made=made,
         earlier=[row for row in left if row not in made],
         requests=requests,
@@ -171,11 +184,27 @@ def revoke_made(
     going = [row for row in made if row.kind in LASTING]
     now = context.now()
     with context.database.write() as connection:
+        lock_users(connection, [ADMIN_USER_ID])
         for kind, names in ((TokenKind.NODE, nodes), (TokenKind.SOURCE, sources)):
             of_kind = (tokens.c.kind == kind) & tokens.c[kind.value].in_(names)
             going += Token.all(connection, Token.select().where(of_kind, is_valid(now)))
-        end_tokens(connection, [row.id for row in going], now)
+        _end_some(connection, going, now)
     return going
+
+
+def _end_some(connection: Connection, some: Sequence[Token], now: datetime) -> None:
+    for batch in batches(sorted(row.id for row in some), PARAMETERS):
+        end_tokens(connection, tokens.c.id.in_(batch), now)
+
+
+def _invited(connection: Connection, former: datetime | None) -> Sequence[str]:
+    """Return the names of active users whom the built-in user invited, or whose password it reset,
+    since the former admin token was made."""
+    query = select(users.c.name).join(invitations, invitations.c.user_id == users.c.id)
+    query = query.where(invitations.c.maker_id == ADMIN_USER_ID, IS_ACTIVE)
+    if former is not None:
+        query = query.where(invitations.c.created_at >= former - CLOCKS)
+    return connection.scalars(query.distinct().order_by(users.c.name)).all()
 
 
 def _makers(connection: Connection, now: datetime) -> list[Token]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
@@ -19,6 +19,7 @@ from server.api.auth.principals import (
     lock_users,
 )
 from server.api.auth.tokens import TokenKind, hash_token, make_secret
+from server.core.addresses import counted_as
 from server.core.context import Context
 from server.core.database.tables import tokens
 from server.core.errors import NotFoundError, UnauthenticatedError
@@ -43,6 +44,8 @@ class Browser:
 
     address: str = ""
     user_agent: str = ""
+    former_cookie: str | None = field(default=None, repr=False)
+    """Cookie of the session that the login replaces, if the browser has one."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class NewSession:
     """A new browser session; the database stores only a hash of `cookie`."""
 
     principal: Principal
-    cookie: str
+    cookie: str = field(repr=False)
     expires_at: datetime
 
 
@@ -99,9 +102,12 @@ def store_session(
         "token_id": token_id,
         "created_at": now,
         "expires_at": ends_at or now + SESSION_LIFETIME,
-        "address": seen.address[:LONGEST_ADDRESS] or None,
+        "address": counted_as(seen.address)[:LONGEST_ADDRESS] or None,
         "browser": printable(seen.user_agent)[:LONGEST_BROWSER] or None,
     }
+    if seen.former_cookie is not None:
+        former = sessions.c.hash == hash_token(seen.former_cookie)
+        end_sessions(connection, former & (sessions.c.user_id == user_id))
     connection.execute(insert(sessions).values(row))
     mine = _of_person(user_id, token_id)
     oldest = select(sessions.c.id).where(mine).order_by(sessions.c.created_at.desc())
@@ -121,8 +127,10 @@ def printable(text: str) -> str:
 
 def close_session(context: Context, cookie: str) -> None:
     """Log a browser out; an unknown session is ignored."""
+    its = sessions.c.hash == hash_token(cookie)
     with context.database.write() as connection:
-        end_sessions(connection, sessions.c.hash == hash_token(cookie))
+        lock_users(connection, connection.scalars(select(sessions.c.user_id).where(its)).all())
+        end_sessions(connection, its)
 
 
 def list_sessions(
@@ -155,6 +163,7 @@ def end_own_session(context: Context, principal: Principal, session_id: str) -> 
         NotFoundError: the caller has no such session.
     """
     with context.database.write() as connection:
+        lock_users(connection, [None if principal.user is None else principal.user.id])
         if not end_sessions(connection, _own(principal) & (sessions.c.id == session_id)):
             raise NotFoundError(f"you have no session with the id {session_id!r}")
 

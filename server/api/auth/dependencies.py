@@ -157,7 +157,27 @@ async def _own_user(request: Request) -> Principal:
     if is_built_in and Permission.TOKENS_ADMIN not in principal.permissions:
         # Such tokens stand for different people, and none of them acts for the others.
         raise _refusal(principal, Permission.TOKENS_ADMIN)
+    if request.method not in SAFE_METHODS:
+        check_whole(principal)
     return principal
+
+
+def check_whole(principal: Principal) -> None:
+    """Check that a token may change tokens, sessions and the password of its user.
+
+    A leaked token with few scopes could otherwise outlive its revocation by a copy of itself.
+
+    Raises:
+        ForbiddenError: the token lacks a permission that the user's tokens without scopes have.
+    """
+    if principal.user is None or Permission.TOKENS_ADMIN in principal.permissions:
+        return
+    missing = (WITHOUT_SCOPES & held_by_user(principal.user.role)) - principal.permissions
+    if missing and principal.user.id != ADMIN_USER_ID:
+        raise ForbiddenError(
+            f"{principal.actor.credential} has scopes, and may not change tokens, sessions or the "
+            "password of its user: log in by password, or use a token without scopes"
+        )
 
 
 @cache

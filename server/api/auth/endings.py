@@ -5,14 +5,17 @@ The caller has locked the users of what ends (`lock_users`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, or_, select, update
 
+from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.tables import tokens
 from server.core.people.user_tables import invitations, sessions
+
+PARAMETERS = 1000
+"""Maximum number of ids in one statement."""
 
 
 def end_commands(connection: Connection, theirs: ColumnElement[bool]) -> int:
@@ -28,9 +31,9 @@ def end_sessions(connection: Connection, which: ColumnElement[bool]) -> int:
     """
     query = select(sessions.c.id).where(which).order_by(sessions.c.id).with_for_update()
     ids = connection.scalars(query).all()
-    if ids:
-        end_commands(connection, shells.c.session_id.in_(ids))
-        connection.execute(delete(sessions).where(sessions.c.id.in_(ids)))
+    for some in batches(ids, PARAMETERS):
+        end_commands(connection, shells.c.session_id.in_(some))
+        connection.execute(delete(sessions).where(sessions.c.id.in_(some)))
     return len(ids)
 
 
@@ -40,21 +43,25 @@ def end_invitations(connection: Connection, which: ColumnElement[bool], now: dat
     return connection.execute(update(invitations).where(is_open).values(ended_at=now)).rowcount
 
 
-def end_tokens(connection: Connection, ids: Sequence[str], now: datetime) -> int:
-    """Revoke tokens; end their sessions, commands and invitations; return the commands' number."""
-    revoked = update(tokens).where(tokens.c.id.in_(ids))
-    connection.execute(revoked.values(revoked_at=func.coalesce(tokens.c.revoked_at, now)))
-    commands = end_commands(connection, shells.c.token_id.in_(ids))
-    end_sessions(connection, sessions.c.token_id.in_(ids))
-    end_invitations(connection, invitations.c.maker_token_id.in_(ids), now)
+def end_tokens(connection: Connection, which: ColumnElement[bool], now: datetime) -> int:
+    """Revoke the tokens that meet a condition; end their sessions, commands and invitations.
+
+    A condition, because a statement holds fewer parameters than a person may have tokens. Return
+    the number of commands.
+    """
+    valid = which & tokens.c.revoked_at.is_(None)
+    theirs = select(tokens.c.id).where(valid)
+    connection.execute(theirs.order_by(tokens.c.id).with_for_update()).all()
+    commands = end_commands(connection, shells.c.token_id.in_(theirs))
+    end_sessions(connection, sessions.c.token_id.in_(theirs))
+    end_invitations(connection, invitations.c.maker_token_id.in_(theirs), now)
+    connection.execute(update(tokens).where(valid).values(revoked_at=now))
     return commands
 
 
 def end_access(connection: Connection, user_id: str, now: datetime) -> None:
     """End all access of a user for good: sessions, tokens, commands and invitations."""
-    theirs = select(tokens.c.id).where(tokens.c.user_id == user_id, tokens.c.revoked_at.is_(None))
-    ids = connection.scalars(theirs.order_by(tokens.c.id).with_for_update()).all()
-    end_tokens(connection, ids, now)
+    end_tokens(connection, tokens.c.user_id == user_id, now)
     end_sessions(connection, sessions.c.user_id == user_id)
     end_commands(connection, shells.c.user_id == user_id)
     end_invitations_of(connection, user_id, now)

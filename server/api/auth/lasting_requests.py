@@ -82,7 +82,10 @@ class LastingRequests:
             self._open.difference_update(ended)
         for each in ended:
             each.has_ended = True
-            each.on_end()
+            try:
+                each.on_end()
+            except Exception:  # most likely its client has just left; the others must end too
+                logger.exception("a request could not be ended")
         return len(ended)
 
     def _run(self) -> None:

@@ -183,6 +183,12 @@ def _tokens_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
         tokens.c.revoked_at.is_(None),
         or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
         or_(IS_OF_MACHINE, IS_ACTIVE),
+        # A node that joins receives secrets, so a user who lost the role admits none.
+        or_(
+            IS_OF_MACHINE,
+            tokens.c.kind != TokenKind.JOIN.value,
+            users.c.role == ClusterRole.ADMIN.value,
+        ),
     )
 
 

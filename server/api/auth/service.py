@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from server.api.auth.browser_sessions import LOGIN_LIFETIME
 from server.api.auth.endings import end_tokens
@@ -25,7 +25,7 @@ from server.core.errors import (
     UnauthenticatedError,
 )
 from server.core.people.user_tables import users
-from server.core.subject import SERVER, SYSTEM, Actor
+from server.core.subject import ADMIN_USER_ID, SERVER, SYSTEM, Actor
 from trainyard.protocol.rest.access import Permission, TokenRequest
 
 DEFAULT_LIFETIME = {
@@ -33,6 +33,8 @@ DEFAULT_LIFETIME = {
     "join": timedelta(hours=1),
     "login": LOGIN_LIFETIME,
 }
+MAX_TOKENS = 200
+"""Maximum number of valid API tokens of one user."""
 RESERVED_NAMES = frozenset({"admin", *(actor.name for actor in SYSTEM)})
 """Names of the system's actors in events; no token and no user may have one of these names."""
 
@@ -60,7 +62,7 @@ def create_token(
         InvalidRequestError: the name is reserved, the lifetime of a login code is too long, or the
             scopes are not legal.
         ForbiddenError: the new token would have permissions that the actor does not have.
-        ConflictError: another API token of the user has this name.
+        ConflictError: another API token of the user has this name, or the user has `MAX_TOKENS`.
     """
     check_token_request(request, actor)
     if request.name in RESERVED_NAMES:
@@ -89,6 +91,7 @@ def create_token(
     }
     with context.database.write() as connection:
         if hold is None:
+            lock_users(connection, [actor.user_id])  # such that limit and name hold
             hold_token(connection, actor, now)
         else:
             hold(connection)
@@ -96,6 +99,8 @@ def create_token(
             raise ConflictError(
                 f"an API token is already named {request.name!r}: revoke it or take another name"
             )
+        if request.kind == "api":
+            _check_room(connection, values)
         connection.execute(insert(tokens).values(values))
         return _listed(connection, str(values["id"])), token
 
@@ -147,7 +152,7 @@ def revoke_token(context: Context, token_id: str, *, actor: Actor = SERVER) -> N
         query = select(tokens.c.id).where(*its).with_for_update()
         if connection.execute(query).one_or_none() is None:
             raise missing
-        end_tokens(connection, [token_id], context.now())
+        end_tokens(connection, tokens.c.id == token_id, context.now())
 
 
 def use_up_join_token(context: Context, connection: Connection, principal: Principal) -> None:
@@ -184,6 +189,19 @@ def replace_token_of(
     }
     connection.execute(insert(tokens).values(row))
     return token
+
+
+def _check_room(connection: Connection, new: Mapping[str, Any]) -> None:
+    """Raise `ConflictError` if the user of a new API token has `MAX_TOKENS` valid ones.
+
+    The tokens of the built-in user belong to different people and have no limit.
+    """
+    if new["user_id"] == ADMIN_USER_ID:
+        return
+    theirs = (tokens.c.user_id == new["user_id"]) & (tokens.c.kind == TokenKind.API)
+    count = select(func.count()).select_from(tokens).where(theirs, is_valid(new["created_at"]))
+    if (connection.scalar(count) or 0) >= MAX_TOKENS:
+        raise ConflictError(f"you have {MAX_TOKENS} API tokens, the maximum: revoke one first")
 
 
 def _name_is_taken(connection: Connection, new: Mapping[str, Any]) -> bool:

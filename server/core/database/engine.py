@@ -223,7 +223,7 @@ def _keep_private(path: Path) -> None:
 
 def _postgresql(target: URL) -> Engine:
     completed = target.update_query_dict(CONNECT_DEFAULTS | dict(target.query))
-    engine = create_engine(completed, pool_size=10, max_overflow=20)
+    engine = create_engine(completed, pool_size=10, max_overflow=20, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def _let_transactions_write(connection: Any, _record: Any) -> None:
@@ -254,7 +254,7 @@ def _engine(url: str) -> Engine:
     if "uri" in target.query or (target.database or "").startswith("file:"):
         raise ValueError("the URL of an SQLite database names a path: legal is sqlite:///PATH")
     _keep_private(Path(target.database or ""))
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: Any) -> None:

@@ -159,11 +159,11 @@ def test_a_body_has_bounds_and_no_key_twice(
 
 @pytest.mark.parametrize("path", ["session", "token", "invitation", "invitation/check"])
 def test_a_login_of_a_megabyte_is_not_read(anonymous: TestClient, path: str) -> None:
-    body = json.dumps({f"k{number}": 1 for number in range(2000)})
-    assert len(body) > 16_384
+    body = json.dumps({f"k{number}": 1 for number in range(4000)})
+    assert len(body) > 32_768
     refused = anonymous.post(f"{API}/auth/{path}", content=body, headers=JSON)
     assert refused.status_code == 413
-    assert "16,384 bytes" in refused.json()["detail"]
+    assert "32,768 bytes" in refused.json()["detail"]
 
 
 def test_values_of_the_environment_are_never_echoed(client: TestClient) -> None:

@@ -13,6 +13,8 @@ API = "/api/v1"
 URL = "http://127.0.0.1:8470"
 ORIGIN = {"origin": URL}
 PASSWORD = "correct horse battery"
+WRONG = "not the right password"
+SESSION = f"{API}/auth/session"
 
 
 @dataclass
@@ -45,3 +47,13 @@ def joined(app: FastAPI, admin: TestClient, name: str, **fields: Any) -> Member:
     accepted = browser.post(f"{API}/auth/invitation", json=body, headers=ORIGIN)
     assert accepted.status_code == 201, accepted.text
     return Member(made["user"]["id"], name, browser)
+
+
+def at(app: FastAPI, host: str) -> TestClient:
+    """Return a browser at another address."""
+    return TestClient(app, base_url=URL, client=(host, 5))
+
+
+def log_in(client: TestClient, password: str, name: str = "ada") -> int:
+    """Log in by password; return the status."""
+    return client.post(SESSION, json={"name": name, "password": password}).status_code

@@ -13,7 +13,11 @@ from fastapi import FastAPI
 from sqlalchemy import select, update
 
 from server.api.accounts.service import change_user, invite
-from server.api.auth.browser_sessions import open_session
+from server.api.auth.browser_sessions import (
+    close_session,
+    end_own_session,
+    open_session,
+)
 from server.api.auth.endings import end_access
 from server.api.auth.principals import hold_token, lock_users, note_uses
 from server.api.auth.service import create_token, revoke_token
@@ -177,3 +181,28 @@ def test_ends_of_one_user_do_not_deadlock(
         with context.database.read() as connection:
             left = select(sessions).where(sessions.c.user_id == eve.id)
             assert connection.execute(left).all() == []
+
+
+@pytest.mark.parametrize("what", ["logout", "end"])
+def test_the_end_of_a_session_locks_its_user_first(
+    context: Context, ada: Member, what: str
+) -> None:
+    """The end of all access locks the user, the commands, and then the sessions."""
+    secret = ada.token()["authorization"].removeprefix("Bearer ")
+    opened = open_session(context, token=secret, code=None)
+    session_id = opened.principal.session_id
+    assert session_id is not None
+    end = partial(close_session, context, opened.cookie)
+    if what == "end":
+        end = partial(end_own_session, context, opened.principal, session_id)
+    thread = threading.Thread(target=end)
+    with context.database.write() as connection:
+        lock_users(connection, [ada.id])
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        query = select(sessions.c.id).where(sessions.c.id == session_id)
+        connection.execute(query.with_for_update(nowait=True)).one()  # nothing else holds it
+    thread.join(PATIENCE)
+    with context.database.read() as connection:
+        assert connection.execute(query).one_or_none() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,31 +14,37 @@ from pydantic import SecretStr
 from sqlalchemy import select, update
 
 from server.api.accounts import passwords
-from server.api.accounts.passwords import AT_ONCE, MAX_WAITING, UNKNOWN, is_outdated
+from server.api.accounts.passwords import (
+    AT_ONCE,
+    MAX_OF_ACCOUNT,
+    MAX_OF_ADDRESS,
+    MAX_WAITING,
+    UNKNOWN,
+    is_outdated,
+)
 from server.api.auth.browser_sessions import LONGEST_BROWSER
 from server.core.context import Context
+from server.core.errors import UnavailableError
 from server.core.people.user_tables import users
-from tests.server.api.accounts.people import API, ORIGIN, PASSWORD, URL, Member, joined
+from tests.server.api.accounts.people import (
+    API,
+    ORIGIN,
+    PASSWORD,
+    SESSION,
+    WRONG,
+    Member,
+    at,
+    joined,
+    log_in,
+)
 from tests.server.api.in_process import TestClient
 from tests.server.clock import FakeClock
 from trainyard.protocol.user_accounts.views import PasswordChange, PasswordLogin
-
-SESSION = f"{API}/auth/session"
-WRONG = "not the right password"
 
 
 @pytest.fixture
 def ada(app: FastAPI, admin: TestClient) -> Member:
     return joined(app, admin, "ada")
-
-
-def at(app: FastAPI, host: str) -> TestClient:
-    """Return a browser at another address."""
-    return TestClient(app, base_url=URL, client=(host, 5))
-
-
-def log_in(client: TestClient, password: str, name: str = "ada") -> int:
-    return client.post(SESSION, json={"name": name, "password": password}).status_code
 
 
 def test_a_password_is_changed_and_other_sessions_end(app: FastAPI, ada: Member) -> None:
@@ -144,8 +151,11 @@ def test_guesses_of_one_address_are_counted_over_all_ways(
     del app
 
 
-def test_concurrent_guesses_do_not_pass_the_limit(app: FastAPI, ada: Member) -> None:
+def test_concurrent_guesses_do_not_pass_the_limit(
+    app: FastAPI, ada: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
     del ada
+    monkeypatch.setattr(passwords, "MAX_OF_ACCOUNT", 20)  # else most of them get 503
     with ThreadPoolExecutor(20) as pool:
         found = list(pool.map(lambda n: log_in(at(app, f"192.0.2.{n}"), WRONG), range(20)))
     assert sorted(found) == [401] * 10 + [429] * 10
@@ -155,15 +165,53 @@ def test_a_login_that_finds_no_thread_gets_503_and_is_no_guess(
     anonymous: TestClient, ada: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del ada
-    monkeypatch.setattr(passwords, "_PLACES", threading.BoundedSemaphore(1))
-    assert passwords._PLACES.acquire(blocking=False)
+    places = passwords.HashPlaces(1)
+    monkeypatch.setattr(passwords, "_PLACES", places)
+    places.take(())
     for _ in range(11):
         refused = anonymous.post(SESSION, json={"name": "ada", "password": PASSWORD})
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
-    passwords._PLACES.release()
+    places.free(())
     assert log_in(anonymous, PASSWORD) == 201
-    assert passwords._PLACES.acquire(blocking=False), "the place is free again"
+    places.take(())  # the place is free again
+
+
+def test_no_account_and_no_address_holds_all_places() -> None:
+    places = passwords.HashPlaces(20)
+    held = [passwords.holders_of("ada", "192.0.2.1")] * MAX_OF_ACCOUNT
+    for each in held:
+        places.take(each)
+    with pytest.raises(UnavailableError, match="2 logins of one account"):
+        places.take(passwords.holders_of(" ADA ", "192.0.2.2"))
+    for n in range(MAX_OF_ADDRESS - MAX_OF_ACCOUNT):
+        held.append(passwords.holders_of(f"user-{n}", "192.0.2.1"))
+        places.take(held[-1])
+    with pytest.raises(UnavailableError, match="12 logins of one address"):
+        places.take(passwords.holders_of("bob", "192.0.2.1"))
+    places.take(passwords.holders_of("bob", "192.0.2.2"))
+    places.free(held[0])
+    places.take(passwords.holders_of("ada", "192.0.2.1"))
+
+
+def test_a_cancelled_login_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    places, threads = passwords.HashPlaces(1), ThreadPoolExecutor(1)
+    monkeypatch.setattr(passwords, "_PLACES", places)
+    monkeypatch.setattr(passwords, "_THREADS", threads)
+    held = threading.Event()
+    threads.submit(held.wait)
+
+    async def cancel() -> None:
+        task = asyncio.create_task(passwords.new_hash(SecretStr(PASSWORD), holders=()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    places.take(())
+    held.set()
+    threads.shutdown()
 
 
 def test_few_threads_compute_hashes() -> None:

@@ -1767,7 +1767,7 @@ export interface paths {
         get?: never;
         /**
          * Change the own password
-         * @description Change the caller's password; all other sessions of the user end.
+         * @description Change the caller's password; the user's sessions end, and a browser gets a new one.
          */
         put: operations["access_put_password"];
         post?: never;
