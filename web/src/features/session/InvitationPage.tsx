@@ -127,7 +127,7 @@ function PasswordForm({ code, invitation }: PasswordFormProps) {
       <form className="login-form stack" onSubmit={submit}>
         {replaces_password ? (
           <p className="muted">
-            Your other sessions end, and this browser is logged in. API tokens stay valid.
+            Your sessions, API tokens and open commands end, and this browser is logged in.
           </p>
         ) : (
           <p className="muted">

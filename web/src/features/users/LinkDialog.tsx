@@ -27,7 +27,8 @@ export function LinkDialog({ user, onClose }: { user: User; onClose: () => void 
       {has_password ? (
         <p>
           {name} sets a new password with a link, valid for seven days. Until then the present
-          password works. The new password ends the sessions of {name}; tokens stay valid.
+          password works. The new password ends the sessions, API tokens and open commands of {name}
+          .
         </p>
       ) : (
         <p>{name} sets a password with a new link, valid for seven days. Earlier links end now.</p>
