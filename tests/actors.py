@@ -4,13 +4,14 @@ from server.api.auth.permissions import ALL, WITHOUT_SCOPES
 from server.api.auth.principals import Principal, find_holders, note_uses
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError
+from server.core.scope import SYSTEM_SCOPE
 from server.core.subject import Actor
 
 ADA, BOB, EVE, TESTER = (
-    Actor(name, f"token of {name}", permissions=WITHOUT_SCOPES)
+    Actor(name, f"token of {name}", permissions=WITHOUT_SCOPES, scope=SYSTEM_SCOPE)
     for name in ("ada", "bob", "eve", "test")
 )
-ADMIN = Actor("admin", "token of the admin", is_admin=True, permissions=ALL)
+ADMIN = Actor("admin", "token of the admin", is_admin=True, permissions=ALL, scope=SYSTEM_SCOPE)
 
 
 def authenticate_token(context: Context, token: str) -> Principal:

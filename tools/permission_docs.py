@@ -7,12 +7,12 @@ import json
 from server.api.auth.permissions import (
     MEANINGS,
     WITHOUT_SCOPES,
-    ProjectRole,
     held_by_role,
 )
 from server.app.factory import document
 from server.app.reference import CALLERS
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.projects import ProjectRole
 from trainyard.protocol.user_accounts.views import ClusterRole
 
 HEAD = """# Permissions

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from server.core.errors import ForbiddenError
+from server.core.scope import NO_SCOPE, SYSTEM_SCOPE, Scope
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import ClusterRole
@@ -42,7 +43,13 @@ class Actor:
     suffice, because a new admin token has the id of the former one.
     """
     permissions: frozenset[Permission] = field(default=frozenset(), compare=False, repr=False)
-    """Permissions of the request; the parts of the system have all."""
+    """Permissions of the request, in the cluster or in at least one project; the parts of the
+    system have all."""
+    token_allows: frozenset[Permission] | None = field(default=None, compare=False, repr=False)
+    """Permissions that the request's token leaves to its user, whatever roles the user has; None if
+    these are `permissions`."""
+    scope: Scope = field(default=NO_SCOPE, compare=False, repr=False)
+    """Permissions of the request in each project."""
 
     @property
     def is_of_built_in(self) -> bool:
@@ -84,6 +91,11 @@ class Actor:
         """Return whether the actor has a permission."""
         return permission in self.permissions
 
+    @property
+    def may_give(self) -> frozenset[Permission]:
+        """Permissions that a new token of the actor may leave to its user."""
+        return self.permissions if self.token_allows is None else self.token_allows
+
     def refusal(self, permission: Permission, problems: Iterable[Problem] = ()) -> ForbiddenError:
         """Return the error for a missing permission.
 
@@ -99,7 +111,7 @@ class Actor:
 
 
 def _system(name: str) -> Actor:
-    return Actor(name, permissions=frozenset(Permission))
+    return Actor(name, permissions=frozenset(Permission), scope=SYSTEM_SCOPE)
 
 
 SERVER = _system("server")

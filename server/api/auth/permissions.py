@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 from server.api.auth.tokens import TokenKind
+from server.core.scope import Projects, Scope
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.projects import ProjectRole
 from trainyard.protocol.user_accounts.views import ClusterRole
-
-
-class ProjectRole(StrEnum):
-    """Roles in a project; each has the permissions of the roles before it."""
-
-    VIEWER = "viewer"
-    MEMBER = "member"
-    MAINTAINER = "maintainer"
-
 
 Role = ProjectRole | ClusterRole
 
@@ -54,6 +47,10 @@ MEANINGS: Mapping[Permission, Meaning] = {
     Permission.SHELL_RUN: Meaning("Run commands in running attempts.", ProjectRole.MEMBER),
     Permission.PROJECTS_READ: Meaning(
         "See projects with their quotas and use.", ProjectRole.VIEWER
+    ),
+    Permission.MEMBERS_WRITE: Meaning(
+        "Add and remove members, make service accounts, and transfer jobs.",
+        ProjectRole.MAINTAINER,
     ),
     Permission.PROJECTS_WRITE: Meaning(
         "Change description, weight and quotas of projects.", ClusterRole.OPERATOR
@@ -101,32 +98,99 @@ def held_by_role(role: Role) -> frozenset[Permission]:
 
 @cache
 def held_by_user(role: ClusterRole) -> frozenset[Permission]:
-    """Return the permissions of a user with this role.
+    """Return the permissions that a user with this role usually has.
 
-    Until projects have members, each user is a member of every project, and an admin a maintainer.
+    These are the permissions of the role, those of a member, and for an admin of a maintainer. A
+    project may give a user more or less.
     """
     is_admin = role == ClusterRole.ADMIN
     in_projects = ProjectRole.MAINTAINER if is_admin else ProjectRole.MEMBER
     return held_by_role(ClusterRole(role)) | held_by_role(in_projects)
 
 
-@lru_cache(maxsize=4096)
 def held_by_token(
     kind: TokenKind, scopes: tuple[str, ...] | None, *, role: ClusterRole | None
 ) -> frozenset[Permission]:
-    """Return the permissions of a token of a person; tokens of machines have none.
+    """Return what `held_by_user` returns, as far as a token of the user allows it.
+
+    `scopes` are as in `most_scoped`. `role` is the present role of the token's user; None gives
+    nothing.
+    """
+    return frozenset() if role is None else most_scoped(kind, scopes) & held_by_user(role)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The present roles of a user."""
+
+    cluster: ClusterRole
+    in_projects: tuple[tuple[str, ProjectRole], ...] = ()
+    """Projects in which the user has a role, each once. An admin has a role in all projects."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the user is a maintainer of every project."""
+        return self.cluster is ClusterRole.ADMIN
+
+
+def most_scoped(kind: TokenKind, scopes: tuple[str, ...] | None) -> frozenset[Permission]:
+    """Return the permissions that a token leaves to its user; tokens of machines leave none.
 
     Args:
         kind: kind of the token.
         scopes: the stored scopes. A scope that this version does not know gives nothing.
-        role: present role of the token's user; None gives nothing.
     """
     if kind is TokenKind.ADMIN:
         return ALL
-    if kind is not TokenKind.API or role is None:
+    if kind is not TokenKind.API:
         return frozenset()
-    most = WITHOUT_SCOPES if scopes is None else frozenset(known(scopes))
-    return most & held_by_user(role)
+    return WITHOUT_SCOPES if scopes is None else frozenset(known(scopes))
+
+
+@lru_cache(maxsize=4096)
+def held(roles: Roles, most: frozenset[Permission] = ALL) -> frozenset[Permission]:
+    """Return the permissions that a user has in the cluster, or in at least one project.
+
+    `most` has the permissions that the user's token allows.
+    """
+    found = set(held_by_role(roles.cluster))
+    for role in {role for _, role in roles.in_projects} | {*_everywhere(roles)}:
+        found |= held_by_role(role)
+    if _is_operator(roles):
+        found |= SEEN_BY_OPERATORS
+    return most & found
+
+
+@lru_cache(maxsize=4096)
+def scope_of(roles: Roles, most: frozenset[Permission] = ALL) -> Scope:
+    """Return the projects in which a user has each permission.
+
+    `most` has the permissions that the user's token allows.
+    """
+    projects: dict[Permission, Projects] = {}
+    for permission in most & PROJECT_PERMISSIONS:
+        if roles.is_admin or (permission in SEEN_BY_OPERATORS and _is_operator(roles)):
+            projects[permission] = None
+        else:
+            projects[permission] = frozenset(
+                project for project, role in roles.in_projects if permission in held_by_role(role)
+            )
+    return Scope(MappingProxyType(projects), NEEDS)
+
+
+def _everywhere(roles: Roles) -> tuple[ProjectRole, ...]:
+    return (ProjectRole.MAINTAINER,) if roles.is_admin else ()
+
+
+def _is_operator(roles: Roles) -> bool:
+    return roles.cluster is not ClusterRole.USER
+
+
+PROJECT_PERMISSIONS = frozenset(each for each in MEANINGS if MEANINGS[each].about == "project")
+"""Permissions that a role in a project gives."""
+SEEN_BY_OPERATORS = frozenset({Permission.PROJECTS_READ})
+"""Permissions in all projects of operators and admins."""
+NEEDS = MappingProxyType({each: MEANINGS[each].least_role.value for each in PROJECT_PERMISSIONS})
 
 
 def known(scopes: Collection[str]) -> tuple[Permission, ...]:

@@ -9,14 +9,16 @@ from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import Connection, Select, Table, and_, bindparam, or_, select, union_all, update
 
-from server.api.auth.permissions import held_by_token, held_by_user
+from server.api.auth.permissions import ALL, Roles, held, most_scoped, scope_of
 from server.api.auth.tokens import TokenKind, hash_token
 from server.core.context import Context
 from server.core.database.rows import Token, TypedRow
 from server.core.database.source_tables import pilots
 from server.core.database.tables import tokens
 from server.core.errors import UnauthenticatedError
+from server.core.people.member_tables import everyones_roles, own_roles, parse_roles
 from server.core.people.user_tables import sessions, users
+from server.core.scope import NO_SCOPE, Scope
 from server.core.subject import ADMIN_USER_ID, Actor
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import ClusterRole, UserState
@@ -55,7 +57,11 @@ class Principal:
     request.
     """
     permissions: frozenset[Permission] = frozenset()
-    """Permissions of a person; empty for machines."""
+    """Permissions of a person, in the cluster or in at least one project; empty for machines."""
+    token_allows: frozenset[Permission] = frozenset()
+    """Permissions that the token leaves to the user, whatever roles the user has."""
+    scope: Scope = field(default=NO_SCOPE, repr=False)
+    """Permissions of a person in each project."""
     user: RequestUser | None = None
     """User of a person; None for machines."""
     session_id: str | None = None
@@ -83,6 +89,8 @@ class Principal:
             credential=self._words(is_built_in=is_built_in),
             credential_hash=self.credential_hash,
             permissions=self.permissions,
+            token_allows=self.token_allows,
+            scope=self.scope,
         )
 
     def _words(self, *, is_built_in: bool) -> str:
@@ -99,22 +107,25 @@ class GivenToken(Token):
     hash: str
     user_name: Annotated[str | None, users.c.name]
     role: Annotated[ClusterRole | None, users.c.role]
+    own_roles: Annotated[str | None, own_roles]
+    everyones_roles: Annotated[str | None, everyones_roles]
 
     @property
     def principal(self) -> Principal:
         """The holder of the token."""
-        scopes = None if self.scopes is None else tuple(self.scopes)
-        kind = TokenKind(self.kind)
-        return Principal(
+        principal = Principal(
             name=self.name,
-            kind=kind,
+            kind=TokenKind(self.kind),
             token_id=self.id,
             credential_hash=self.hash,
             node=self.node,
             source=self.source,
-            permissions=held_by_token(kind, scopes, role=self.role),
             user=_user(self.user_id, self.user_name, self.role),
         )
+        if self.role is None:
+            return principal
+        roles = _roles(self.role, self.own_roles, self.everyones_roles)
+        return _permitted(principal, roles, _most(self.kind, self.scopes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,8 @@ class GivenSession(TypedRow):
     user_id: str
     user_name: Annotated[str, users.c.name]
     role: Annotated[ClusterRole, users.c.role]
+    own_roles: Annotated[str | None, own_roles]
+    everyones_roles: Annotated[str | None, everyones_roles]
     token_name: Annotated[str | None, tokens.c.name.label("token_name")]
     token_kind: Annotated[str | None, tokens.c.kind]
     token_hash: Annotated[str | None, tokens.c.hash.label("token_hash")]
@@ -138,24 +151,33 @@ class GivenSession(TypedRow):
     @property
     def principal(self) -> Principal:
         """The holder of the session."""
-        user = _user(self.user_id, self.user_name, self.role)
-        if self.token_kind is None:
-            permissions = held_by_user(self.role)
-            kind = TokenKind.API
-        else:
-            kind = TokenKind(self.token_kind)
-            scopes = None if self.scopes is None else tuple(self.scopes)
-            permissions = held_by_token(kind, scopes, role=self.role)
-        return Principal(
+        principal = Principal(
             name=self.token_name or self.user_name,
-            kind=kind,
+            kind=TokenKind(self.token_kind or TokenKind.API),
             token_id=self.token_id,
             credential_hash=self.token_hash or self.hash,
-            permissions=permissions,
-            user=user,
+            user=_user(self.user_id, self.user_name, self.role),
             session_id=self.id,
             session_hash=self.hash,
         )
+        roles = _roles(self.role, self.own_roles, self.everyones_roles)
+        most = ALL if self.token_kind is None else _most(self.token_kind, self.scopes)
+        return _permitted(principal, roles, most)
+
+
+def _roles(role: ClusterRole, *in_projects: str | None) -> Roles:
+    return Roles(ClusterRole(role), parse_roles(*in_projects))
+
+
+def _most(kind: str, scopes: Sequence[str] | None) -> frozenset[Permission]:
+    return most_scoped(TokenKind(kind), None if scopes is None else tuple(scopes))
+
+
+def _permitted(principal: Principal, roles: Roles, most: frozenset[Permission]) -> Principal:
+    """Return a person with the permissions of these roles, as far as the token allows them."""
+    return replace(
+        principal, permissions=held(roles, most), token_allows=most, scope=scope_of(roles, most)
+    )
 
 
 def _user(user_id: str | None, name: str | None, role: ClusterRole | None) -> RequestUser | None:
@@ -314,35 +336,41 @@ def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
     """
     if actor.credential_hash is None:  # the actor is a part of the system and has no token
         return
-    role = None
+    roles = None
     if actor.user_id is not None:
         active = select(users.c.role).where(users.c.id == actor.user_id, IS_ACTIVE)
         role = connection.scalar(active.with_for_update(read=True))
-    held = _held(connection, actor, now=now, role=role)
-    if held is None:
+        roles = None if role is None else _present_roles(connection, actor.user_id)
+    found = _held(connection, actor, now=now, roles=roles)
+    if found is None:
         raise UnauthenticatedError("the token has ended since the request began")
-    if not actor.permissions <= held:
+    if not actor.permissions <= found:
         raise UnauthenticatedError("the permissions have changed since the request began")
 
 
+def _present_roles(connection: Connection, user_id: str) -> Roles:
+    columns = (users.c.role, own_roles, everyones_roles)
+    row = connection.execute(select(*columns).where(users.c.id == user_id)).one()
+    return _roles(row.role, row.own_roles, row.everyones_roles)
+
+
 def _held(
-    connection: Connection, actor: Actor, *, now: datetime, role: ClusterRole | None
+    connection: Connection, actor: Actor, *, now: datetime, roles: Roles | None
 ) -> frozenset[Permission] | None:
     """Lock token and session of an actor; return the permissions, or None if one has ended."""
-    held = None if role is None else held_by_user(role)
+    found = None if roles is None else held(roles)
     if actor.token_id is not None:
         its = select(tokens.c.kind, tokens.c.scopes).where(
             tokens.c.hash == actor.credential_hash, is_valid(now)
         )
         row = connection.execute(its.with_for_update(read=True)).one_or_none()
-        if row is None or (role is None and actor.user_id is not None):
+        if row is None or (roles is None and actor.user_id is not None):
             return None
-        scopes = None if row.scopes is None else tuple(row.scopes)
-        held = held_by_token(TokenKind(row.kind), scopes, role=role)
+        found = frozenset() if roles is None else held(roles, _most(row.kind, row.scopes))
     if actor.session_id is not None:
         session = select(sessions.c.id).where(
             sessions.c.id == actor.session_id, sessions.c.expires_at > now
         )
         if connection.execute(session.with_for_update(read=True)).one_or_none() is None:
             return None
-    return held
+    return found

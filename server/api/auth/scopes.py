@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from server.api.auth.permissions import WITHOUT_SCOPES, held_by_user
+from server.api.auth.permissions import WITHOUT_SCOPES
 from server.core.errors import ForbiddenError, InvalidRequestError
 from server.core.subject import Actor
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.access import Permission, TokenRequest
-from trainyard.protocol.user_accounts.views import ClusterRole
 
 
 def check_token_request(request: TokenRequest, actor: Actor) -> None:
@@ -41,9 +40,11 @@ def check_token_request(request: TokenRequest, actor: Actor) -> None:
 
 
 def _check_permissions(scopes: tuple[Permission, ...] | None, actor: Actor) -> None:
-    wanted = WITHOUT_SCOPES & held_by_user(actor.role or ClusterRole.ADMIN)
-    # Of explicit scopes each one counts, because the user may get another role later.
-    for permission in sorted(wanted if scopes is None else scopes):
-        if not actor.may(permission):
-            detail = f"the new token would have {permission}"
-            raise actor.refusal(permission, [Problem(pointer="/scopes", detail=detail)])
+    """Compare with what the actor's token allows: the user may get another role later."""
+    if scopes is not None:
+        lacking = {*scopes} - actor.permissions
+    else:
+        lacking = WITHOUT_SCOPES - actor.may_give
+    for permission in sorted(lacking):
+        detail = f"the new token would have {permission}"
+        raise actor.refusal(permission, [Problem(pointer="/scopes", detail=detail)])

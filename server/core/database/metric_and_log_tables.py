@@ -195,6 +195,14 @@ packs = Table(
     Index("ix_packs_named_at", "named_at"),
 )
 
+# Users who uploaded a pack that was stored already. Of the built-in user, the token counts.
+pack_uploaders = Table(
+    "pack_uploaders",
+    metadata,
+    Column("pack_id", ID, ForeignKey("packs.id", ondelete="CASCADE"), primary_key=True),
+    Column("user_id", ID, primary_key=True),
+)
+
 pack_blocks = Table(
     "pack_blocks",
     metadata,

@@ -20,6 +20,7 @@ projects = Table(
     Column("slot_hours_per_month", Float),  # null if unlimited
     Column("created_by", String(100), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("everyone", String(16)),  # role of every active person; null for no role
 )
 
 # Slot time of ended shares. The use in a month is this row plus the live shares.

@@ -109,7 +109,8 @@ jobs = Table(
         *("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id", "project"),
         *("world_size", "spare_slots"),
     ),
-    Index("ix_jobs_search", "id", "state", "name", "tags"),  # covers a search for jobs
+    # Covers a search for jobs.
+    Index("ix_jobs_search", "id", "state", "project", "name", "tags"),
 )
 
 attempts = Table(
@@ -243,6 +244,7 @@ events = Table(
     Column("user_name", String(64)),  # user of the actor; null for machines and parts of the system
     Column("message", Text, nullable=False),
     Column("data", Json, nullable=False),
+    Column("project", String(80)),  # project of the event, or of its job; null for all others
     Index(None, "job_id", "id"),
     sqlite_autoincrement=True,  # an id is never reused, even if the newest rows are deleted
 )
@@ -313,6 +315,7 @@ operations = Table(
     Column("state", choice(OperationState), nullable=False),
     Column("job_id", ID, nullable=False),
     Column("job_name", String(80), nullable=False),
+    Column("project", String(80)),  # of the job; null for a job that an older version deleted
     Column("checkpoint_id", String(200)),
     Column("actor", String(100), nullable=False),
     Column("reason", Text, nullable=False),

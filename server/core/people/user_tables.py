@@ -8,7 +8,7 @@ from server.core.database.column_types import UtcDateTime
 from server.core.database.schema import ID, choice, metadata, one_of
 from server.core.database.tables import jobs
 from server.core.subject import ADMIN_USER_ID
-from trainyard.protocol.user_accounts.views import ClusterRole, UserState
+from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
 
 # Rows are never deleted, so that no name is used twice. Tokens, jobs, commands and packs name their
 # user without a foreign key, because SQLite would copy their tables to add one.
@@ -23,6 +23,8 @@ users = Table(
     Column("password", Text),  # Argon2id hash with its parameters; null without a password
     Column("created_at", UtcDateTime, nullable=False),
     Column("disabled_at", UtcDateTime),
+    Column("kind", choice(UserKind), nullable=False, server_default=UserKind.PERSON.value),
+    Column("project", String(80)),  # project of a service account; null for persons
     one_of("role", ClusterRole),
     one_of("state", UserState),
 )

@@ -20,7 +20,6 @@ from server.api.auth.permissions import (
     ALL,
     MEANINGS,
     WITHOUT_SCOPES,
-    ProjectRole,
     held_by_role,
 )
 from server.api.auth.service import create_token
@@ -36,6 +35,7 @@ from tests.server.api.test_access import ORIGIN, of_kind
 from tests.server.clock import FakeClock
 from tests.server.harness import Harness
 from trainyard.protocol.rest.access import Permission, TokenRequest
+from trainyard.protocol.rest.projects import ProjectRole
 from trainyard.protocol.user_accounts.views import ClusterRole
 
 UNKNOWN = {"?": 1}

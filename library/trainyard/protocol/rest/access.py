@@ -22,6 +22,7 @@ class Permission(StrEnum):
     CODE_RUN = "code:run"
     SHELL_RUN = "shell:run"
     PROJECTS_READ = "projects:read"
+    MEMBERS_WRITE = "members:write"
     PROJECTS_WRITE = "projects:write"
     PROJECTS_ADMIN = "projects:admin"
     NODES_READ = "nodes:read"

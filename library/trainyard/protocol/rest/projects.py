@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -14,6 +15,14 @@ from trainyard.spec.job import ProjectName
 Weight = Annotated[float, Field(ge=0.001, le=1_000_000)]
 MaxSlots = Annotated[int, Field(ge=0, le=10**7, json_schema_extra={"unit": "slots"})]
 SlotHours = Annotated[float, Field(ge=0, le=10**9, json_schema_extra={"unit": "slot-hours"})]
+
+
+class ProjectRole(StrEnum):
+    """Roles in a project; each has the permissions of the roles before it."""
+
+    VIEWER = "viewer"
+    MEMBER = "member"
+    MAINTAINER = "maintainer"
 
 
 class ProjectSettings(SpecModel):

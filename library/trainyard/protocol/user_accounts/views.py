@@ -34,6 +34,14 @@ class UserState(StrEnum):
     DISABLED = "disabled"
 
 
+class UserKind(StrEnum):
+    """Whether a user is a person or a program."""
+
+    PERSON = "person"
+    SERVICE = "service"
+    """A service account, which belongs to one project."""
+
+
 UserName = Annotated[str, Field(pattern=USER_NAME)]
 """Name of a user: unique for ever, so a name is never given to another user."""
 Email = Annotated[str, Field(pattern=r"^[!-?A-~]+@[!-?A-~]+$", max_length=254)]

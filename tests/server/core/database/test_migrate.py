@@ -33,7 +33,7 @@ LATER = """
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0062", "0061"
+revision, down_revision = "0063", "0062"
 
 
 def upgrade():
@@ -154,7 +154,7 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A later version, with one more migration; its scripts."""
     scripts = tmp_path / "scripts"
     shutil.copytree(str(migrate.SCRIPTS), scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0062_colors.py").write_text(LATER)
+    (scripts / "versions" / "0063_colors.py").write_text(LATER)
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
     return scripts
 
@@ -181,12 +181,12 @@ def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
     with database.write() as connection:
         connection.execute(text("UPDATE projects SET description = 'before'"))
     upgrade(database)
-    assert (has_color(database), revision_of(database)) == (True, "0062")
-    copy = path.with_name(f"{path.name}.revision-0061")
+    assert (has_color(database), revision_of(database)) == (True, "0063")
+    copy = path.with_name(f"{path.name}.revision-0062")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     with closing(sqlite3.connect(copy)) as restored:
         assert restored.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert restored.execute("SELECT version_num FROM alembic_version").fetchall() == [("0061",)]
+        assert restored.execute("SELECT version_num FROM alembic_version").fetchall() == [("0062",)]
         assert restored.execute("SELECT description FROM projects").fetchall() == [("before",)]
     written = copy.stat().st_mtime_ns
     upgrade(database)
@@ -197,11 +197,11 @@ def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
 @ON_SQLITE
 def test_an_earlier_copy_keeps_its_name(database: Database, second: Path) -> None:
     path = path_of(database)
-    earlier = path.with_name(f"{path.name}.revision-0061")
+    earlier = path.with_name(f"{path.name}.revision-0062")
     earlier.write_text("of an earlier try")
     upgrade(database)
     assert earlier.read_text() == "of an earlier try"
-    assert path.with_name(f"{path.name}.revision-0061.2").stat().st_size > 0
+    assert path.with_name(f"{path.name}.revision-0062.2").stat().st_size > 0
 
 
 def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path) -> None:
@@ -210,9 +210,9 @@ def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path
     shutil.copyfile(migrated(tmp_path), source)
     database = Database(f"sqlite:///{source}")
     upgrade(database, backup=tmp_path / "database")
-    assert (has_color(database), revision_of(database)) == (True, "0062")
+    assert (has_color(database), revision_of(database)) == (True, "0063")
     with closing(sqlite3.connect(tmp_path / "database")) as copy:
-        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0061",)]
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0062",)]
     database.dispose()
 
 
@@ -266,18 +266,18 @@ def test_a_backup_that_cannot_be_written_keeps_the_database_as_it_is(
     nowhere = tmp_path / "no folder" / "backup"
     with pytest.raises(MigrationRefusedError, match="backup"):
         upgrade(database, backup=nowhere)
-    assert (has_color(database), revision_of(database)) == (False, "0061")
+    assert (has_color(database), revision_of(database)) == (False, "0062")
 
 
 @ON_SQLITE
 def test_a_migration_that_fails_leaves_the_backup(database: Database, second: Path) -> None:
     path = path_of(database)
-    script = second / "versions" / "0062_colors.py"
+    script = second / "versions" / "0063_colors.py"
     script.write_text(f"{LATER}    raise RuntimeError('interrupted')\n")
     with pytest.raises(RuntimeError, match="interrupted"):
         upgrade(database)
-    assert (has_color(database), revision_of(database)) == (False, "0061")
-    assert path.with_name(f"{path.name}.revision-0061").exists()
+    assert (has_color(database), revision_of(database)) == (False, "0062")
+    assert path.with_name(f"{path.name}.revision-0062").exists()
 
 
 @ON_POSTGRESQL

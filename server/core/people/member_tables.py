@@ -1,0 +1,76 @@
+"""Tables of members, and the roles of a user in projects as columns of a query."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Integer,
+    String,
+    Table,
+    and_,
+    case,
+    func,
+    null,
+    or_,
+    select,
+    type_coerce,
+)
+
+from server.core.database.column_types import UtcDateTime
+from server.core.database.scheduler_tables import projects
+from server.core.database.schema import ID, choice, metadata, one_of
+from server.core.people.user_tables import users
+from server.core.subject import ADMIN_USER_ID
+from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.views import UserKind
+
+# Roles of users in projects. A service account has one row, in its own project.
+members = Table(
+    "members",
+    metadata,
+    Column(
+        "project", String(80), ForeignKey("projects.name", ondelete="CASCADE"), primary_key=True
+    ),
+    Column("user_id", ID, ForeignKey("users.id"), primary_key=True, index=True),
+    Column("role", choice(ProjectRole), nullable=False),
+    Column("max_slots", Integer),  # of the user's jobs in the project; null if unlimited
+    Column("max_running", Integer),  # jobs of the user that hold slots; null if unlimited
+    Column("created_at", UtcDateTime, nullable=False),
+    one_of("role", ProjectRole),
+)
+
+_IS_PERSON = and_(users.c.kind == UserKind.PERSON.value, users.c.id != ADMIN_USER_ID)
+_OWN = (
+    select(
+        func.aggregate_strings(members.c.project + "/" + type_coerce(members.c.role, String), " ")
+    )
+    .where(members.c.user_id == users.c.id)
+    .correlate(users)
+    .scalar_subquery()
+)
+_OF_EVERYONE = (
+    select(func.aggregate_strings(projects.c.name + "/" + projects.c.everyone, " "))
+    .where(projects.c.everyone.is_not(None))
+    .scalar_subquery()
+)
+own_roles = case((users.c.id.is_(None), null()), else_=_OWN).label("own_roles")
+"""Memberships of a query's user, as text such as `vision/member speech/viewer`; null for machines.
+Names of projects contain neither spaces nor slashes."""
+everyones_roles = case((or_(users.c.id.is_(None), ~_IS_PERSON), null()), else_=_OF_EVERYONE).label(
+    "everyones_roles"
+)
+"""Roles that every active person has, in the same form; null for machines and service accounts."""
+
+
+def parse_roles(*texts: str | None) -> tuple[tuple[str, ProjectRole], ...]:
+    """Return the greatest role by project, sorted by project; None stands for no roles."""
+    order = [*ProjectRole]
+    found: dict[str, ProjectRole] = {}
+    for text in texts:
+        for each in (text or "").split():
+            project, _, name = each.rpartition("/")
+            role = ProjectRole(name)
+            if project not in found or order.index(role) > order.index(found[project]):
+                found[project] = role
+    return tuple(sorted(found.items()))

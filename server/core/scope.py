@@ -1,0 +1,87 @@
+"""The scope of a caller: which permissions the caller has in which projects (docs/members.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from sqlalchemy import ColumnElement, false, true
+
+from server.core.errors import ForbiddenError, NotFoundError
+from trainyard.protocol.rest.access import Permission
+
+Projects = frozenset[str] | None
+"""Names of projects; None for all projects, also for those that do not exist yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Permissions of a caller in projects; only the authenticator constructs one.
+
+    A query for a caller takes the caller's scope as an argument.
+    """
+
+    projects: Mapping[Permission, Projects]
+    """Projects in which the caller has a permission; absent permissions are held in none."""
+    needs: Mapping[Permission, str] = field(default_factory=dict, compare=False)
+    """Least role with a permission, for errors."""
+
+    def within(self, permission: Permission) -> Projects:
+        """Return the projects in which the caller has a permission; None for all."""
+        return self.projects.get(permission, frozenset())
+
+    def may(self, permission: Permission, project: str | None) -> bool:
+        """Return whether the caller has a permission in a project.
+
+        `project` is None for rows whose project is unknown: these are visible in all projects only.
+        """
+        projects = self.within(permission)
+        return projects is None or project in projects
+
+    def sees(self, project: str | None) -> bool:
+        """Return whether the caller sees the jobs of a project."""
+        return self.may(Permission.JOBS_READ, project)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the caller sees the jobs of all projects."""
+        return self.within(Permission.JOBS_READ) is None
+
+    def filter(
+        self, column: ColumnElement[str], permission: Permission = Permission.JOBS_READ
+    ) -> ColumnElement[bool]:
+        """Return the SQL condition that the caller has a permission in the project of a row.
+
+        A row without a project meets the condition only if the caller has the permission in all
+        projects.
+        """
+        projects = self.within(permission)
+        if projects is None:
+            return true()
+        return column.in_(sorted(projects)) if projects else false()
+
+    def check(self, project: str | None, permission: Permission, *, missing: NotFoundError) -> None:
+        """Check a permission on an object of a project.
+
+        Raises:
+            NotFoundError: `missing`, because the caller does not see the object.
+            ForbiddenError: the caller sees the object, and lacks the permission.
+        """
+        if self.may(permission, project):
+            return
+        if not self.sees(project):
+            raise missing
+        raise self.refusal([permission], project)
+
+    def refusal(self, permissions: Iterable[Permission], project: str | None) -> ForbiddenError:
+        """Return the error for permissions that the caller lacks in a visible project."""
+        lacking = [each for each in permissions if not self.may(each, project)]
+        named = " and ".join(f"{each} (role {self.needs[each]})" for each in lacking)
+        return ForbiddenError(f"this needs {named} in project {project!r}")
+
+
+SYSTEM_SCOPE = Scope(MappingProxyType(dict.fromkeys(Permission)))
+"""Scope of the system's own work: all permissions in all projects."""
+NO_SCOPE = Scope(MappingProxyType({}))
+"""Scope of machines, which act on what is assigned to them and read nothing else."""
