@@ -1,17 +1,26 @@
 """The people and the tokens that act in tests."""
 
+from dataclasses import replace
+
 from server.api.auth.permissions import ALL, WITHOUT_SCOPES
 from server.api.auth.principals import Principal, find_holders, note_uses
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError
-from server.core.scope import SYSTEM_SCOPE
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE, Scope
+from trainyard.protocol.rest.access import Permission
 
 ADA, BOB, EVE, TESTER = (
     Actor(name, f"token of {name}", permissions=WITHOUT_SCOPES, scope=SYSTEM_SCOPE)
     for name in ("ada", "bob", "eve", "test")
 )
 ADMIN = Actor("admin", "token of the admin", is_admin=True, permissions=ALL, scope=SYSTEM_SCOPE)
+
+
+def limited_to(actor: Actor, *permissions: Permission) -> Actor:
+    """Return an actor with only these permissions, in all projects."""
+    scope = Scope(dict.fromkeys(permissions), everywhere=True)
+    return replace(actor, permissions=frozenset(permissions), scope=scope)
 
 
 def authenticate_token(context: Context, token: str) -> Principal:

@@ -16,6 +16,7 @@ from server.core.context import Context
 from server.core.database.scheduler_tables import projects
 from server.core.database.tables import attempt_nodes, attempts, events, jobs, nodes
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from trainyard.base.ids import make_id
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
@@ -31,7 +32,7 @@ from trainyard.protocol.worker_messages import PROTOCOL, Hardware
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 
-ACTOR = Actor("simulator")
+ACTOR = Actor("simulator", scope=SYSTEM_SCOPE)
 STEPS = 100
 """Steps of each job."""
 ROOTS = {"checkpoints": "root-1", "data": "root-2"}

@@ -35,6 +35,7 @@ from server.core.database.tables import jobs
 from server.core.errors import ConflictError
 from server.core.liveness import beat
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.service import cancel
 from server.jobs.jobs.submission import SubmittedSpec, submit_all
 from server.scheduler.autoscaling.end_shares import end_shares
@@ -45,7 +46,7 @@ from trainyard.protocol.node_sources.messages import SourceMessage
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 from trainyard.spec.job import parse_job_spec
 
-PERSON = Actor("simulator")
+PERSON = Actor("simulator", scope=SYSTEM_SCOPE)
 TICK, LONGEST_PAUSE = 2.0, 10.0
 """Pause between two rounds after a change, and while nothing changes."""
 BEAT_EVERY = 5.0

@@ -60,3 +60,4 @@ def upgrade() -> None:
     op.execute(sa.update(operations).values(project=of_job))
     op.drop_index("ix_jobs_search", "jobs")
     op.create_index("ix_jobs_search", "jobs", SEARCHED)
+    op.create_index("ix_jobs_project_state_id", "jobs", ["project", "state", "id"])

@@ -42,7 +42,12 @@ from server.api.auth.lasting_requests import LastingRequests
 from server.api.http import problems
 from server.api.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.api.http.group_commit import Groups
-from server.api.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
+from server.api.http.middleware import (
+    BodyLimitMiddleware,
+    HeadMiddleware,
+    LabelMiddleware,
+    RequestMiddleware,
+)
 from server.api.http.query import no_unknown_query
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
@@ -181,6 +186,7 @@ def routes_of(app: FastAPI) -> Iterable[tuple[str, frozenset[str]]]:
 
 def _surround(app: FastAPI, context: Context) -> None:
     """Add the middleware; the middleware added last handles a request first."""
+    app.add_middleware(LabelMiddleware)
     app.add_middleware(HeadMiddleware)
     app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
     app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))

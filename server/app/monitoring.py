@@ -25,6 +25,7 @@ from server.core.database.rows import Node
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.events.tail import Tail, newest_id
 from server.core.periodic import read_times
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.ranks.store import live_stragglers
 from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
 from trainyard.protocol.goodput import ClusterGoodputView
@@ -159,7 +160,8 @@ def _slots(connection: Connection) -> Metric:
 
 def _projects(context: Context, connection: Connection) -> Iterable[Metric]:
     """Yield the held slots, waiting jobs and used slot-hours of each project."""
-    shown = views(context, connection, Project.all(connection, Project.select()))
+    rows = Project.all(connection, Project.select())
+    shown = views(context, connection, rows, scope=SYSTEM_SCOPE)
     hours = "Slot-hours that the jobs of a project used in this calendar month (UTC)"
     gauges = (
         ("slots", "held_slots", "Slots that the jobs of a project hold"),

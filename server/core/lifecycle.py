@@ -29,6 +29,8 @@ from server.core.database.tables import attempt_nodes, attempts, jobs, operation
 from server.core.errors import ConflictError, NotFoundError
 from server.core.events.notices import forget
 from server.core.events.store import NewEvent, append_event, append_events
+from server.core.visibility.scope import Scope
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.event_data import OperationEnded
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,
@@ -196,8 +198,10 @@ def _move_all(
         )
 
 
-_FIND_JOB = select(jobs.c.id).where(jobs.c.id == bindparam("job_id"))
-_LOCK_JOB = _FIND_JOB.with_for_update(key_share=True)
+_PROJECT = select(jobs.c.project).where(jobs.c.id == bindparam("job_id"))
+_LOCK_JOB = (
+    select(jobs.c.id).where(jobs.c.id == bindparam("job_id")).with_for_update(key_share=True)
+)
 _LOCK_JOBS_OF = (
     select(jobs.c.id, attempts.c.id)
     .join(attempts, attempts.c.job_id == jobs.c.id)
@@ -223,10 +227,39 @@ def lock_job(connection: Connection, job_id: str) -> None:
         raise NotFoundError(f"no job has the id {job_id!r}")
 
 
-def check_job(connection: Connection, job_id: str) -> None:
-    """Raise `NotFoundError` if no job has this id."""
-    if connection.execute(_FIND_JOB, {"job_id": job_id}).one_or_none() is None:
-        raise NotFoundError(f"no job has the id {job_id!r}")
+def check_job(
+    connection: Connection,
+    job_id: str,
+    *,
+    scope: Scope,
+    permission: Permission = Permission.JOBS_READ,
+) -> None:
+    """Check that a job exists, and that the caller has a permission on it.
+
+    Raises:
+        NotFoundError: no job has this id, or the caller does not see the job.
+        ForbiddenError: the caller sees the job, and lacks the permission.
+    """
+    project = connection.scalar(_PROJECT, {"job_id": job_id})
+    missing = NotFoundError(f"no job has the id {job_id!r}")
+    if project is None:
+        raise missing
+    scope.check(project, permission, missing=missing)
+
+
+def lock_own_job(
+    connection: Connection, job_id: str, *, scope: Scope, permission: Permission
+) -> None:
+    """Lock a job as `lock_job` does, for a caller with a permission on it.
+
+    A job never changes its project, so the permission is checked without a lock.
+
+    Raises:
+        NotFoundError: no job has this id, or the caller does not see the job.
+        ForbiddenError: the caller sees the job, and lacks the permission.
+    """
+    check_job(connection, job_id, scope=scope, permission=permission)
+    lock_job(connection, job_id)
 
 
 def lock_job_of(connection: Connection, attempt_id: str) -> str:

@@ -83,6 +83,25 @@ class SecretsBox:
             return dict.fromkeys(sealed or {}, MASK)
         return {name: env[name] if is_allowed(name, env[name]) else MASK for name in env}
 
+    def seal_text(self, text: str) -> str:
+        """Return an encrypted text, such as a page token that its reader must not understand.
+
+        Raises:
+            KeyFileError: the key file is missing or damaged.
+        """
+        return self._encrypt(text)
+
+    def open_text(self, sealed: str) -> str | None:
+        """Return a text that `seal_text` encrypted; None if no key encrypted it.
+
+        Raises:
+            KeyFileError: the key file is missing or damaged.
+        """
+        try:
+            return self._fernet.decrypt(sealed).decode()
+        except InvalidToken:
+            return None
+
     def rotate(self, sealed: Mapping[str, str]) -> dict[str, str]:
         """Return an environment with its values decrypted, and encrypted again with the newest key.
 

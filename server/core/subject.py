@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from server.core.errors import ForbiddenError
-from server.core.scope import NO_SCOPE, SYSTEM_SCOPE, Scope
+from server.core.visibility.scope import NO_SCOPE, SYSTEM_SCOPE, Scope
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import ClusterRole
@@ -96,16 +96,27 @@ class Actor:
         """Permissions that a new token of the actor may leave to its user."""
         return self.permissions if self.token_allows is None else self.token_allows
 
-    def refusal(self, permission: Permission, problems: Iterable[Problem] = ()) -> ForbiddenError:
+    def refusal(
+        self,
+        permission: Permission,
+        problems: Iterable[Problem] = (),
+        *,
+        project: str | None = None,
+    ) -> ForbiddenError:
         """Return the error for a missing permission.
 
         `problems` are the fields of the request that need the permission. The error names the
-        permission, these fields, and what the actor has.
+        permission, these fields, and what the actor has. If the actor has the permission in
+        other projects, the error names `project` and the least role.
         """
         found = tuple(problems)
         fields = ", ".join(each.pointer for each in found)
         held = ", ".join(each for each in Permission if self.may(each)) or "no permission"
         because = f", because of {fields}" if fields else ""
+        if project is not None and self.may(permission):
+            role = self.scope.needs.get(permission, "")
+            where = f" in project {project!r} (role {role})"
+            return ForbiddenError(f"this needs {permission}{where}{because}", found)
         whose = self.credential or f"the token {self.name!r}"
         return ForbiddenError(f"this needs {permission}{because}; {whose} has {held}", found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -25,6 +25,8 @@ from server.core.database.tables import (
     operations,
 )
 from server.core.liveness import GAP, beat
+from server.core.visibility.job_labels import plain
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.reports import authenticate_share
 from server.scheduler.elastic.fit_sizes import SizeFitter
 from server.scheduler.elastic.grow_jobs import ElasticGrower
@@ -281,7 +283,8 @@ class Harness:
     def job(self, job_id: str) -> Any:
         """Return the job's row, with the reason that people see."""
         with self.context.database.read() as connection:
-            return ShownJob.one(connection, ShownJob.select().where(jobs.c.id == job_id))
+            row = ShownJob.one(connection, ShownJob.select().where(jobs.c.id == job_id))
+        return replace(row, reason=row.reason and plain(row.reason, SYSTEM_SCOPE))
 
     def attempt(self, job_id: str) -> Any:
         """Return the row of the newest attempt."""

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from server.api.auth.tokens import hash_token
 from server.core.context import Context
 from server.core.database.tables import events, notices
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest.receive import store_report
 from server.telemetry.metrics.charts import chart
@@ -69,7 +70,7 @@ def send(
 
 def loss(context: Context, job_id: str) -> CurveView:
     """Return the curve of the job's loss."""
-    (curve,) = chart(context, job_id, ["train/loss"]).curves
+    (curve,) = chart(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE).curves
     return curve
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from server.core.database.tables import checkpoints, events, notices, operations
 from server.core.lifecycle import lock_job
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.launch import effective_spec
 from server.jobs.checkpoints.catalog import apply_outcome
 from server.jobs.checkpoints.deletion import apply_retention
@@ -48,7 +49,7 @@ class Yard:
 
     def operation(self, operation_id: str) -> OperationView:
         with self.harness.context.database.read() as connection:
-            return read_operation(connection, operation_id)
+            return read_operation(connection, operation_id, scope=SYSTEM_SCOPE)
 
     def checkpoints(self, job_id: str) -> Mapping[str, AnyRow]:
         """Return the rows of the catalog by id."""

@@ -17,6 +17,7 @@ from server.cluster.nodes.register import register
 from server.core.context import Context
 from server.core.settings import Settings
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
@@ -134,7 +135,7 @@ class Stage(Harness):
         """Resume an ended job, and return the run of the new attempt."""
         self.clock.advance(seconds)
         request = ResumeRequest.model_validate(fields)
-        resume(self.context, job_id, request, actor=Actor("ada"))
+        resume(self.context, job_id, request, actor=Actor("ada", scope=SYSTEM_SCOPE))
         return self.start(job_id)
 
 
@@ -250,7 +251,7 @@ class Run:
 
     def ask_to_stop(self) -> None:
         """Request a stop, like a person."""
-        stop(self._stage.context, self._job_id, actor=Actor("ada"), reason="")
+        stop(self._stage.context, self._job_id, actor=Actor("ada", scope=SYSTEM_SCOPE), reason="")
 
     def end(self, outcome: str, failure: Failure | None = None) -> None:
         """Report the end on every node."""

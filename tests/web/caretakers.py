@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from server.core.subject import EXPORTING
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints import deletion, service
 from server.jobs.checkpoints.guards import locked_to_stay
 from server.jobs.operations.service import claim_operation, report_operation
@@ -96,7 +97,7 @@ class Caretaker:
         """Export `a1.step-2` as after a commit, to the end."""
         context, outcome = self._stage.context, FULL_DISK
         with context.database.write() as connection:
-            job, checkpoint = locked_to_stay(connection, self._id(name))
+            job, checkpoint = locked_to_stay(connection, self._id(name), scope=SYSTEM_SCOPE)
             operation_id = service.queue_on(
                 context,
                 connection,

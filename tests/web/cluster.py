@@ -9,6 +9,7 @@ from server.cluster.nodes.changes import set_drain, set_labels
 from server.cluster.nodes.series import store_samples
 from server.core.context import Context
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.ranks.store import record_found
 from tests.server.harness import WORKER
@@ -67,7 +68,7 @@ def play(context: Context) -> None:
     stage.clock.advance((now - stage.clock.now()).total_seconds())
     for name in sorted({*_names()} - {*OFFLINE}):
         _beat(stage, name)
-    ada = Actor("ada")
+    ada = Actor("ada", scope=SYSTEM_SCOPE)
     reason = "new power supply, ticket OPS-4417; back on Thursday at the earliest"
     set_drain(stage.context, CORDONED, "finish", actor=ada, reasons=[reason])
     for name in DRAINED:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from server.core.context import Context
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.fork import fork
 from tests.web.actors import Run, Stage
 from tests.web.caretakers import Caretaker
@@ -150,7 +151,9 @@ def _stopped(stage: Stage) -> str:
 
 def _forked(stage: Stage, origin: str) -> str:
     request = ForkRequest(changes={"optimizer": {"lr": 1.5e-4}}, name="debug-half-rate")
-    _, job = fork(stage.context, f"{origin}.a1.step-150", request, actor=Actor("ada"))
+    _, job = fork(
+        stage.context, f"{origin}.a1.step-150", request, actor=Actor("ada", scope=SYSTEM_SCOPE)
+    )
     run = stage.start(job)
     run.save(150, kind="preflight")
     run.train(160)

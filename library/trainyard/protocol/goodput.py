@@ -207,6 +207,8 @@ class LosingJob(RecordModel):
     """Most frequent failure reason of the job; null if none is recorded."""
     failures: int
     """Number of failed attempts in the job's whole life; preempted attempts do not count."""
+    project: str | None = None
+    """Project of the job; null from an older server."""
 
 
 class ProjectSlotTime(RecordModel):

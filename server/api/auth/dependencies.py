@@ -30,6 +30,7 @@ from server.api.auth.principals import (
 from server.api.auth.tokens import TokenKind, hash_token
 from server.api.http.dependencies import context_of
 from server.api.http.group_commit import served_together
+from server.api.http.middleware import SCOPE_KEY
 from server.core.context import Context
 from server.core.errors import ForbiddenError, UnauthenticatedError
 from server.core.subject import ADMIN_USER_ID
@@ -138,6 +139,12 @@ async def _public() -> None:
 
 @_by(Caller.PERSON, "token", "session")
 async def _person(request: Request) -> Principal:
+    principal = await _authenticated(request)
+    request.scope[SCOPE_KEY] = principal.scope
+    return principal
+
+
+async def _authenticated(request: Request) -> Principal:
     context, token = context_of(request), _bearer(request)
     cookie = await _session_cookie(request) if token is None else None
     if cookie is None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from server.api.auth.tokens import TokenKind
-from server.core.scope import Projects, Scope
+from server.core.visibility.scope import Projects, Scope
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
 from trainyard.protocol.user_accounts.views import ClusterRole
@@ -175,7 +175,8 @@ def scope_of(roles: Roles, most: frozenset[Permission] = ALL) -> Scope:
             projects[permission] = frozenset(
                 project for project, role in roles.in_projects if permission in held_by_role(role)
             )
-    return Scope(MappingProxyType(projects), NEEDS)
+    in_projects = MappingProxyType(dict(roles.in_projects))
+    return Scope(MappingProxyType(projects), NEEDS, in_projects, roles.is_admin)
 
 
 def _everywhere(roles: Roles) -> tuple[ProjectRole, ...]:

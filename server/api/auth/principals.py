@@ -18,8 +18,8 @@ from server.core.database.tables import tokens
 from server.core.errors import UnauthenticatedError
 from server.core.people.member_tables import everyones_roles, own_roles, parse_roles
 from server.core.people.user_tables import sessions, users
-from server.core.scope import NO_SCOPE, Scope
 from server.core.subject import ADMIN_USER_ID, Actor
+from server.core.visibility.scope import NO_SCOPE, Scope
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import ClusterRole, UserState
 

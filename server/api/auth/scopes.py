@@ -42,7 +42,7 @@ def check_token_request(request: TokenRequest, actor: Actor) -> None:
 def _check_permissions(scopes: tuple[Permission, ...] | None, actor: Actor) -> None:
     """Compare with what the actor's token allows: the user may get another role later."""
     if scopes is not None:
-        lacking = {*scopes} - actor.permissions
+        lacking = frozenset(scopes) - actor.permissions
     else:
         lacking = WITHOUT_SCOPES - actor.may_give
     for permission in sorted(lacking):

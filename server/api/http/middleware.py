@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.http.problems import problem, refuse
 from server.core.errors import TooLargeError
+from server.core.visibility.job_labels import rendered
+from server.core.visibility.scope import NO_SCOPE
 
 logger = logging.getLogger("server.requests")
 
@@ -40,6 +42,9 @@ LOGGED = 200
 """Maximum number of characters of a method and of a path in the log; clients choose both texts."""
 HSTS = {"strict-transport-security": "max-age=31536000"}
 """Header for responses under https: for a year, the browser uses only https for this host."""
+
+SCOPE_KEY = "trainyard.scope"
+"""Key of the ASGI scope under which authentication stores the `Scope` of the caller."""
 
 Observer = Callable[[Scope, int, float], None]
 """Function that receives the ASGI scope, the status and the duration in seconds of each request."""
@@ -178,3 +183,42 @@ class HeadMiddleware:
             return {"type": "http.disconnect"} if answered else await receive()
 
         await self.app({**scope, "method": "GET"}, receive_until_answered, send_head)
+
+
+class LabelMiddleware:
+    """Renders the labels of jobs in JSON responses; without a caller, all names are hidden.
+
+    A JSON response has one message. Other responses, such as logs as text and archives, hold
+    nothing that the server wrote.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun: Message | None = None
+
+        async def send_rendered(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                if _is_json(message):
+                    begun = message  # until its body, which gives the length
+                    return
+            elif begun is not None:
+                start, begun = begun, None
+                body = rendered(message.get("body", b""), scope.get(SCOPE_KEY, NO_SCOPE))
+                MutableHeaders(scope=start)["content-length"] = str(len(body))
+                await send(start)
+                message = {**message, "body": body}
+            await send(message)
+
+        await self.app(scope, receive, send_rendered)
+
+
+def _is_json(start: Message) -> bool:
+    kind = MutableHeaders(scope=start).get("content-type", "")
+    return kind.partition(";")[0].endswith(("/json", "+json"))

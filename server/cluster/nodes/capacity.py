@@ -17,6 +17,7 @@ from server.cluster.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holdin
 from server.core.database.held import of_held
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.expected_time import expected_time
+from server.core.visibility.job_labels import label
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL
 from trainyard.spec.auto import DeviceKind
@@ -243,7 +244,8 @@ def _offers(
     shares: defaultdict[str, list[_HeldSlots]] = defaultdict(list)
     for share in held:
         counts = bool(share.is_lost) or share.job_id != without_job
-        shares[share.node].append((share.job_name, share.slots, counts, share.state))
+        name = label(share.project, share.job_name)
+        shares[share.node].append((name, share.slots, counts, share.state))
     rows = connection.execute(_NODES).all()
     return [_offer(*row, tuple(sorted(shares.get(row[0], ())))) for row in rows]
 

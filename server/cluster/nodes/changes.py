@@ -42,7 +42,7 @@ def set_drain(
         same = before is not None and (before.running, before.reasons) == (running, (*reasons,))
         if not same and (before, running) != (None, None):
             _order(context, connection, name=name, running=running, actor=actor, reasons=reasons)
-        return node_view(context, connection, name)
+        return node_view(context, connection, name, scope=actor.scope)
 
 
 def cordon_by_server(
@@ -75,7 +75,7 @@ def set_labels(
             message = f"labels of {name}: {_labels_in_words(changed)}"
             event = NewEvent(NodeLabeled(changed=changed), actor, Subject(node=name), message)
             append_event(context, connection, event)
-        return node_view(context, connection, name)
+        return node_view(context, connection, name, scope=actor.scope)
 
 
 def _order(

@@ -37,15 +37,16 @@ router = APIRouter(prefix="/nodes", tags=["nodes"])
 
 @router.get(
     "",
-    dependencies=[may(Permission.NODES_READ)],
     response_model=Page[NodeView],
     summary="The machines",
 )
 def list_(
-    context: ServerContext, page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))]
+    context: ServerContext,
+    principal: Annotated[Principal, may(Permission.NODES_READ)],
+    page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))],
 ) -> Response:
     """List nodes by name, with their slots, the jobs that hold the slots, and the online state."""
-    views = list_nodes(context, after=page.after, limit=page.limit)
+    views = list_nodes(context, scope=principal.scope, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.name)
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
 

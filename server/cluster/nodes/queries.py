@@ -17,6 +17,7 @@ from server.core.database.rows import Node, TypedRow
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import NotFoundError
+from server.core.visibility.scope import HIDDEN_JOB, Scope
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.node_samples import NodeSample
 from trainyard.protocol.rest.metrics_and_logs import SlowSlot
@@ -37,13 +38,15 @@ only past attempts refer to it.
 """
 
 
-def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
+def list_nodes(
+    context: Context, *, scope: Scope, after: str | None = None, limit: int = 100
+) -> list[NodeView]:
     """Return at most `limit` nodes, sorted by name, that follow the name `after`."""
     query = Node.select().where(~_HAS_LEFT).order_by(nodes.c.name).limit(limit)
     if after is not None:
         query = query.where(nodes.c.name > after)
     with context.database.read() as connection:
-        return _views(context, connection, Node.all(connection, query))
+        return _views(context, connection, Node.all(connection, query), scope=scope)
 
 
 def one_node(connection: Connection, name: str, *, locked: bool = False) -> Node:
@@ -60,19 +63,21 @@ def one_node(connection: Connection, name: str, *, locked: bool = False) -> Node
     return node
 
 
-def node_view(context: Context, connection: Connection, name: str) -> NodeView:
+def node_view(context: Context, connection: Connection, name: str, *, scope: Scope) -> NodeView:
     """Return the view of one node.
 
     Raises:
         NotFoundError: no node has this name.
     """
-    return _views(context, connection, [one_node(connection, name)])[0]
+    return _views(context, connection, [one_node(connection, name)], scope=scope)[0]
 
 
-def _views(context: Context, connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
+def _views(
+    context: Context, connection: Connection, rows: Sequence[Node], *, scope: Scope
+) -> list[NodeView]:
     names = [row.name for row in rows]
     held, slow = _held_on(connection, names), _slow_slots(context, connection, names)
-    return [_view(row, held.get(row.name, ()), slow.get(row.name, ())) for row in rows]
+    return [_view(row, held.get(row.name, ()), slow.get(row.name, ()), scope=scope) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +91,15 @@ class _Share(TypedRow):
     state: AttemptNodeState
     job_id: Annotated[str, jobs.c.id]
     job_name: Annotated[str, jobs.c.name]
+    project: Annotated[str, jobs.c.project]
 
-    @property
-    def holding(self) -> NodeHolding:
-        """View of the share."""
+    def holding(self, scope: Scope) -> NodeHolding:
+        """Return the view of the share, which does not name a hidden job."""
         allocation = NodeAllocation(
             node=self.node, node_rank=self.node_rank, slots=tuple(self.slots)
         )
+        if not scope.sees(self.project):
+            return NodeHolding(job_id=None, job_name=HIDDEN_JOB, allocation=allocation)
         return NodeHolding(job_id=self.job_id, job_name=self.job_name, allocation=allocation)
 
 
@@ -135,7 +142,9 @@ def _slow_slots(
     return found
 
 
-def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> NodeView:
+def _view(
+    row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot], *, scope: Scope
+) -> NodeView:
     held = {slot for share in shares for slot in share.slots}
     withheld = withheld_from_placement(row.withheld, ((each.state, each.slots) for each in shares))
     computed = {
@@ -143,7 +152,7 @@ def _view(row: Node, shares: Sequence[_Share], slow: Sequence[SlowSlot]) -> Node
         "draining": row.drain is not None or row.notice is not None,
         "free_slots": max(row.slots - len(held | withheld.keys()), 0),
         "withheld": tuple(WithheldSlot(slot=slot, reason=why) for slot, why in withheld.items()),
-        "allocations": tuple(share.holding for share in shares),
+        "allocations": tuple(share.holding(scope) for share in shares),
         "roots": tuple(sorted(row.roots)),
         "problems": tuple(_problems(row)),
         "slow_slots": tuple(slow),

@@ -22,21 +22,25 @@ from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings, Pr
 NewProject = Annotated[ProjectRequest, Depends(JsonBody(ProjectRequest))]
 Change = Annotated[ProjectSettings, Depends(JsonBody(ProjectSettings))]
 
+ProjectsRead = Annotated[Principal, may(Permission.PROJECTS_READ)]
+
 router = APIRouter(prefix="/projects", tags=["projects"])
 
 
 @router.get(
     "",
-    dependencies=[may(Permission.PROJECTS_READ)],
     response_model=Page[ProjectView],
     summary="The projects",
 )
 def list_(
     context: ServerContext,
+    principal: ProjectsRead,
     page: Annotated[PageRequest[str], Depends(page_by("projects", str, NAME))],
 ) -> Response:
     """List projects by name, with weight, quotas, held slots, used slot-hours and waiting jobs."""
-    found = queries.list_projects(context, after=page.after, limit=page.limit)
+    found = queries.list_projects(
+        context, scope=principal.scope, after=page.after, limit=page.limit
+    )
     shown, next_page_token = page.cut(found, lambda view: view.name)
     return reply(Page[ProjectView](items=tuple(shown), next_page_token=next_page_token))
 
@@ -54,13 +58,12 @@ def create(
 
 @router.get(
     "/{name}",
-    dependencies=[may(Permission.PROJECTS_READ)],
     response_model=ProjectView,
     summary="One project",
 )
-def get(context: ServerContext, name: ProjectName) -> Response:
+def get(context: ServerContext, principal: ProjectsRead, name: ProjectName) -> Response:
     """Return a project with its held slots, used slot-hours and waiting jobs."""
-    return reply(queries.read_project(context, name))
+    return reply(queries.read_project(context, name, scope=principal.scope))
 
 
 @router.patch("/{name}", response_model=ProjectView, summary="Change a project")

@@ -16,7 +16,9 @@ from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import projects
 from server.core.database.tables import jobs
 from server.core.errors import NotFoundError
-from trainyard.protocol.rest.projects import ProjectSettings, ProjectView
+from server.core.visibility.scope import Scope
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.projects import ProjectRole, ProjectSettings, ProjectView
 from trainyard.protocol.states import JobState
 
 HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
@@ -36,6 +38,7 @@ class Project(TypedRow):
     slot_hours_per_month: float | None
     created_by: str
     created_at: datetime
+    everyone: ProjectRole | None
 
     @property
     def settings(self) -> ProjectSettings:
@@ -51,7 +54,7 @@ def project_row(connection: Connection, name: str) -> Project:
     """
     row = Project.one_or_none(connection, Project.select().where(projects.c.name == name))
     if row is None:
-        raise NotFoundError(f"no project has the name {name!r}")
+        raise no_project(name)
     return row
 
 
@@ -68,28 +71,53 @@ def held_slots(connection: Connection) -> Mapping[str, int]:
 
 
 def list_projects(
-    context: Context, *, after: str | None = None, limit: int = 100
+    context: Context, *, scope: Scope, after: str | None = None, limit: int = 100
 ) -> list[ProjectView]:
-    """Return at most `limit` projects, sorted by name, that follow the name `after`."""
-    query = Project.select().order_by(projects.c.name).limit(limit)
+    """Return at most `limit` visible projects, sorted by name, that follow the name `after`."""
+    seen = scope.filter(projects.c.name, Permission.PROJECTS_READ)
+    query = Project.select().where(seen).order_by(projects.c.name).limit(limit)
     if after is not None:
         query = query.where(projects.c.name > after)
     with context.database.read() as connection:
-        return views(context, connection, Project.all(connection, query))
+        return views(context, connection, Project.all(connection, query), scope=scope)
 
 
-def read_project(context: Context, name: str) -> ProjectView:
+def read_project(context: Context, name: str, *, scope: Scope) -> ProjectView:
     """Return the view of one project.
 
     Raises:
-        NotFoundError: no project has this name.
+        NotFoundError: no project has this name, or the caller does not see it.
     """
     with context.database.read() as connection:
-        return views(context, connection, [project_row(connection, name)])[0]
+        check_visible(connection, name, scope=scope, permission=Permission.PROJECTS_READ)
+        return views(context, connection, [project_row(connection, name)], scope=scope)[0]
 
 
-def views(context: Context, connection: Connection, rows: Sequence[Project]) -> list[ProjectView]:
-    """Return the views of projects."""
+def check_visible(
+    connection: Connection, name: str, *, scope: Scope, permission: Permission
+) -> None:
+    """Check that a project exists, and that the caller has a permission in it.
+
+    Raises:
+        NotFoundError: no project has this name, or the caller has no role in it.
+        ForbiddenError: the caller has a role in the project, and lacks the permission.
+    """
+    query = select(projects.c.name).where(projects.c.name == name)
+    if connection.scalar(query) is None or not scope.knows(name):
+        raise no_project(name)
+    if not scope.may(permission, name):
+        raise scope.refusal([permission], name)
+
+
+def no_project(name: str) -> NotFoundError:
+    """Return the error for an unknown or hidden project."""
+    return NotFoundError(f"no project has the name {name!r}")
+
+
+def views(
+    context: Context, connection: Connection, rows: Sequence[Project], *, scope: Scope
+) -> list[ProjectView]:
+    """Return the views of projects, each with the caller's role."""
     held = held_slots(connection)
     queued = select(jobs.c.project, func.count()).where(jobs.c.state == JobState.QUEUED)
     waiting: dict[str, int] = dict(connection.execute(queued.group_by(jobs.c.project)).all())
@@ -100,6 +128,7 @@ def views(context: Context, connection: Connection, rows: Sequence[Project]) -> 
     return [
         ProjectView(
             **row.values_for(ProjectView),
+            role=scope.role_in(row.name),
             held_slots=held.get(row.name, 0),
             waiting_jobs=waiting.get(row.name, 0),
             share=held.get(row.name, 0) / all_held if all_held else 0.0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import Connection, bindparam, delete, exists, select, update
 
 from server.cluster.projects.groups import move_groups
@@ -13,6 +15,8 @@ from server.core.database.upsert import insert_absent
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import Actor, Subject
+from server.core.visibility.scope import Scope
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import (
     ProjectChanged,
     ProjectRequest,
@@ -37,7 +41,9 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
         if not insert_absent(connection, projects, [row]):
             raise ConflictError(f"there is a project {request.name!r} already")
         _record(context, connection, name=request.name, before=None, after=settings, actor=actor)
-        return views(context, connection, [project_row(connection, request.name)])[0]
+        return views(
+            context, connection, [project_row(connection, request.name)], scope=actor.scope
+        )[0]
 
 
 def change_project(
@@ -61,7 +67,7 @@ def change_project(
             if _has_quota(after) != _has_quota(before):
                 move_groups(connection, name, has_quota=_has_quota(after))
             _record(context, connection, name=name, before=before, after=after, actor=actor)
-        return views(context, connection, [project_row(connection, name)])[0]
+        return views(context, connection, [project_row(connection, name)], scope=actor.scope)[0]
 
 
 def delete_project(context: Context, name: str, *, actor: Actor) -> None:
@@ -82,17 +88,30 @@ def delete_project(context: Context, name: str, *, actor: Actor) -> None:
         _record(context, connection, name=name, before=before, after=None, actor=actor)
 
 
-def check_project(connection: Connection, name: str, *, pointer: str = "/project") -> None:
-    """Check that the project of a spec exists.
+def check_project(
+    connection: Connection,
+    name: str,
+    *,
+    scope: Scope,
+    permission: Permission = Permission.JOBS_WRITE,
+    pointer: str = "/project",
+) -> None:
+    """Check that the project of a spec exists, and that the caller has a permission in it.
 
     Raises:
-        InvalidRequestError: the project does not exist; the message lists existing projects.
+        InvalidRequestError: the project does not exist, or is hidden from the caller; the message
+            lists existing projects that the caller sees.
+        ForbiddenError: the caller sees the project, and lacks the permission.
     """
-    if connection.scalar(select(projects.c.name).where(projects.c.name == name)) is None:
-        names = connection.scalars(select(projects.c.name).order_by(projects.c.name)).all()
+    present = select(projects.c.name).where(projects.c.name == name)
+    if connection.scalar(present) is None or not scope.knows(name):
+        visible = select(projects.c.name).where(scope.known(projects.c.name))
+        names = connection.scalars(visible.order_by(projects.c.name)).all()
         more = f" and {len(names) - NAMES_LISTED:,} more" if len(names) > NAMES_LISTED else ""
-        legal = f"{', '.join(names[:NAMES_LISTED])}{more}"
+        legal = f"{', '.join(names[:NAMES_LISTED])}{more}" or "none for you"
         raise InvalidRequestError.at(pointer, f"{name!r} is no project; legal: {legal}")
+    if not scope.may(permission, name):
+        raise scope.refusal([permission], name)
 
 
 _KEEP = (
@@ -102,15 +121,21 @@ _KEEP = (
 )
 
 
-def keep_project(connection: Connection, name: str) -> None:
-    """Lock the project of a new job, so that it cannot be deleted until the transaction ends.
+def keep_project(connection: Connection, name: str, *, scopes: Iterable[Scope]) -> None:
+    """Lock the project of new jobs, so that it cannot be deleted until the transaction ends.
+
+    `scopes` are those of the submitters.
 
     Raises:
-        InvalidRequestError: no project has this name.
+        InvalidRequestError: no project has this name, or a submitter does not see it.
+        ForbiddenError: a submitter lacks `jobs:write` in the project.
     """
-    if connection.execute(_KEEP, {"of_name": name}).one_or_none() is None:
-        # Raises the error, unless the project has just been created.
-        check_project(connection, name)
+    found = connection.execute(_KEEP, {"of_name": name}).one_or_none()
+    for scope in scopes:
+        if found is None or not scope.may(Permission.JOBS_WRITE, name):
+            # Raises the error, unless the project has just been created.
+            check_project(connection, name, scope=scope)
+    if found is None:
         connection.execute(_KEEP, {"of_name": name})
 
 

@@ -333,6 +333,7 @@ class Operation(OperationHead):
     """An operation with its task."""
 
     actor: str
+    project: str | None
     stored_task: Annotated[StoredRecord[OperationTask], tables.operations.c.task]
     storage: str | None
     progress: OperationProgress | None

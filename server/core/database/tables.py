@@ -104,6 +104,7 @@ jobs = Table(
     Index(None, "state", "id"),
     Index(None, "name", "id"),
     Index(None, "project", "id"),
+    Index(None, "project", "state", "id"),
     Index(None, "owner_id", "id"),
     Index(  # covers a round of the scheduler, so that it reads few rows of jobs
         *("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id", "project"),

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, select
 
 from server.core.database.rows import Attempt, AttemptNode
-from server.core.database.tables import attempt_nodes, attempts, requests
+from server.core.database.tables import attempt_nodes, attempts, jobs, requests
 from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.lineage import attempts_of, lineage_of
 from server.jobs.ranks.store import present_stragglers
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
@@ -52,14 +53,14 @@ def attempt_views(
 
 
 def list_requests(
-    connection: Connection, job_id: str, *, before: str | None, limit: int
+    connection: Connection, job_id: str, *, scope: Scope, before: str | None, limit: int
 ) -> list[JobRequestView]:
     """Return at most `limit` requests of a job with ids below `before`, newest first.
 
     Raises:
         NotFoundError: no job has this id.
     """
-    check_job(connection, job_id)
+    check_job(connection, job_id, scope=scope)
     query = _REQUESTS.join(attempts, attempts.c.id == requests.c.attempt_id)
     query = query.where(attempts.c.job_id == job_id)
     if before is not None:
@@ -68,7 +69,10 @@ def list_requests(
     return [JobRequestView(**row._mapping) for row in rows]
 
 
-def read_request(connection: Connection, request_id: str) -> JobRequestView:
-    """Return one request."""
-    row = connection.execute(_REQUESTS.where(requests.c.id == request_id)).one()
+def read_request(connection: Connection, request_id: str, *, scope: Scope) -> JobRequestView:
+    """Return one request to a visible job."""
+    query = _REQUESTS.join(attempts, attempts.c.id == requests.c.attempt_id)
+    query = query.join(jobs, jobs.c.id == attempts.c.job_id)
+    its = requests.c.id == request_id
+    row = connection.execute(query.where(its, scope.filter(jobs.c.project))).one()
     return JobRequestView(**row._mapping)

@@ -25,6 +25,7 @@ from server.jobs.checkpoints.guards import (
 )
 from server.jobs.operations.service import cancel_looks, queue_operation
 from trainyard.protocol.operations import OperationKind, OperationTask
+from trainyard.protocol.rest.access import Permission
 from trainyard.spec.sections.checkpoint import CheckpointSection
 
 
@@ -169,9 +170,11 @@ def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
         ConflictError: a guard forbids the deletion; the message names the guard.
     """
     with context.database.write() as connection:
-        job, checkpoint = lock_checkpoint(connection, checkpoint_id)
+        job, checkpoint = lock_checkpoint(
+            connection, checkpoint_id, scope=actor.scope, permission=Permission.JOBS_DELETE
+        )
         if checkpoint.deleting_since is None:
-            reason = violated_guard(connection, job, checkpoint)
+            reason = violated_guard(connection, job, checkpoint, scope=actor.scope)
             if reason is not None:
                 raise ConflictError(reason)
         return _remove(context, connection, job=job, checkpoint=checkpoint, actor=actor, reason="")

@@ -14,6 +14,7 @@ from server.api.http.path_params import CHECKPOINT_ID, CheckpointId, JobId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.core.context import Context
+from server.core.visibility.scope import Scope
 from server.jobs.checkpoints import deletion, queries, service
 from server.jobs.operations.queries import read_operation
 from trainyard.protocol.rest.access import Permission
@@ -29,6 +30,7 @@ from trainyard.protocol.rest.common import Page
 ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
 SampleBody = Annotated[SampleRequest, Depends(JsonBody(SampleRequest, default=SampleRequest()))]
 
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
 JobsWrite = Annotated[Principal, may(Permission.JOBS_WRITE)]
 
 router = APIRouter()
@@ -36,32 +38,35 @@ router = APIRouter()
 
 @router.get(
     "/jobs/{job_id}/checkpoints",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[CheckpointView],
     tags=["checkpoints"],
     summary="The committed checkpoints of a job",
 )
 def list_checkpoints(
     context: ServerContext,
+    principal: JobsRead,
     job_id: JobId,
     page: Annotated[PageRequest[str], Depends(page_by("checkpoints", str, CHECKPOINT_ID))],
 ) -> Response:
     """List the checkpoints of a job, sorted by attempt and step, newest first."""
-    views = queries.list_checkpoints(context, job_id, after=page.after, limit=page.limit)
+    views = queries.list_checkpoints(
+        context, job_id, scope=principal.scope, after=page.after, limit=page.limit
+    )
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[CheckpointView](items=tuple(shown), next_page_token=next_page_token))
 
 
 @router.get(
     "/checkpoints/{checkpoint_id}",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=CheckpointDetails,
     tags=["checkpoints"],
     summary="A checkpoint with its manifest",
 )
-def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Response:
+def get_checkpoint(
+    context: ServerContext, principal: JobsRead, checkpoint_id: CheckpointId
+) -> Response:
     """Return a checkpoint with its manifest and the jobs that were forked from the checkpoint."""
-    return reply(queries.read_checkpoint(context, checkpoint_id))
+    return reply(queries.read_checkpoint(context, checkpoint_id, scope=principal.scope))
 
 
 @router.post(
@@ -73,7 +78,8 @@ def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Respo
 )
 def verify(context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId) -> Response:
     """Queue a verification on a node; a repeat returns the open operation."""
-    return _accepted(context, service.verify(context, checkpoint_id, actor=principal.actor))
+    operation_id = service.verify(context, checkpoint_id, actor=principal.actor)
+    return _accepted(context, operation_id, scope=principal.scope)
 
 
 @router.post(
@@ -87,7 +93,8 @@ def export(
     context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId, body: ExportBody
 ) -> Response:
     """Queue an export to a folder on storage; a repeat returns the open operation."""
-    return _accepted(context, service.export(context, checkpoint_id, body, actor=principal.actor))
+    operation_id = service.export(context, checkpoint_id, body, actor=principal.actor)
+    return _accepted(context, operation_id, scope=principal.scope)
 
 
 @router.post(
@@ -101,7 +108,8 @@ def sample(
     context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId, body: SampleBody
 ) -> Response:
     """Queue a sample on a node; the operation's outcome holds the text."""
-    return _accepted(context, service.sample(context, checkpoint_id, body, actor=principal.actor))
+    operation_id = service.sample(context, checkpoint_id, body, actor=principal.actor)
+    return _accepted(context, operation_id, scope=principal.scope)
 
 
 @router.post(
@@ -113,7 +121,7 @@ def sample(
 def pin(context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId) -> Response:
     """Pin a checkpoint, so that retention keeps the checkpoint until the pin is removed."""
     service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
-    return reply(queries.read_checkpoint(context, checkpoint_id))
+    return reply(queries.read_checkpoint(context, checkpoint_id, scope=principal.scope))
 
 
 @router.post(
@@ -125,7 +133,7 @@ def pin(context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointI
 def unpin(context: ServerContext, principal: JobsWrite, checkpoint_id: CheckpointId) -> Response:
     """Remove the pin of a checkpoint."""
     service.set_pin(context, checkpoint_id, pinned=False, actor=principal.actor)
-    return reply(queries.read_checkpoint(context, checkpoint_id))
+    return reply(queries.read_checkpoint(context, checkpoint_id, scope=principal.scope))
 
 
 @router.delete(
@@ -141,10 +149,11 @@ def delete(
     checkpoint_id: CheckpointId,
 ) -> Response:
     """Queue the deletion of a checkpoint; a 409 names the guard that forbids the deletion."""
-    return _accepted(context, deletion.delete(context, checkpoint_id, actor=principal.actor))
+    operation_id = deletion.delete(context, checkpoint_id, actor=principal.actor)
+    return _accepted(context, operation_id, scope=principal.scope)
 
 
-def _accepted(context: Context, operation_id: str) -> Response:
+def _accepted(context: Context, operation_id: str, *, scope: Scope) -> Response:
     with context.database.read() as connection:
-        view = read_operation(connection, operation_id)
+        view = read_operation(connection, operation_id, scope=scope)
     return reply(view, status=202, headers={"location": f"/api/v1/operations/{operation_id}"})

@@ -11,43 +11,65 @@ from server.core.database.rows import Checkpoint, CheckpointHead, JobHead, Opera
 from server.core.database.tables import attempts, checkpoints, jobs, operations
 from server.core.errors import ConflictError, NotFoundError
 from server.core.lifecycle import lock_job
+from server.core.visibility.scope import HIDDEN_JOB, Scope
 from server.jobs.operations.queries import open_operations
 from trainyard.protocol.operations import USES, OperationKind
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 
 
-def lock_checkpoint(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
-    """Lock the job of a checkpoint, and return both rows.
+def lock_checkpoint(
+    connection: Connection, checkpoint_id: str, *, scope: Scope, permission: Permission
+) -> tuple[JobHead, Checkpoint]:
+    """Lock the job of a checkpoint on which the caller has a permission; return both rows.
 
     Raises:
-        NotFoundError: no checkpoint has this id.
+        NotFoundError: no checkpoint has this id, or the caller does not see its job.
+        ForbiddenError: the caller sees the job, and lacks the permission.
     """
-    found = checkpoints.c.id == checkpoint_id
-    job_id = connection.scalar(select(checkpoints.c.job_id).where(found))
-    if job_id is not None:
+    found, missing = checkpoints.c.id == checkpoint_id, no_checkpoint(checkpoint_id)
+    query = select(jobs.c.id, jobs.c.project).join(checkpoints, checkpoints.c.job_id == jobs.c.id)
+    of_job = connection.execute(query.where(found)).one_or_none()
+    if of_job is not None:
+        job_id, project = of_job
+        scope.check(project, permission, missing=missing)
         lock_job(connection, job_id)
         # The checkpoint is read again under the lock, because it may have been deleted.
         row = Checkpoint.one_or_none(connection, Checkpoint.select().where(found))
         if row is not None:
             return JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id)), row
-    raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+    raise missing
 
 
-def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
-    """Lock the job of a checkpoint, and return both rows.
+def no_checkpoint(checkpoint_id: str) -> NotFoundError:
+    """Return the error for an unknown or hidden checkpoint."""
+    return NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+
+
+def locked_to_stay(
+    connection: Connection,
+    checkpoint_id: str,
+    *,
+    scope: Scope,
+    permission: Permission = Permission.JOBS_WRITE,
+) -> tuple[JobHead, Checkpoint]:
+    """Lock the job of a checkpoint on which the caller has a permission; return both rows.
 
     Raises:
-        NotFoundError: no checkpoint has this id.
+        NotFoundError: no checkpoint has this id, or the caller does not see its job.
+        ForbiddenError: the caller sees the job, and lacks the permission.
         ConflictError: the checkpoint is being deleted.
     """
-    job, checkpoint = lock_checkpoint(connection, checkpoint_id)
+    job, checkpoint = lock_checkpoint(connection, checkpoint_id, scope=scope, permission=permission)
     if checkpoint.deleting_since is not None:
         raise ConflictError(f"{checkpoint_id} is being deleted")
     return job, checkpoint
 
 
-def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointHead) -> str | None:
+def violated_guard(
+    connection: Connection, job: JobHead, checkpoint: CheckpointHead, *, scope: Scope
+) -> str | None:
     """Return the reason why a person may not delete a checkpoint; None if no guard forbids it.
 
     The caller holds the job's lock until it has marked the checkpoint. Placement takes the same
@@ -60,7 +82,7 @@ def violated_guard(connection: Connection, job: JobHead, checkpoint: CheckpointH
         return f"{identifier} is being loaded by an attempt; wait for its first step"
     if use := operations_on(connection, {identifier}).get(identifier):
         return in_use(use)
-    if fork := _needed_by(connection, {identifier}):
+    if fork := _needed_by(connection, {identifier}, scope=scope):
         return fork
     if job.state == JobState.SUCCEEDED or checkpoint.verified is False:
         return None
@@ -111,14 +133,14 @@ def in_use(operation: Operation) -> str:
     )
 
 
-def refuse_while_needed(connection: Connection, job_id: str) -> None:
+def refuse_while_needed(connection: Connection, job_id: str, *, scope: Scope) -> None:
     """Refuse to delete a job while a fork without own checkpoints depends on the job's checkpoints.
 
     Raises:
         ConflictError: a fork of the job has saved no checkpoint so far.
     """
     ids = connection.scalars(select(checkpoints.c.id).where(checkpoints.c.job_id == job_id)).all()
-    if fork := _needed_by(connection, ids):
+    if fork := _needed_by(connection, ids, scope=scope):
         raise ConflictError(fork)
 
 
@@ -143,12 +165,16 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
     return found | {identifier for identifier in named if identifier in ids}
 
 
-def _needed_by(connection: Connection, ids: Collection[str]) -> str | None:
-    """Return the reason why a fork still needs one of the checkpoints; None without such a fork."""
+def _needed_by(connection: Connection, ids: Collection[str], *, scope: Scope) -> str | None:
+    """Return the reason why a fork still needs one of the checkpoints; None without such a fork.
+
+    A hidden fork is not named.
+    """
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
-    query = select(jobs.c.name, jobs.c.forked_from).where(
+    query = select(jobs.c.name, jobs.c.forked_from, jobs.c.project).where(
         jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved
     )
-    for name, origin in connection.execute(query.limit(1)):
-        return f"{name} was forked from {origin} and has saved no checkpoint yet"
+    for name, origin, project in connection.execute(query.limit(1)):
+        named = name if scope.sees(project) else HIDDEN_JOB
+        return f"{named} was forked from {origin} and has saved no checkpoint yet"
     return None

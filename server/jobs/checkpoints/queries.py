@@ -14,6 +14,7 @@ from server.core.database.rows import TypedRow
 from server.core.database.tables import checkpoints, jobs, operations
 from server.core.errors import NotFoundError
 from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.lineage import Lineage, attempts_of, lineage_of
 from server.jobs.operations.queries import open_operations
 from trainyard.protocol.manifest import Manifest
@@ -67,7 +68,7 @@ class DetailedCheckpoint(ListedCheckpoint):
 
 
 def list_checkpoints(
-    context: Context, job_id: str, *, after: str | None = None, limit: int = 50
+    context: Context, job_id: str, *, scope: Scope, after: str | None = None, limit: int = 50
 ) -> list[CheckpointView]:
     """Return at most `limit` checkpoints of a job, newest first, that follow the id `after`.
 
@@ -81,7 +82,7 @@ def list_checkpoints(
         older = or_(table.attempt < attempt, and_(table.attempt == attempt, table.step < step))
         query = query.where(older)
     with context.database.read() as connection:
-        check_job(connection, job_id)
+        check_job(connection, job_id, scope=scope)
         newest_first = query.order_by(table.attempt.desc(), table.step.desc())
         rows = ListedCheckpoint.all(connection, newest_first.limit(limit))
         lineage = lineage_of(attempts_of(connection, job_id))
@@ -92,19 +93,20 @@ def list_checkpoints(
     ]
 
 
-def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
+def read_checkpoint(context: Context, checkpoint_id: str, *, scope: Scope) -> CheckpointDetails:
     """Return one checkpoint with its manifest.
 
     Raises:
         NotFoundError: no checkpoint has this id.
     """
-    query = DetailedCheckpoint.select().where(checkpoints.c.id == checkpoint_id)
+    query = DetailedCheckpoint.select().join(jobs, jobs.c.id == checkpoints.c.job_id)
+    query = query.where(checkpoints.c.id == checkpoint_id, scope.filter(jobs.c.project))
     with context.database.read() as connection:
         row = DetailedCheckpoint.one_or_none(connection, query)
         if row is None:
             raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
         lineage = lineage_of(attempts_of(connection, row.job_id))
-        descendants = descendants_of(connection, checkpoint_id)
+        descendants = descendants_of(connection, checkpoint_id, scope=scope)
         failing = _failed_deletions(connection, [row])
         exports = _auto_exports(connection, [row])
     return CheckpointDetails(
@@ -114,10 +116,14 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
     )
 
 
-def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
-    """Return at most `MAX_DESCENDANTS` jobs that were forked from a checkpoint, oldest first."""
+def descendants_of(
+    connection: Connection, checkpoint_id: str, *, scope: Scope
+) -> tuple[DescendantView, ...]:
+    """Return at most `MAX_DESCENDANTS` visible jobs that were forked from a checkpoint, oldest
+    first."""
     columns = (jobs.c.id, jobs.c.name, jobs.c.fork_parts)
-    query = select(*columns).where(jobs.c.forked_from == checkpoint_id).order_by(jobs.c.id)
+    query = select(*columns).where(jobs.c.forked_from == checkpoint_id)
+    query = query.where(scope.filter(jobs.c.project)).order_by(jobs.c.id)
     return tuple(
         DescendantView(job_id=job_id, name=name, parts=tuple(parts))
         for job_id, name, parts in connection.execute(query.limit(MAX_DESCENDANTS))

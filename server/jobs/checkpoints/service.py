@@ -10,6 +10,7 @@ from server.core.database.tables import checkpoints
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
 from server.core.subject import Actor, Subject
+from server.core.visibility.scope import HIDDEN_JOB
 from server.jobs.attempts.launch import submitted_spec
 from server.jobs.checkpoints.guards import locked_to_stay
 from server.jobs.operations.queries import open_operations
@@ -36,7 +37,7 @@ def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
         ConflictError: the checkpoint is being deleted.
     """
     with context.database.write() as connection:
-        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         kind = OperationKind.VERIFY
         return queue_on(context, connection, job=job, checkpoint=checkpoint, kind=kind, actor=actor)
 
@@ -74,7 +75,7 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor)
         ConflictError: the checkpoint is being deleted.
     """
     with context.database.write() as connection:
-        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         if (checkpoint.pinned_at is not None) == pinned:
             return
         at, by = (context.now(), actor.name) if pinned else (None, None)
@@ -95,7 +96,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         InvalidRequestError: the server does not know the storage root.
     """
     with context.database.write() as connection:
-        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         _check_whole(checkpoint)
         spec = submitted_spec(connection, job.id)
         wanted = _export_task(context, spec, checkpoint=checkpoint, request=request)
@@ -104,8 +105,10 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         for other in open_operations(connection, {OperationKind.EXPORT}):
             export, same = other.task.export, other.checkpoint_id == checkpoint_id
             if export and export.place == wanted.place and not (same and export == wanted):
+                seen = actor.scope.sees(other.project)
+                who = f"operation {other.id}" if seen else f"an operation of {HIDDEN_JOB}"
                 raise ConflictError(
-                    f"operation {other.id} writes another export to {wanted.place} and is "
+                    f"{who} writes another export to {wanted.place} and is "
                     f"{other.state}; name another folder"
                 )
         return queue_on(
@@ -129,7 +132,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
             model is code that may not run here.
     """
     with context.database.write() as connection:
-        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         _check_whole(checkpoint)
         spec = submitted_spec(connection, job.id)
         _refuse_program(checkpoint, spec)

@@ -10,21 +10,23 @@ from server.api.http.query import compared_jobs
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.errors import NotFoundError
+from server.core.visibility.scope import Scope
 from server.jobs.facts.store import read_facts
 from trainyard.protocol.rest.metrics_and_logs import FactOwner, FactRow, FactsComparison
 from trainyard.run.fact_types.fact_records import FactValue, RunFacts
 
 
-def compare_facts(context: Context, job_ids: Sequence[str]) -> FactsComparison:
+def compare_facts(context: Context, job_ids: Sequence[str], *, scope: Scope) -> FactsComparison:
     """Return the values that differ between jobs, in the order of their first appearance.
 
     Raises:
-        NotFoundError: some ids belong to no job; the error names all such ids.
+        NotFoundError: some ids belong to no visible job; the error names all such ids.
         InvalidRequestError: there is no job, or there are too many jobs.
     """
     wanted = compared_jobs(job_ids)
     with context.database.read() as connection:
-        query = select(jobs.c.id, jobs.c.name).where(jobs.c.id.in_(wanted))
+        visible = jobs.c.id.in_(wanted), scope.filter(jobs.c.project)
+        query = select(jobs.c.id, jobs.c.name).where(*visible)
         names = {row.id: row.name for row in connection.execute(query)}
         if unknown := [job_id for job_id in wanted if job_id not in names]:
             raise NotFoundError.of_jobs(unknown)

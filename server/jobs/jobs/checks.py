@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from sqlalchemy import Connection, exists, func, select
 
+from server.api.http.path_params import CHECKPOINT_ID
 from server.core.context import Context
 from server.core.database.tables import checkpoints, nodes
 from server.core.errors import InvalidRequestError
 from server.core.subject import Actor
+from server.core.visibility.scope import Scope
 from trainyard.base.problems import Problem, SpecError
 from trainyard.base.redaction import MASK
 from trainyard.protocol.rest.access import Permission
@@ -64,8 +67,8 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
     return [*environment_problems(spec.env), *problems]
 
 
-def check_code(actor: Actor, spec: JobSpec, *, at: str = "") -> None:
-    """Refuse a spec that runs code, unless the actor may run code.
+def check_code(actor: Actor, spec: JobSpec, *, project: str, at: str = "") -> None:
+    """Refuse a spec that runs code, unless the actor may run code in the project.
 
     Code is what a server without `allow_code` refuses, variables of `env` included. Call this
     before the job or its next attempt is stored. `at` is the place of the spec in the request.
@@ -73,13 +76,13 @@ def check_code(actor: Actor, spec: JobSpec, *, at: str = "") -> None:
     Raises:
         ForbiddenError: the actor lacks `code:run`; the error names each field that brings code.
     """
-    if actor.may(Permission.CODE_RUN):
+    if actor.scope.may(Permission.CODE_RUN, project):
         return
     variables = [each.pointer for each in environment_problems(spec.env)]
     if fields := [*own_code(spec), *variables]:
         detail = f"runs code, which needs {Permission.CODE_RUN}"
         problems = [Problem(pointer=f"{at}{each}", detail=detail) for each in fields]
-        raise actor.refusal(Permission.CODE_RUN, problems)
+        raise actor.refusal(Permission.CODE_RUN, problems, project=project)
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
@@ -123,15 +126,25 @@ def check_hardware(connection: Connection, spec: JobSpec) -> None:
         raise InvalidRequestError.of(problems)
 
 
-def check_start(connection: Connection, spec: JobSpec) -> None:
+def check_start(connection: Connection, spec: JobSpec, *, scope: Scope) -> None:
     """Refuse a start from a checkpoint of this server, because its own job may delete it.
 
+    A caller without a role in all projects may name no id of a checkpoint at all: the answer would
+    differ for checkpoints of hidden jobs.
+
     Raises:
-        InvalidRequestError: the catalog lists the checkpoint in `checkpoint.start_from`.
+        InvalidRequestError: the catalog lists the checkpoint in `checkpoint.start_from`, or may
+            list it.
     """
     start = spec.checkpoint.start_from
     if start is None:
         return
+    if not scope.everywhere and re.fullmatch(CHECKPOINT_ID, start.replace("/", ".")):
+        detail = (
+            f"{start!r} is the id of a checkpoint, which may belong to a job of another project; "
+            "legal for you: checkpoints of other programs. Fork a checkpoint that you see instead"
+        )
+        raise InvalidRequestError.at("/checkpoint/start_from", detail)
     table, named = checkpoints.c, start.replace("/", ".")
     listed = exists().where(table.id == named, table.root == spec.checkpoint.root)
     if connection.scalar(select(listed)):

@@ -19,6 +19,7 @@ from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply, reply_page
 from server.core.context import Context
 from server.core.database.rows import Job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.queries import list_requests, read_request
 from server.jobs.jobs import fork as forks
 from server.jobs.jobs import resume as resumes
@@ -88,14 +89,16 @@ def _submitted(
 ) -> list[Response | Exception]:
     """Store concurrent submissions, and return a response or an error for each."""
     return [
-        job if isinstance(job, Exception) else answer_or_error(partial(_created, context, job))
-        for job in submit_all(context, submissions)
+        job
+        if isinstance(job, Exception)
+        else answer_or_error(partial(_created, context, job, scope=each.actor.scope))
+        for job, each in zip(submit_all(context, submissions), submissions, strict=True)
     ]
 
 
-def _created(context: Context, job: Job) -> Response:
+def _created(context: Context, job: Job, *, scope: Scope) -> Response:
     headers = {"location": f"/api/v1/jobs/{job.id}"}
-    return reply(view_of(context, job), status=201, headers=headers)
+    return reply(view_of(context, job, scope=scope), status=201, headers=headers)
 
 
 JOB_KEY = r"^[012][0-9a-hjkmnp-tv-z]{26}-?[0-9]{1,3}$"
@@ -156,6 +159,7 @@ Wanted = Annotated[JobFilter, Depends(job_filter)]
 )
 def list_(
     context: ServerContext,
+    principal: JobsRead,
     page: Annotated[PageRequest[str], Depends(page_by("jobs", str, JOB_KEY))],
     wanted: Wanted,
     order: Annotated[
@@ -170,7 +174,9 @@ def list_(
 
     A page token is valid only with the order and the filter of the page that returned the token.
     """
-    rows = list_jobs(context, wanted, order, after=page.after, limit=page.limit)
+    rows = list_jobs(
+        context, wanted, order, scope=principal.scope, after=page.after, limit=page.limit
+    )
     shown, next_page_token = page.cut(rows, lambda row: row.key)
     owners = names_of(context, {row.owner_id for row in shown})
     return reply_page([row.summary(owners) for row in shown], next_page_token)
@@ -181,20 +187,19 @@ def list_(
     response_model=JobCounts,
     summary="Count jobs by state",
 )
-def counts(context: ServerContext, wanted: Wanted) -> Response:
+def counts(context: ServerContext, principal: JobsRead, wanted: Wanted) -> Response:
     """Count the matching jobs by state; the count of a state without jobs is 0."""
-    return reply(JobCounts(by_state=count_jobs(context, wanted)))
+    return reply(JobCounts(by_state=count_jobs(context, wanted, scope=principal.scope)))
 
 
 @router.post(
     "/jobs/plan",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=AnyPlan,
     summary="Check a spec and plan it",
 )
-def plan(context: ServerContext, spec: Spec) -> Response:
+def plan(context: ServerContext, principal: JobsRead, spec: Spec) -> Response:
     """Check a spec as a submission does, and return the plan without storing a job."""
-    return reply(plan_job(context, spec))
+    return reply(plan_job(context, spec, actor=principal.actor))
 
 
 @router.get(
@@ -209,13 +214,12 @@ def schema() -> dict[str, object]:
 
 @router.get(
     "/jobs/{job_id}",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=JobView,
     summary="One job, whole",
 )
-def get(context: ServerContext, job_id: JobId) -> Response:
+def get(context: ServerContext, principal: JobsRead, job_id: JobId) -> Response:
     """Return a job with its spec, its newest attempt and the currently legal commands."""
-    return reply(job_view(context, job_id))
+    return reply(job_view(context, job_id, scope=principal.scope))
 
 
 @router.delete(
@@ -241,7 +245,7 @@ def delete(
     if not operations:
         return Response(status_code=204)
     with context.database.read() as connection:
-        views = [read_operation(connection, each) for each in operations]
+        views = [read_operation(connection, each, scope=principal.scope) for each in operations]
     return reply(JobDeletedView(operations=views), status=202)
 
 
@@ -249,14 +253,15 @@ def delete(
 def stop(context: ServerContext, principal: JobsWrite, job_id: JobId, body: StopBody) -> Response:
     """Order a job to save a checkpoint and end."""
     service.stop(context, job_id, actor=principal.actor, reason=body.reason)
-    return reply(view_after("stopped", context, job_id))
+    return reply(view_after("stopped", context, job_id, scope=principal.scope))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
 def cancel(context: ServerContext, principal: JobsWrite, job_id: JobId, body: StopBody) -> Response:
     """Order a job to end without a save; the response describes the lost steps."""
     lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
-    view = view_after(f"cancelled, which loses {lost}", context, job_id)
+    done = f"cancelled, which loses {lost}"
+    view = view_after(done, context, job_id, scope=principal.scope)
     return reply(CancelReply(job=view, lost=lost))
 
 
@@ -270,7 +275,7 @@ def set_priority(
     preemption. A running job keeps its slots unless another job preempts it.
     """
     service.set_priority(context, job_id, body.priority, actor=principal.actor)
-    return reply(view_after("changed", context, job_id))
+    return reply(view_after("changed", context, job_id, scope=principal.scope))
 
 
 @router.post(
@@ -283,7 +288,8 @@ def resume(
 ) -> Response:
     """Resume a job from a checkpoint, optionally with a changed world size or layout."""
     preview = resumes.resume(context, job_id, body, actor=principal.actor)
-    return reply(ResumeReply(preview=preview, job=job_view(context, job_id)))
+    view = job_view(context, job_id, scope=principal.scope)
+    return reply(ResumeReply(preview=preview, job=view))
 
 
 @router.post(
@@ -310,83 +316,88 @@ def fork(
     preview, job_id = forks.fork(
         context, checkpoint_id, body, actor=principal.actor, idempotency_key=idempotency_key
     )
-    view = ForkReply(preview=preview, job=job_view(context, job_id))
+    view = ForkReply(preview=preview, job=job_view(context, job_id, scope=principal.scope))
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
 
 
 @router.get(
     "/jobs/{job_id}/resume-options",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=ResumeOptions,
     summary="World sizes on which the job could resume",
 )
-def resume_options(context: ServerContext, job_id: JobId) -> Response:
+def resume_options(context: ServerContext, principal: JobsRead, job_id: JobId) -> Response:
     """List the legal layouts for each world size, or the reason why no layout is legal."""
-    return reply(resumes.options(context, job_id))
+    return reply(resumes.options(context, job_id, scope=principal.scope))
 
 
 @router.post(
     "/jobs/{job_id}/requests",
-    dependencies=[may(Permission.JOBS_WRITE)],
     status_code=201,
     response_model=JobRequestView,
     summary="Send a request to a running job",
 )
-def post_request(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
+def post_request(
+    context: ServerContext, principal: JobsWrite, job_id: JobId, body: RequestBody
+) -> Response:
     """Request a save, a profile or a memory snapshot from a running trainer."""
-    request_id = service.add_request(context, job_id, TrainerRequest(**body.model_dump()))
+    request, scope = TrainerRequest(**body.model_dump()), principal.scope
+    request_id = service.add_request(context, job_id, request, scope=scope)
     with context.database.read() as connection:
-        return reply(read_request(connection, request_id), status=201)
+        return reply(read_request(connection, request_id, scope=scope), status=201)
 
 
 @router.get(
     "/jobs/{job_id}/requests",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[JobRequestView],
     summary="Requests to a job, with their answers",
 )
 def get_requests(
     context: ServerContext,
+    principal: JobsRead,
     job_id: JobId,
     page: Annotated[PageRequest[str], Depends(page_by("requests", str))],
 ) -> Response:
     """List the requests to a job's trainer, newest first."""
     with context.database.read() as connection:
-        views = list_requests(connection, job_id, before=page.after, limit=page.limit)
+        views = list_requests(
+            connection, job_id, scope=principal.scope, before=page.after, limit=page.limit
+        )
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[JobRequestView](items=tuple(shown), next_page_token=next_page_token))
 
 
 @router.get(
     "/jobs/{job_id}/attempts",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[AttemptView],
     summary="The launches of a job",
 )
 def get_attempts(
     context: ServerContext,
+    principal: JobsRead,
     job_id: JobId,
     page: Annotated[PageRequest[int], Depends(page_by("attempts", int))],
 ) -> Response:
     """List the attempts of a job, newest first."""
     with context.database.read() as connection:
-        views = list_attempts(connection, job_id, before=page.after, limit=page.limit)
+        views = list_attempts(
+            connection, job_id, scope=principal.scope, before=page.after, limit=page.limit
+        )
     shown, next_page_token = page.cut(views, lambda view: view.number)
     return reply(Page[AttemptView](items=tuple(shown), next_page_token=next_page_token))
 
 
 @router.get(
     "/jobs/{job_id}/events",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[EventView],
     summary="What happened to a job",
 )
 def get_events(
     context: ServerContext,
+    principal: JobsRead,
     job_id: JobId,
     page: Annotated[PageRequest[int], Depends(page_by("events", int))],
 ) -> Response:
     """List the events of a job, newest first."""
-    rows = list_events(context, job_id, before=page.after, limit=page.limit)
+    rows = list_events(context, job_id, scope=principal.scope, before=page.after, limit=page.limit)
     shown, next_page_token = page.cut(rows, lambda row: row["id"])
     return reply_page(shown, next_page_token)

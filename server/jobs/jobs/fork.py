@@ -20,6 +20,7 @@ from server.core.database.tables import checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
 from server.core.lifecycle import lock_job
 from server.core.subject import Actor
+from server.core.visibility.scope import Scope
 from server.jobs.jobs.checks import (
     check_code,
     check_hardware,
@@ -98,7 +99,7 @@ def preview(
     """Return the effect of a fork, and store nothing.
 
     Raises:
-        NotFoundError: there is no such checkpoint.
+        NotFoundError: the actor sees no such checkpoint.
         ConflictError: the checkpoint is being deleted, known to be damaged, or saved by a program.
         InvalidRequestError: the new job cannot run here, or not from this checkpoint.
     """
@@ -120,7 +121,7 @@ def fork(
     it can no longer be computed, for example after the deletion of the checkpoint.
 
     Raises:
-        NotFoundError: there is no such checkpoint.
+        NotFoundError: the actor sees no such checkpoint.
         ConflictError: the checkpoint is being deleted, known to be damaged, or saved by a program.
         InvalidRequestError: the new job cannot run here, or not from this checkpoint; or the key
             was used for another request.
@@ -145,11 +146,11 @@ def fork(
                 with suppress(RefusalError):
                     return _preview(prepare()), earlier
                 return None, earlier
-        _source(connection, checkpoint_id)
+        _source(connection, checkpoint_id, scope=actor.scope)
         # The lock keeps the retention of the other job from deleting the checkpoint.
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])
         prepared = prepare()
-        check_code(actor, prepared.spec, at="/changes")
+        check_code(actor, prepared.spec, project=prepared.spec.project, at="/changes")
         job = CheckedJob(
             job_id,
             prepared.spec,
@@ -187,7 +188,7 @@ def _prepare(
     request: ForkRequest,
     actor: Actor,
 ) -> PreparedFork:
-    source = _source(connection, checkpoint_id)
+    source = _source(connection, checkpoint_id, scope=actor.scope)
     if source.spec.program is not None:
         raise ConflictError(
             f"{checkpoint_id} was saved by a program (program.command): submit a new job that "
@@ -197,7 +198,7 @@ def _prepare(
     spec = _changed(source.spec.model_copy(update={"env": env}), source.name, request)
     try:
         check_spec(context, spec)
-        check_project(connection, spec.project)
+        check_project(connection, spec.project, scope=actor.scope)
         check_hardware(connection, spec)
     except InvalidRequestError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
@@ -232,10 +233,10 @@ def _env(
     return {name: value for name, value in env.items() if name not in hidden}
 
 
-def _source(connection: Connection, checkpoint_id: str) -> ForkSource:
+def _source(connection: Connection, checkpoint_id: str, *, scope: Scope) -> ForkSource:
     query = ForkSource.select().join(jobs, jobs.c.id == checkpoints.c.job_id)
     row = ForkSource.one_or_none(connection, query.where(checkpoints.c.id == checkpoint_id))
-    if row is None:
+    if row is None or not scope.sees(row.project):
         raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
     if row.deleting_since is not None:
         raise ConflictError(f"{checkpoint_id} is being deleted")

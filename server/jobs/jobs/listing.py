@@ -31,8 +31,10 @@ from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import jobs
 from server.core.errors import InvalidRequestError
 from server.core.people.user_tables import users
+from server.core.visibility.scope import Scope
 from server.jobs.facts.store import config_word
 from trainyard.protocol.past_runs.views import ImportTool
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
@@ -42,6 +44,9 @@ GROUPS = (
     tuple(s for s in JobState if s in TERMINAL_JOB_STATES),
 )
 """States of each group of jobs, in the order of a list with active jobs first."""
+MERGED_PROJECTS = 8
+"""Maximum number of visible projects with a query each. For more projects, the list reads the jobs
+of all projects in order and omits the hidden ones."""
 QUEUED = 1
 """Index of the group of queued jobs. This group is sorted by priority, then oldest first; the other
 groups are sorted newest first."""
@@ -114,9 +119,15 @@ class JobFilter:
 
 
 def list_jobs(
-    context: Context, wanted: JobFilter, order: JobOrder, *, after: str | None, limit: int
+    context: Context,
+    wanted: JobFilter,
+    order: JobOrder,
+    *,
+    scope: Scope,
+    after: str | None,
+    limit: int,
 ) -> Sequence[ListedJob]:
-    """Return at most `limit` jobs after a `ListedJob.key`, newest first or active jobs first.
+    """Return at most `limit` visible jobs after a `ListedJob.key`, newest first or active first.
 
     Raises:
         InvalidRequestError: this order does not have the group of the key.
@@ -130,12 +141,18 @@ def list_jobs(
         raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
     # Earlier pages have all rows of the groups before the last row's group, and no later rows.
     begun = 0 if last is None else last.rank
+    conditions = _conditions(wanted, scope)
+    projects = _read_apart(wanted, scope)
     pages: list[Select[Any]] = []
     for rank, group in enumerate(groups):
         if group and rank >= begun:
             is_queue = order == JobOrder.ACTIVE and rank == QUEUED
             page = _Page(rank, last if rank == begun else None, is_queue=is_queue, limit=limit)
-            pages.append(_group(wanted, group, page))
+            is_search = wanted.search is not None or bool(wanted.tags)
+            if is_search:
+                pages.append(_searched(conditions, group, page))
+            else:
+                pages.append(_merged(conditions, group, page, projects=projects))
     if not pages:
         return ()
     query = pages[0]
@@ -179,9 +196,9 @@ class _Page:
         return [or_(jobs.c.priority < self.after.priority, behind)]
 
 
-def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
-    """Return the number of matching jobs by state, including states without jobs."""
-    query = select(jobs.c.state, func.count()).where(*_conditions(wanted))
+def count_jobs(context: Context, wanted: JobFilter, *, scope: Scope) -> dict[JobState, int]:
+    """Return the number of matching visible jobs by state, including states without jobs."""
+    query = select(jobs.c.state, func.count()).where(*_conditions(wanted, scope))
     if wanted.states:
         query = query.where(jobs.c.state.in_(wanted.states))
     with context.database.read() as connection:
@@ -189,8 +206,16 @@ def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
     return {state: found.get(state.value, 0) for state in JobState}
 
 
-def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
+def _read_apart(wanted: JobFilter, scope: Scope) -> Sequence[str]:
+    """Return the projects that have a query each, because an index then sorts their jobs."""
+    visible = scope.within(Permission.JOBS_READ)
+    if visible is None or wanted.project is not None or not 1 < len(visible) <= MERGED_PROJECTS:
+        return ()
+    return sorted(visible)
+
+
+def _conditions(wanted: JobFilter, scope: Scope) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [scope.filter(jobs.c.project)]
     if wanted.name is not None:
         conditions.append(jobs.c.name == wanted.name)
     if wanted.project is not None:
@@ -226,28 +251,48 @@ def _has_value(text: str) -> ColumnElement[bool]:
     return jobs.c.id.in_(select(config_words.c.job_id).where(config_words.c.word.in_(words)))
 
 
-def _group(wanted: JobFilter, states: tuple[JobState, ...], page: _Page) -> Select[Any]:
+def _searched(
+    conditions: Sequence[ColumnElement[bool]], states: tuple[JobState, ...], page: _Page
+) -> Select[Any]:
+    """Return the query of one page of a group, for a search or a filter by tags.
+
+    It reads ids from the covering index, then the rows of the page.
+    """
+    some = [*conditions, *page.conditions]
+    if len(states) < len(JobState):
+        some.append(jobs.c.state.in_(states))
+    ids = select(jobs.c.id).where(*some).order_by(*page.order).limit(page.limit)
+    return _page([jobs.c.id.in_(ids)], page)
+
+
+def _merged(
+    conditions: Sequence[ColumnElement[bool]],
+    states: tuple[JobState, ...],
+    page: _Page,
+    *,
+    projects: Sequence[str],
+) -> Select[Any]:
     """Return the query of one page of a group.
 
-    A search, or a filter by tags, reads ids from the covering index, then the rows of the page.
-    Otherwise, each state has its own query through its index, and the pages are merged; of these
-    queries, only the one of queued jobs sorts. All states together need one query.
+    Each state and each of the given projects has its own query through its index, and the pages are
+    merged. Of these queries, only the one of queued jobs sorts. All states together need no query
+    for each state.
     """
-    conditions = [*_conditions(wanted), *page.conditions]
-    if wanted.search is not None or wanted.tags:
-        if len(states) < len(JobState):
-            conditions.append(jobs.c.state.in_(states))
-        ids = select(jobs.c.id).where(*conditions).order_by(*page.order).limit(page.limit)
-        return _page([jobs.c.id.in_(ids)], page)
+    by_state = [[jobs.c.state == state] for state in dict.fromkeys(states)]
     if len(states) == len(JobState):
-        return _page(conditions, page)
-    by_state = [
-        _page([*conditions, jobs.c.state == state], page) for state in dict.fromkeys(states)
+        by_state = [[]]
+    by_project = [[jobs.c.project == project] for project in projects] or [[]]
+    pages = [
+        _page([*conditions, *page.conditions, *of_state, *of_project], page)
+        for of_state in by_state
+        for of_project in by_project
     ]
-    if len(by_state) == 1:
-        return by_state[0]
-    union = union_all(*(each.subquery().select() for each in by_state)).subquery()
-    return union.select().order_by(union.c.id.desc()).limit(page.limit)
+    if len(pages) == 1:
+        return pages[0]
+    union = union_all(*(each.subquery().select() for each in pages)).subquery()
+    columns = union.c
+    order = (columns.priority.desc(), columns.id) if page.is_queue else (columns.id.desc(),)
+    return union.select().order_by(*order).limit(page.limit)
 
 
 def _page(conditions: list[ColumnElement[bool]], page: _Page) -> Select[Any]:

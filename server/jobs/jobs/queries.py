@@ -18,11 +18,13 @@ from server.core.database.tables import attempts, events, jobs
 from server.core.errors import NotFoundError, UnreadableError
 from server.core.events.tail import StoredEvent
 from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.next_action import next_action
 from server.jobs.attempts.queries import attempt_views
 from server.jobs.facts.store import read_facts
 from trainyard.base.redaction import has_credentials, hide_credentials
 from trainyard.protocol.past_runs.views import ImportView
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.resume_rules import harmless_differences
@@ -57,19 +59,28 @@ _ATTEMPT = Attempt.select().where(
 )
 
 
-def job_row(connection: Connection, job_id: str) -> Job:
-    """Return a job's row.
+def job_row(
+    connection: Connection,
+    job_id: str,
+    *,
+    scope: Scope,
+    permission: Permission = Permission.JOBS_READ,
+) -> Job:
+    """Return the row of a job on which the caller has a permission.
 
     Raises:
-        NotFoundError: no job has this id.
+        NotFoundError: no job has this id, or the caller does not see the job.
+        ForbiddenError: the caller sees the job, and lacks the permission.
     """
     row = Job.one_or_none(connection, Job.select().where(jobs.c.id == job_id))
+    missing = NotFoundError(f"no job has the id {job_id!r}")
     if row is None:
-        raise NotFoundError(f"no job has the id {job_id!r}")
+        raise missing
+    scope.check(row.project, permission, missing=missing)
     return row
 
 
-def job_view(context: Context, job_id: str) -> JobView:
+def job_view(context: Context, job_id: str, *, scope: Scope) -> JobView:
     """Return the full view of a job, with masked secrets in its spec.
 
     Raises:
@@ -78,7 +89,7 @@ def job_view(context: Context, job_id: str) -> JobView:
     """
     with context.database.read() as connection:
         job = ShownJob.one_or_none(connection, _SHOWN, {"of_job": job_id})
-        if job is None:
+        if job is None or not scope.sees(job.project):
             raise NotFoundError(f"no job has the id {job_id!r}")
         newest = {"of_job": job_id, "of_number": job.attempt}
         rows = Attempt.all(connection, _ATTEMPT, newest) if job.attempt else ()
@@ -96,14 +107,14 @@ def job_view(context: Context, job_id: str) -> JobView:
     return _view(context, job, current, reason=job.shown_reason, **more)
 
 
-def view_after(done: str, context: Context, job_id: str) -> JobView:
+def view_after(done: str, context: Context, job_id: str, *, scope: Scope) -> JobView:
     """Return the view of a job after a command was carried out.
 
     Raises:
         UnreadableError: the spec of the job cannot be read, although the command was carried out.
     """
     try:
-        return job_view(context, job_id)
+        return job_view(context, job_id, scope=scope)
     except UnreadableError as error:
         raise UnreadableError(f"{done}; {error.detail}") from None
 
@@ -118,10 +129,10 @@ def ended_or_unknown(context: Context, job_ids: Sequence[str]) -> tuple[str, ...
     return tuple(job_id for job_id in job_ids if job_id not in open_jobs)
 
 
-def view_of(context: Context, job: Job) -> JobView:
+def view_of(context: Context, job: Job, *, scope: Scope) -> JobView:
     """Return the view of a job's row; query the database only if the view needs other rows."""
     if job.attempt or job.demand is not None or job.spec.program is not None:
-        return job_view(context, job.id)
+        return job_view(context, job.id, scope=scope)
     return _view(context, job, None)
 
 
@@ -145,14 +156,14 @@ def _view(context: Context, job: Job, current: AttemptView | None, **more: objec
 
 
 def list_attempts(
-    connection: Connection, job_id: str, *, before: int | None, limit: int
+    connection: Connection, job_id: str, *, scope: Scope, before: int | None, limit: int
 ) -> list[AttemptView]:
     """Return at most `limit` attempts of a job, newest first, with numbers below `before`.
 
     Raises:
         NotFoundError: no job has this id.
     """
-    spec = job_row(connection, job_id).spec
+    spec = job_row(connection, job_id, scope=scope).spec
     query = Attempt.select().where(attempts.c.job_id == job_id)
     if before is not None:
         query = query.where(attempts.c.number < before)
@@ -161,7 +172,7 @@ def list_attempts(
 
 
 def list_events(
-    context: Context, job_id: str, *, before: int | None, limit: int
+    context: Context, job_id: str, *, scope: Scope, before: int | None, limit: int
 ) -> list[dict[str, Any]]:
     """Return at most `limit` events of a job, newest first, with ids below `before`.
 
@@ -174,7 +185,7 @@ def list_events(
     if before is not None:
         query = query.where(events.c.id < before)
     with context.database.read() as connection:
-        check_job(connection, job_id)
+        check_job(connection, job_id, scope=scope)
         rows = StoredEvent.all(connection, query.order_by(events.c.id.desc()).limit(limit))
     return [row.view for row in rows]
 

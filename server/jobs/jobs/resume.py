@@ -17,8 +17,9 @@ from server.core.database.rows import Attempt, Checkpoint, Job
 from server.core.database.tables import attempts, checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.core.events.store import NewEvent, append_event
-from server.core.lifecycle import Move, job_to, lock_job, move
+from server.core.lifecycle import Move, job_to, lock_own_job, move
 from server.core.subject import SCHEDULER, Actor, Subject
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.launch import newest_attempt_id
 from server.jobs.attempts.parent import ParentCheckpoint, parent_checkpoint
 from server.jobs.jobs.checks import (
@@ -36,6 +37,7 @@ from trainyard.base.problems import Problem
 from trainyard.planner.plan import resume_options
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.event_data import ResumeRequested
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.rest.resume import (
@@ -72,7 +74,7 @@ class PreparedResume:
     save."""
 
 
-def options(context: Context, job_id: str) -> ResumeOptions:
+def options(context: Context, job_id: str, *, scope: Scope) -> ResumeOptions:
     """Return the world sizes that fit on the online nodes, each with its legal layouts.
 
     Raises:
@@ -80,7 +82,7 @@ def options(context: Context, job_id: str) -> ResumeOptions:
         ConflictError: the job was imported.
     """
     with context.database.read() as connection:
-        job = job_row(connection, job_id)
+        job = job_row(connection, job_id, scope=scope)
         _refuse_imported(job)
         baseline, _ = _baseline(connection, job)
         parent = parent_checkpoint(connection, job.id)
@@ -117,7 +119,9 @@ def options(context: Context, job_id: str) -> ResumeOptions:
     )
 
 
-def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePreview:
+def preview(
+    context: Context, job_id: str, request: ResumeRequest, *, scope: Scope
+) -> ResumePreview:
     """Return the effect of a resume, and store nothing.
 
     Raises:
@@ -126,7 +130,8 @@ def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePrev
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     with context.database.read() as connection:
-        return _preview(_prepare(context, connection, job_id=job_id, request=request))
+        prepared = _prepare(context, connection, job_id=job_id, request=request, scope=scope)
+        return _preview(prepared)
 
 
 def resume(
@@ -156,14 +161,17 @@ def resume(
         ForbiddenError: the job brings code, and the actor lacks `code:run`.
     """
     if request.dry_run:
-        return preview(context, job_id, request)
+        return preview(context, job_id, request, scope=actor.scope)
     with context.database.write() as connection:
-        lock_job(connection, job_id)  # first, so that the state stays until the commit
+        # First, so that the state stays until the commit.
+        lock_own_job(connection, job_id, scope=actor.scope, permission=Permission.JOBS_WRITE)
         if running is not None:
-            _check_runs(connection, job_id, running)
-        prepared = _prepare(context, connection, job_id=job_id, request=request)
+            _check_runs(connection, job_id, running, scope=actor.scope)
+        prepared = _prepare(context, connection, job_id=job_id, request=request, scope=actor.scope)
         job, runs = prepared.job, prepared.job.state == JobState.RUNNING
-        check_code(actor, context.secrets.restore(prepared.next.effective, job.env))
+        check_code(
+            actor, context.secrets.restore(prepared.next.effective, job.env), project=job.project
+        )
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
             actor=actor.name,
@@ -189,10 +197,10 @@ def resume(
 
 
 def _prepare(
-    context: Context, connection: Connection, *, job_id: str, request: ResumeRequest
+    context: Context, connection: Connection, *, job_id: str, request: ResumeRequest, scope: Scope
 ) -> PreparedResume:
     """Check a request, and return the prepared resume without storing anything."""
-    job = job_row(connection, job_id)
+    job = job_row(connection, job_id, scope=scope, permission=Permission.JOBS_WRITE)
     _refuse_imported(job)
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
         raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
@@ -266,8 +274,8 @@ def _from_the_start(following: NextAttempt) -> NextAttempt:
     return replace(following, plan=warned)
 
 
-def _check_runs(connection: Connection, job_id: str, attempt_id: str) -> None:
-    job = job_row(connection, job_id)
+def _check_runs(connection: Connection, job_id: str, attempt_id: str, *, scope: Scope) -> None:
+    job = job_row(connection, job_id, scope=scope)
     if job.state != JobState.RUNNING:
         raise ConflictError(f"{job.name} is {job.state}; only a job that runs is resized")
     if newest_attempt_id(connection, job_id) != attempt_id:

@@ -14,8 +14,9 @@ from server.core.database.tables import attempts, events, idempotency_keys, jobs
 from server.core.errors import ConflictError
 from server.core.events.notices import forget
 from server.core.events.store import NewEvent, append_event
-from server.core.lifecycle import job_to, lock_job, move
+from server.core.lifecycle import job_to, lock_own_job, move
 from server.core.subject import SCHEDULER, Actor, Subject
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.finish import order
 from server.jobs.attempts.launch import (
     newest_attempt_id,
@@ -27,6 +28,7 @@ from server.jobs.attempts.launch import (
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints.deletion import remove_with_job
 from server.jobs.checkpoints.guards import refuse_while_needed
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, PriorityChanged
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import TERMINAL_JOB_STATES, DesiredState, JobState
@@ -46,11 +48,12 @@ def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
     A queued job is stopped immediately. A repeat changes nothing.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: the caller sees no such job.
+        ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job has ended, or is being cancelled.
     """
     with context.database.write() as connection:
-        job = _locked(connection, job_id)
+        job = _locked(connection, job_id, scope=actor.scope)
         if job.state == JobState.STOPPING and job.desired == DesiredState.CANCEL:
             raise ConflictError(f"{job.name} is being cancelled")
         _end(context, connection, job=job, desired=DesiredState.STOP, actor=actor, reason=reason)
@@ -60,11 +63,12 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
     """Order a job to end without a save; return the loss, such as `340 steps since step-1200`.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: the caller sees no such job.
+        ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job has ended.
     """
     with context.database.write() as connection:
-        job, desired = _locked(connection, job_id), DesiredState.CANCEL
+        job, desired = _locked(connection, job_id, scope=actor.scope), DesiredState.CANCEL
         lost = _lost(connection, job)
         _end(context, connection, job=job, desired=desired, actor=actor, reason=reason, lost=lost)
         return lost
@@ -74,11 +78,12 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
     """Change the priority of a queued or running job; a repeat changes nothing.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: the caller sees no such job.
+        ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job has ended.
     """
     with context.database.write() as connection:
-        job = _locked(connection, job_id)
+        job = _locked(connection, job_id, scope=actor.scope)
         if job.imported_from is not None:
             raise ConflictError(f"{job.name} was imported from {job.imported_from}: it never waits")
         if job.state in TERMINAL_JOB_STATES:
@@ -108,17 +113,19 @@ def delete(
     operations.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: the caller sees no such job.
+        ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job has not ended, a lost node may run its ranks, or a guard protects one
             of its checkpoints.
     """
     operations: list[str] = []
     with context.database.write() as connection:
-        job = _locked(connection, job_id)
+        may = Permission.JOBS_DELETE
+        job = _locked(connection, job_id, scope=actor.scope, permission=may)
         if job.state not in TERMINAL_JOB_STATES:
             raise ConflictError(f"{job.name} is {job.state}; stop or cancel it first")
         refuse_while_held(connection, job)
-        refuse_while_needed(connection, job_id)
+        refuse_while_needed(connection, job_id, scope=actor.scope)
         if checkpoints == "delete":
             operations = remove_with_job(context, connection, job, actor=actor)
         connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
@@ -130,18 +137,19 @@ def delete(
     return operations
 
 
-def add_request(context: Context, job_id: str, request: Request) -> str:
+def add_request(context: Context, job_id: str, request: Request, *, scope: Scope) -> str:
     """Store a request to a running trainer or program, and return its id.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: the caller sees no such job.
+        ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job does not run, its program does not answer this kind of request, or
             too many of its requests are unanswered.
     """
     request_id = context.new_id()
     row = {"id": request_id, "request": request, "created_at": context.now()}
     with context.database.write() as connection:
-        job = _locked(connection, job_id)
+        job = _locked(connection, job_id, scope=scope)
         if job.state != JobState.RUNNING:
             raise ConflictError(f"{job.name} is {job.state}, not running")
         if job.spec.program is not None and request.kind not in job.progress.answers:
@@ -191,8 +199,14 @@ def end_running(
     )
 
 
-def _locked(connection: Connection, job_id: str) -> Job:
-    lock_job(connection, job_id)
+def _locked(
+    connection: Connection,
+    job_id: str,
+    *,
+    scope: Scope,
+    permission: Permission = Permission.JOBS_WRITE,
+) -> Job:
+    lock_own_job(connection, job_id, scope=scope, permission=permission)
     return Job.one(connection, Job.select().where(jobs.c.id == job_id))
 
 

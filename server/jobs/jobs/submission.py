@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, insert
@@ -18,6 +19,7 @@ from server.core.database.upsert import inserted
 from server.core.errors import RefusalError
 from server.core.events.store import NewEvent, append_events
 from server.core.subject import Actor, Subject
+from server.core.visibility.scope import Scope
 from server.jobs.facts.store import begin_facts
 from server.jobs.jobs.checks import (
     check_code,
@@ -30,6 +32,7 @@ from server.jobs.jobs.idempotency import job_of_key, submission_digest
 from server.jobs.jobs.queries import job_row
 from server.jobs.packs.store import name_pack
 from trainyard.protocol.past_runs.views import ImportedRun
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.event_data import Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, parts_not_loaded
@@ -74,7 +77,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     """Store submissions with distinct keys in one transaction.
 
     Return for each submission the new job, the earlier job with the same key, or the reason why the
-    spec cannot run or the actor may not run its code. Without keys, packs, starts and needs of
+    spec cannot run or the actor may not submit it. Without keys, packs, starts and needs of
     special hardware, the number of SQL statements depends only on the number of projects.
 
     Raises:
@@ -86,7 +89,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
     new: dict[int, CheckedJob] = {}
     for place, each in enumerate(submissions):
         try:
-            check_code(each.actor, each.spec)
+            check_code(each.actor, each.spec, project=each.spec.project)
             check_spec(context, each.spec, rules=check_new_job)
         except RefusalError as error:
             found[place] = error
@@ -107,7 +110,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
             size = job.spec.resources.world_size
             check_world_size(context, size, pointer="/resources/world_size")
             check_hardware(connection, job.spec)
-            check_start(connection, job.spec)
+            check_start(connection, job.spec, scope=job.actor.scope)
         stored = insert_jobs(context, connection, [*new.values()])
     found |= zip(new, stored, strict=True)
     return [found[place] for place in range(len(submissions))]
@@ -128,7 +131,9 @@ def _earlier(
         same_env=lambda env: env == new.spec.env,
         job_id=new.id,
     )
-    return None if earlier is None else job_row(connection, earlier)
+    if earlier is None:
+        return None
+    return job_row(connection, earlier, scope=new.actor.scope, permission=Permission.JOBS_WRITE)
 
 
 def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJob]) -> list[Job]:
@@ -141,10 +146,12 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
     if not new:
         return []
     rows = [_row(context, each) for each in new]
-    insert_rows(connection, rows, specs={each.id: each.spec for each in new})
+    specs = {each.id: each.spec for each in new}
+    insert_rows(connection, rows, specs=specs, scopes={each.id: each.actor.scope for each in new})
+    actors = {each.id: each.actor for each in new}
     packed = [(each.spec.pack, each.id) for each in new if each.spec.pack is not None]
     for pack, job_id in sorted(packed):  # sorted, because the rows of the packs are locked
-        name_pack(context, connection, job_id=job_id, digest=pack)
+        name_pack(context, connection, job_id=job_id, digest=pack, actor=actors[job_id])
     append_events(context, connection, [_submitted(each) for each in new], touched=True)
     return [inserted(Job, row) for row in rows]
 
@@ -154,19 +161,25 @@ def insert_rows(
     rows: Sequence[Mapping[str, Any]],
     *,
     specs: Mapping[str, JobSpec],
+    scopes: Mapping[str, Scope],
     run: ImportedRun | None = None,
 ) -> None:
     """Store jobs with their facts, and lock their projects against deletion.
 
-    All rows have the same columns; `specs` has the job ids as keys.
+    All rows have the same columns; `specs` and `scopes` have the job ids as keys.
 
     Raises:
-        InvalidRequestError: a project does not exist.
+        InvalidRequestError: a project does not exist, or is hidden from the job's submitter.
+        ForbiddenError: the submitter of a job lacks `jobs:write` in its project.
     """
-    for project in sorted({row["project"] for row in rows}):
-        keep_project(connection, project)
+    for project, own in groupby(sorted(rows, key=_project), _project):
+        keep_project(connection, project, scopes=[scopes[row["id"]] for row in own])
     connection.execute(insert(jobs), rows)
     begin_facts(connection, specs, run)
+
+
+def _project(row: Mapping[str, Any]) -> str:
+    return str(row["project"])
 
 
 def _row(context: Context, new: CheckedJob) -> dict[str, Any]:

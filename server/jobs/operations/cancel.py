@@ -11,9 +11,10 @@ from server.core.database.rows import OperationHead
 from server.core.database.tables import checkpoints, operations
 from server.core.errors import ConflictError
 from server.core.subject import Actor
-from server.jobs.operations.queries import ARE_OPEN
+from server.jobs.operations.queries import ARE_OPEN, no_operation
 from server.jobs.operations.service import end_operation, lock_operation
 from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
 
 PRUNED_AT_ONCE = 1000
@@ -32,6 +33,8 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
+        missing = no_operation(operation_id)
+        actor.scope.check(operation.project, Permission.JOBS_WRITE, missing=missing)
         if operation.state not in OPEN_OPERATION_STATES:
             raise ConflictError(f"operation {operation_id} has already ended: {operation.state}")
         if operation.kind == OperationKind.DELETE:

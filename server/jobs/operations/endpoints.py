@@ -21,18 +21,20 @@ from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.rest.common import Page
 
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
+
 router = APIRouter()
 
 
 @router.get(
     "/operations",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[OperationView],
     tags=["operations"],
     summary="Operations on checkpoints, the newest first",
 )
 def list_(
     context: ServerContext,
+    principal: JobsRead,
     page: Annotated[PageRequest[str], Depends(page_by("operations", str))],
     job: Annotated[
         str | None, Query(pattern=ID_PATTERN, description="For the checkpoints of this job.")
@@ -51,22 +53,21 @@ def list_(
     where += [columns.checkpoint_id == checkpoint] if checkpoint is not None else []
     where += [columns.id < page.after] if page.after is not None else []
     with context.database.read() as connection:
-        views = list_operations(connection, *where, limit=page.limit)
+        views = list_operations(connection, *where, scope=principal.scope, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[OperationView](items=tuple(shown), next_page_token=next_page_token))
 
 
 @router.get(
     "/operations/{operation_id}",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=OperationView,
     tags=["operations"],
     summary="One operation",
 )
-def get(context: ServerContext, operation_id: OperationId) -> Response:
+def get(context: ServerContext, principal: JobsRead, operation_id: OperationId) -> Response:
     """Return the state, progress and outcome of an operation."""
     with context.database.read() as connection:
-        return reply(read_operation(connection, operation_id))
+        return reply(read_operation(connection, operation_id, scope=principal.scope))
 
 
 @router.post(
@@ -86,4 +87,4 @@ def cancel(
     job, or if files may already be deleted.
     """
     cancel_operation(context, operation_id, actor=principal.actor)
-    return get(context, operation_id)
+    return get(context, principal, operation_id)

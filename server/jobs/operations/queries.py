@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, case, select
 from server.core.database.rows import Operation
 from server.core.database.tables import operations
 from server.core.errors import NotFoundError
+from server.core.visibility.scope import Scope
 from trainyard.protocol.operations import OperationKind
 from trainyard.protocol.rest.checkpoints import OperationView
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
@@ -35,21 +36,31 @@ def open_operations(
     return Operation.all(connection, found.order_by(operations.c.id))
 
 
-def read_operation(connection: Connection, operation_id: str) -> OperationView:
+def read_operation(connection: Connection, operation_id: str, *, scope: Scope) -> OperationView:
     """Return the view of one operation.
 
     Raises:
         NotFoundError: no operation has this id.
     """
-    row = connection.execute(_VIEW.where(operations.c.id == operation_id)).one_or_none()
+    its = operations.c.id == operation_id, scope.filter(operations.c.project)
+    row = connection.execute(_VIEW.where(*its)).one_or_none()
     if row is None:
-        raise NotFoundError(f"no operation has the id {operation_id!r}")
+        raise no_operation(operation_id)
     return OperationView(**row._mapping)
 
 
+def no_operation(operation_id: str) -> NotFoundError:
+    """Return the error for an unknown or hidden operation."""
+    return NotFoundError(f"no operation has the id {operation_id!r}")
+
+
 def list_operations(
-    connection: Connection, *where: ColumnElement[bool], limit: int
+    connection: Connection, *where: ColumnElement[bool], scope: Scope, limit: int
 ) -> list[OperationView]:
     """Return the views of at most `limit` operations, newest first."""
-    query = _VIEW.where(*where).order_by(operations.c.id.desc()).limit(limit)
+    query = (
+        _VIEW.where(*where, scope.filter(operations.c.project))
+        .order_by(operations.c.id.desc())
+        .limit(limit)
+    )
     return [OperationView(**row._mapping) for row in connection.execute(query)]

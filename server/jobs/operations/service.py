@@ -20,7 +20,7 @@ from server.core.events.store import NewEvent, append_event
 from server.core.leases import OPERATION_LEASES, check_fence
 from server.core.lifecycle import job_to, lock_job, move, operation_to
 from server.core.subject import SCHEDULER, SERVER, Actor, Subject
-from server.jobs.operations.queries import open_operations
+from server.jobs.operations.queries import no_operation, open_operations
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.operations import (
     LOOKS,
@@ -92,6 +92,7 @@ def queue_operation(
         failing=None,
     )
     row = asdict(operation) | {
+        "project": select(jobs.c.project).where(jobs.c.id == job.id).scalar_subquery(),
         "actor": actor.name,
         "reason": reason,
         "task": task,
@@ -313,7 +314,7 @@ def lock_operation(connection: Connection, operation_id: str) -> Operation:
     """
     job_id = connection.scalar(select(operations.c.job_id).where(operations.c.id == operation_id))
     if job_id is None:
-        raise NotFoundError(f"no operation has the id {operation_id!r}")
+        raise no_operation(operation_id)
     lock_job_if_there(connection, job_id)
     query = Operation.select().where(operations.c.id == operation_id).with_for_update()
     return Operation.one(connection, query)

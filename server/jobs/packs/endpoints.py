@@ -34,6 +34,8 @@ NO_CODE = (
     "workers, allows it"
 )
 
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
+
 router = APIRouter(tags=["packs"])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
@@ -98,16 +100,16 @@ async def _stored(request: Request, upload: PackUpload, digest: str) -> PackView
 
 @router.get(
     f"{PACKS_PATH}/{{digest}}",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=PackView,
     summary="Whether a pack is stored",
 )
 def get_pack(
     context: ServerContext,
+    principal: JobsRead,
     digest: Annotated[str, Path(pattern=PACK_DIGEST, description="SHA-256 of the archive.")],
 ) -> Response:
     """Return the metadata of a pack, and keep the pack for another day."""
-    return reply(read_pack(context, digest))
+    return reply(read_pack(context, digest, actor=principal.actor))
 
 
 @worker_router.get(

@@ -6,11 +6,25 @@ import hashlib
 from collections.abc import Iterator
 from datetime import timedelta
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    update,
+)
 
 from server.api.auth.principals import hold_token
 from server.core.context import Context
-from server.core.database.metric_and_log_tables import job_packs, pack_blocks, packs
+from server.core.database.metric_and_log_tables import job_packs, pack_blocks, pack_uploaders, packs
+from server.core.database.tables import jobs
+from server.core.database.upsert import insert_absent
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.core.subject import Actor
 from trainyard.protocol.rest.jobs import PackView
@@ -105,6 +119,9 @@ class PackUpload:
             lock_digest(self._context, connection, digest)
             known = packs.c.digest == digest
             if connection.execute(update(packs).where(known).values(named_at=now)).rowcount:
+                pack_id = connection.scalar(select(packs.c.id).where(known))
+                mine = {"pack_id": pack_id, "user_id": self._actor.owner_id}
+                insert_absent(connection, pack_uploaders, [mine])
                 connection.execute(delete(packs).where(packs.c.id == self._id))
             else:
                 own = update(packs).where(packs.c.id == self._id)
@@ -126,42 +143,63 @@ def _by(actor: Actor) -> ColumnElement[bool]:
     return packs.c.user_id == actor.user_id
 
 
+def _usable(actor: Actor) -> ColumnElement[bool]:
+    """Return the condition for the packs that an actor may use and learn of.
+
+    The actor uploaded the pack, or a job that the actor sees names it. Admins may use all packs.
+    """
+    if actor.scope.everywhere:
+        return true()
+    uploaded = exists().where(
+        pack_uploaders.c.pack_id == packs.c.id, pack_uploaders.c.user_id == actor.owner_id
+    )
+    named = exists().where(
+        job_packs.c.pack_id == packs.c.id,
+        jobs.c.id == job_packs.c.job_id,
+        actor.scope.filter(jobs.c.project),
+    )
+    return or_(_by(actor), uploaded, named)
+
+
 def lock_digest(context: Context, connection: Connection, digest: str) -> None:
     """Block other uploads of this content until the transaction ends; SQLite needs no lock."""
     if not context.database.is_sqlite:
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(digest))))
 
 
-def read_pack(context: Context, digest: str) -> PackView:
+def read_pack(context: Context, digest: str, *, actor: Actor) -> PackView:
     """Return a pack, and keep it for another day, so that no client has to upload it again.
 
     Raises:
-        NotFoundError: no pack has this digest.
+        NotFoundError: no pack has this digest, or the actor may not use it (`_usable`).
     """
     with context.database.write() as connection:
-        found = _touched(context, connection, digest)
+        found = _touched(context, connection, digest, actor=actor)
     if found is None:
         raise NotFoundError(f"no pack has the digest {digest}")
     return PackView(digest=digest, size=found[1])
 
 
-def check_pack(connection: Connection, digest: str) -> None:
-    """Refuse a pack that the server does not have.
+def check_pack(connection: Connection, digest: str, *, actor: Actor) -> None:
+    """Refuse a pack that the server does not have, or that the actor may not use (`_usable`).
 
     Raises:
         InvalidRequestError: the server lacks the pack; the error points at the field that names it.
     """
-    if not connection.scalar(select(packs.c.id).where(packs.c.digest == digest)):
+    if not connection.scalar(select(packs.c.id).where(packs.c.digest == digest, _usable(actor))):
         raise _unknown(digest)
 
 
-def name_pack(context: Context, connection: Connection, *, job_id: str, digest: str) -> None:
+def name_pack(
+    context: Context, connection: Connection, *, job_id: str, digest: str, actor: Actor
+) -> None:
     """Record that a job names a pack, which is then kept until the job is deleted.
 
     Raises:
-        InvalidRequestError: the server does not have the pack.
+        InvalidRequestError: the server does not have the pack, or the actor may not use it
+            (`_usable`).
     """
-    found = _touched(context, connection, digest)
+    found = _touched(context, connection, digest, actor=actor)
     if found is None:
         raise _unknown(digest)
     connection.execute(insert(job_packs).values(job_id=job_id, pack_id=found[0]))
@@ -195,9 +233,11 @@ def delete_unnamed(context: Context) -> None:
         connection.execute(delete(packs).where(packs.c.id.in_(ids), old, unnamed))
 
 
-def _touched(context: Context, connection: Connection, digest: str) -> tuple[str, int] | None:
-    """Renew a pack, return its id and size, and lock its row until the transaction ends."""
-    known = packs.c.digest == digest
+def _touched(
+    context: Context, connection: Connection, digest: str, *, actor: Actor
+) -> tuple[str, int] | None:
+    """Renew a usable pack, return its id and size, and lock its row until the transaction ends."""
+    known = and_(packs.c.digest == digest, _usable(actor))
     connection.execute(update(packs).where(known).values(named_at=context.now()))
     row = connection.execute(select(packs.c.id, packs.c.size).where(known)).one_or_none()
     return None if row is None else (row.id, row.size)

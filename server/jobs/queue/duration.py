@@ -18,6 +18,7 @@ from server.core.database.column_types import Lazy, StoredRecord, UtcDateTime
 from server.core.database.rows import TypedRow
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.errors import NotFoundError, UnreadableError
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.parent import ParentCheckpoint, newest_of_jobs, parent_of_launch
 from server.jobs.queue.queries import NewJob
 from trainyard.protocol.states import AttemptOutcome
@@ -92,13 +93,24 @@ _FORMER = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _FormerOfProject(_Former):
+    """An ended attempt that trained, with the project of its job."""
+
+    project: Annotated[str, jobs.c.project]
+
+
+_OF_PROJECT = _FORMER.add_columns(jobs.c.project).join(jobs, jobs.c.id == attempts.c.job_id)
+
+
 def expected_durations(
     connection: Connection, queued: Collection[NewJob]
 ) -> Mapping[str, Duration]:
     """Return expected durations by job id; jobs of unknown pace are omitted.
 
     If a job ran before, the pace comes from its own newest attempt with the same layout. For a new
-    job, the pace comes from attempts with the same training part (docs/lifecycle-placing.md, 5).
+    job, the pace comes from attempts with the same training part in the same project
+    (docs/lifecycle-placing.md, 5): a job must not show what runs in other projects.
     The pace is unknown if the job itself, or the layout of one of these attempts, is unreadable.
     """
     new = [each for each in queued if each.attempt == 0]
@@ -127,23 +139,33 @@ def _of_history(connection: Connection, queued: Collection[NewJob]) -> dict[str,
     """Return the expected durations of jobs that never ran (see `expected_durations`)."""
     if not any(each.pace_digest for each in queued):
         return {}
-    parts = select(jobs.c.pace_digest.label("digest")).distinct()
+    parts = select(jobs.c.pace_digest.label("digest"), jobs.c.project).distinct()
     part = parts.where(jobs.c.id.in_([each.id for each in queued])).subquery("part")
-    ended = select(attempts.c.ended_at).where(
-        attempts.c.pace_digest == part.c.digest, attempts.c.ended_at.is_not(None)
+    ended = (
+        select(attempts.c.ended_at)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(
+            attempts.c.pace_digest == part.c.digest,
+            jobs.c.project == part.c.project,
+            attempts.c.ended_at.is_not(None),
+        )
     )
     oldest = ended.order_by(attempts.c.ended_at.desc()).limit(1).offset(HISTORY - 1)
     # If fewer than `HISTORY` attempts have ended, all of them count.
     since = func.coalesce(oldest.correlate(part).scalar_subquery(), literal(_FIRST, UtcDateTime))
-    limits = select(part.c.digest, since.label("since")).subquery("limits")
-    newest = _FORMER.join(
-        limits,
-        and_(attempts.c.pace_digest == limits.c.digest, attempts.c.ended_at >= limits.c.since),
-    ).order_by(attempts.c.ended_at.desc(), attempts.c.id.desc())
-    found: defaultdict[str | None, list[_Former]] = defaultdict(list)
-    for attempt in _Former.all(connection, newest):
-        found[attempt.pace_digest].append(attempt)
-    return {each.id: _of_new(each, found[each.pace_digest]) for each in queued}
+    limits = select(part.c.digest, part.c.project, since.label("since")).subquery("limits")
+    newest = (
+        _OF_PROJECT.join(
+            limits,
+            and_(attempts.c.pace_digest == limits.c.digest, attempts.c.ended_at >= limits.c.since),
+        )
+        .where(jobs.c.project == limits.c.project)
+        .order_by(attempts.c.ended_at.desc(), attempts.c.id.desc())
+    )
+    found: defaultdict[tuple[str | None, str], list[_Former]] = defaultdict(list)
+    for attempt in _FormerOfProject.all(connection, newest):
+        found[attempt.pace_digest, attempt.project].append(attempt)
+    return {each.id: _of_new(each, found[each.pace_digest, each.project]) for each in queued}
 
 
 def _of_new(queued: NewJob, former: Sequence[_Former]) -> Duration | None:
@@ -158,9 +180,16 @@ def _of_new(queued: NewJob, former: Sequence[_Former]) -> Duration | None:
         return None
 
 
-def duration_of_spec(connection: Connection, spec: JobSpec) -> Duration | None:
-    """Return the expected duration of a job that would be submitted now with this spec."""
-    of_part = _FORMER.where(attempts.c.pace_digest == pace_digest(spec))
+def duration_of_spec(connection: Connection, spec: JobSpec, *, scope: Scope) -> Duration | None:
+    """Return the expected duration of a job that would be submitted now with this spec.
+
+    The pace comes from jobs of the spec's project, as for a submitted job.
+    """
+    of_part = _FORMER.join(jobs, jobs.c.id == attempts.c.job_id).where(
+        attempts.c.pace_digest == pace_digest(spec),
+        jobs.c.project == spec.project,
+        scope.filter(jobs.c.project),
+    )
     newest = of_part.order_by(attempts.c.ended_at.desc(), attempts.c.id.desc()).limit(HISTORY)
     try:
         steps = spec.total_steps

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from server.api.auth.dependencies import may
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import JobId
@@ -15,13 +17,17 @@ from server.api.http.responses import reply
 from server.cluster.placement.demand import QueuedJob, leave_time
 from server.cluster.placement.forecast import FORECAST_JOBS, TOO_FAR_BACK, Forecast
 from server.cluster.projects.service import check_project
+from server.core.context import Context
+from server.core.errors import InvalidRequestError
 from server.core.lifecycle import check_job
+from server.core.visibility.job_labels import label
+from server.core.visibility.scope import HIDDEN_JOB, Scope
 from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.packs.store import check_pack
 from server.jobs.queue.duration import duration_of_spec
 from server.jobs.queue.forecaster import Forecaster
 from server.jobs.queue.groups import demand_of, lasts_of
-from server.jobs.queue.order import TOKEN, QueueKey, key_of_candidate, read_order
+from server.jobs.queue.order import SEALED, TOKEN, QueueKey, key_of_candidate, read_order
 from server.jobs.queue.queries import WaitingJob, count_up_to, find_waiting, read_waiting
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import Permission
@@ -33,6 +39,7 @@ from trainyard.spec.sections.resources import priority_words
 
 router = APIRouter(tags=["queue"])
 
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
 Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
 
 NOT_CONSIDERED = "the scheduler does not consider it for slots yet"
@@ -50,44 +57,50 @@ Forecasts = Annotated[Forecaster, Depends(_forecaster_of)]
 
 @router.get(
     "/queue",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[QueueEntry],
     summary="The waiting jobs, in order",
 )
 def list_(
     context: ServerContext,
+    principal: JobsRead,
     forecasts: Forecasts,
-    page: Annotated[PageRequest[str], Depends(page_by("queue", str, TOKEN))],
+    page: Annotated[PageRequest[str], Depends(page_by("queue", str, f"{TOKEN}|{SEALED}"))],
 ) -> Response:
     """List the queue with position, priority and reason, and the expected start of the first jobs.
 
     A page starts after the last job of the previous page, even if that job has started since then.
+    A job of a hidden project has only a position and a number of slots.
     """
+    scope = principal.scope
+    after = None if page.after is None else QueueKey.parse(_opened(context, page.after))
     with context.database.read() as connection:
         order = read_order(connection)
-        after = None if page.after is None else QueueKey.parse(page.after)
         ahead, grouped = (0, 0) if after is None else count_up_to(connection, order, after)
         rows = read_waiting(connection, order, after, limit=page.limit)
     expected = forecasts.of_queue() if grouped < FORECAST_JOBS else None
     entries = []
     for position, row in enumerate(rows, start=ahead + 1):
         grouped += row.demand is not None
-        entries.append(_entry(row, position, expected if grouped <= FORECAST_JOBS else None))
-    tokens = {row.id: row.key.token for row in rows}
-    shown, next_page_token = page.cut(entries, lambda entry: tokens[entry.job_id])
+        if scope.sees(row.project):
+            entries.append(_entry(row, position, expected if grouped <= FORECAST_JOBS else None))
+        else:
+            entries.append(_hidden(row, position))
+    last = rows[min(page.size, len(rows)) - 1] if rows else None
+    shown, next_page_token = page.cut(entries, lambda _: _token(context, last, scope))
     return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
 
 
 @router.get(
     "/jobs/{job_id}/queue",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=QueuePlace,
     summary="The place of a job in the queue",
 )
-def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Response:
+def place_of(
+    context: ServerContext, principal: JobsRead, forecasts: Forecasts, job_id: JobId
+) -> Response:
     """Return position, reason and expected start of a job; `entry` is null unless the job waits."""
     with context.database.read() as connection:
-        check_job(connection, job_id)
+        check_job(connection, job_id, scope=principal.scope)
         order = read_order(connection)
         row = find_waiting(connection, order, job_id)
         if row is None:
@@ -100,30 +113,32 @@ def place_of(context: ServerContext, forecasts: Forecasts, job_id: JobId) -> Res
 
 @router.post(
     "/queue/what-if",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=WhatIf,
     summary="When would this job start?",
 )
-def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Response:
+def what_if(
+    context: ServerContext, principal: JobsRead, forecasts: Forecasts, spec: Spec
+) -> Response:
     """Check a spec as a submission does, and return the job's place in the queue; store nothing."""
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
     demand = demand_of(spec, Overrides(), spec.layout(), bound=None)
     priority, now = spec.resources.priority, context.now()
     with context.database.read() as connection:
-        check_project(connection, spec.project)
+        reads, scope = Permission.JOBS_READ, principal.scope
+        check_project(connection, spec.project, scope=scope, permission=reads)
         check_hardware(connection, spec)
         if spec.pack is not None:
-            check_pack(connection, spec.pack)
+            check_pack(connection, spec.pack, actor=principal.actor)
         order = read_order(connection, candidate=spec.project)
         key = key_of_candidate(connection, order, project=spec.project, priority=priority, now=now)
         ahead, grouped = count_up_to(connection, order, key)
-        duration = duration_of_spec(connection, spec)
+        duration = duration_of_spec(connection, spec, scope=scope)
     if grouped >= FORECAST_JOBS:
         return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
     candidate = QueuedJob(
         context.new_id(),
-        spec.name,
+        label(spec.project, spec.name),
         demand,
         lasts=None if duration is None else lasts_of(duration.seconds),
         lasts_on=None if duration is None else duration.device,
@@ -143,6 +158,46 @@ def what_if(context: ServerContext, forecasts: Forecasts, spec: Spec) -> Respons
         unknown_because=expected.unknown.get(candidate.id),
     )
     return reply(view)
+
+
+def _token(context: Context, row: WaitingJob | None, scope: Scope) -> str:
+    assert row is not None, "a page with a following one has rows"
+    token = row.key.token
+    return token if scope.sees(row.project) else context.secrets.seal_text(token)
+
+
+def _opened(context: Context, token: str) -> str:
+    """Return the key in a page token, which is encrypted if its job is hidden from the caller.
+
+    Raises:
+        InvalidRequestError: this server did not encrypt the token.
+    """
+    if not re.fullmatch(SEALED, token):
+        return token
+    opened = context.secrets.open_text(token)
+    if opened is None or not re.fullmatch(TOKEN, opened):
+        raise InvalidRequestError.at(
+            "query/page_token", f"unknown page token {token[:80]!r}: take next_page_token of a page"
+        )
+    return opened
+
+
+def _hidden(row: WaitingJob, position: int) -> QueueEntry:
+    """Return the entry of a job that the caller does not see."""
+    return QueueEntry(
+        job_id=None,
+        name=HIDDEN_JOB,
+        project=None,
+        position=position,
+        priority=None,
+        priority_words="",
+        world_size=row.world_size,
+        layout="",
+        queued_at=None,
+        reason=None,
+        expected_start_at=None,
+        unknown_because=None,
+    )
 
 
 def _entry(row: WaitingJob, position: int, expected: Forecast | None) -> QueueEntry:

@@ -22,6 +22,7 @@ from server.core.database.engine import batches
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
+from server.core.visibility.job_labels import label
 from server.jobs.queue.groups import demand_of_shape, lasts_of
 from server.jobs.queue.order import GROUPED, ProjectShare
 
@@ -56,7 +57,7 @@ class GroupedJob(TypedRow):
         """The job in the form that placement needs."""
         return QueuedJob(
             self.id,
-            self.name,
+            label(self.project, self.name),
             demand_of_shape(self.shape),
             lasts=lasts_of(self.lasts_seconds),
             lasts_on=self.lasts_on,

@@ -21,6 +21,7 @@ from server.core.database.rows import TypedRow
 from server.core.database.tables import attempt_nodes, attempts, jobs
 from server.core.database.upsert import insert_or_replace
 from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.metrics_and_logs import (
     RanksView,
     RankTimes,
@@ -142,7 +143,7 @@ def live_stragglers(connection: Connection) -> Sequence[LiveStraggler]:
     return LiveStraggler.all(connection, query)
 
 
-def read_ranks(context: Context, job_id: str) -> RanksView:
+def read_ranks(context: Context, job_id: str, *, scope: Scope) -> RanksView:
     """Return the rank times and at most `MAX_SHOWN` stragglers of a job's newest attempt.
 
     Raises:
@@ -155,7 +156,7 @@ def read_ranks(context: Context, job_id: str) -> RanksView:
         .limit(1)
     )
     with context.database.read() as connection:
-        check_job(connection, job_id)
+        check_job(connection, job_id, scope=scope)
         attempt = connection.execute(newest).one_or_none()
         if attempt is None:
             return RanksView(attempt=None, times=None, stragglers=())

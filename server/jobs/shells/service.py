@@ -16,7 +16,7 @@ from server.core.database.rows import AttemptNode, Job
 from server.core.database.tables import attempts, jobs
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.core.events.store import NewEvent, append_event
-from server.core.lifecycle import lock_job
+from server.core.lifecycle import lock_own_job
 from server.core.subject import ADMIN_USER_ID, Actor
 from server.jobs.attempts.launch import newest_launch
 from server.jobs.shells.rows import Shell, locked_shell, read_shell
@@ -63,7 +63,8 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
     """
     shell_id, now = context.new_id(), context.now()
     with context.database.write() as connection:
-        lock_job(connection, job_id)
+        may = Permission.SHELL_RUN
+        lock_own_job(connection, job_id, scope=actor.scope, permission=may)
         hold_token(connection, actor, now)
         if not context.settings.allow_code:
             raise InvalidRequestError.at("/argv", NO_CODE)
@@ -73,11 +74,11 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
                 f"a command sees the secrets of its job: only {_owner(job)}, and the admin token, "
                 "may run one in it"
             )
-        if not actor.may(Permission.CODE_RUN):
+        if not actor.scope.may(Permission.CODE_RUN, job.project):
             problem = Problem(
                 pointer="/argv", detail=f"runs code, which needs {Permission.CODE_RUN}"
             )
-            raise actor.refusal(Permission.CODE_RUN, [problem])
+            raise actor.refusal(Permission.CODE_RUN, [problem], project=job.project)
         if job.state != JobState.RUNNING:
             raise ConflictError(f"{job.name} is {job.state}, not running")
         launch = newest_launch(connection, job_id)

@@ -27,6 +27,7 @@ from server.core.database.source_tables import node_requests, sources
 from server.core.database.tables import nodes
 from server.core.isolation import Isolation
 from server.core.subject import SCHEDULER
+from server.core.visibility.job_labels import label
 from server.jobs.queue.order import read_shares
 from server.jobs.queue.scheduling_queue import GroupedJob, SchedulingQueue, group_sizes
 from server.scheduler.autoscaling.count_coming import count_coming
@@ -332,11 +333,11 @@ def _message(request: NodeRequest, call: str) -> SourceMessage:
 
 
 def _as_waiting(row: GroupedJob) -> UnmetJob:
-    demand, size = row.queued.demand, row.min_world_size
+    demand, size, name = row.queued.demand, row.min_world_size, label(row.project, row.name)
     if size is None or size >= demand.world_size:
-        return UnmetJob(row.name, demand)
+        return UnmetJob(name, demand)
     least = replace(demand, world_size=size, nodes=None, units=(), spare_nodes=0)
-    return UnmetJob(row.name, demand, least)
+    return UnmetJob(name, demand, least)
 
 
 def _supplier(source: StoredSource, state: _Snapshot) -> Supplier:

@@ -29,6 +29,7 @@ from server.core.leases import OPERATION_LEASES
 from server.core.lifecycle import move, operation_to
 from server.core.liveness import server_uptime
 from server.core.subject import SCHEDULER, SCRUBBING, Subject
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints.guards import locked_to_stay
 from server.jobs.checkpoints.service import queue_on
 from server.jobs.operations.queries import ARE_OPEN
@@ -275,7 +276,7 @@ class OperationKeeper:
                 return
         gone = suppress(NotFoundError, ConflictError)  # between the read and the lock
         with context.database.write() as connection, gone:
-            job, checkpoint = locked_to_stay(connection, checkpoint_id)
+            job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=SYSTEM_SCOPE)
             queue_on(
                 context,
                 connection,

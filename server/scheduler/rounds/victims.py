@@ -14,6 +14,7 @@ from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.lifecycle import lock_job
 from server.core.subject import SCHEDULER
+from server.core.visibility.job_labels import label
 from server.jobs.attempts.finish import preempt
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import priority_words
@@ -32,7 +33,7 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
         NotFoundError: the job of a victim was deleted.
     """
     leaving = sorted(victims, key=lambda victim: victim.job_id)
-    columns = (jobs.c.name, jobs.c.priority, jobs.c.queued_at)
+    columns = (jobs.c.project, jobs.c.name, jobs.c.priority, jobs.c.queued_at)
     grouped = (jobs.c.state == JobState.QUEUED, jobs.c.demand.is_not(None))
     with context.database.write() as connection:
         for victim in leaving:  # lock all jobs before the first event
@@ -52,8 +53,9 @@ def order_to_leave(context: Context, job_id: str, victims: Iterable[Holding]) ->
                 most = min(victim.priority, waits.priority)
             if priorities.get(victim.job_id, most) > most:
                 return 0
-        for_priority = f"preempted by {waits.name} of priority {priority_words(waits.priority)}"
-        for_head = f"gives way to {waits.name}, which was ahead of it"
+        name = label(waits.project, waits.name)
+        for_priority = f"preempted by {name} of priority {priority_words(waits.priority)}"
+        for_head = f"gives way to {name}, which was ahead of it"
         for victim in leaving:
             because = for_head if victim.job_id in overtook else for_priority
             preempt(context, connection, victim.attempt_id, actor=SCHEDULER, because=because)

@@ -9,6 +9,8 @@ from sqlalchemy import Connection, select
 
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes, nodes
+from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.launch import effective_spec, submitted_spec
 from server.jobs.ranks.store import read_ranks
 from server.telemetry.advice.advice_input import BestSaves, Observed, RecentSteps
@@ -37,12 +39,14 @@ PEAK, RETRIES = "memory/peak_reserved_gib", "memory/allocation_retries"
 READ = (STEP, DATA, COMPILE, OWN, OWN_MOST, WAIT, GC, PEAK, RETRIES)
 
 
-def advice(context: Context, job_id: str) -> AdviceView:
+def advice(context: Context, job_id: str, *, scope: Scope) -> AdviceView:
     """Return the advice for a job.
 
     Raises:
         NotFoundError: no job has this id.
     """
+    with context.database.read() as connection:
+        check_job(connection, job_id, scope=scope)
     store_step_sums(context, job_id)
     with context.database.read() as connection:
         records = records_of(context, connection, job_id)
@@ -52,13 +56,14 @@ def advice(context: Context, job_id: str) -> AdviceView:
         else:
             spec = effective_spec(connection, newest.attempt_id)
         recent = _recent(connection, records)
-    present = [each for each in read_ranks(context, job_id).stragglers if each.gone_at is None]
+    ranks = read_ranks(context, job_id, scope=scope)
+    present = [each for each in ranks.stragglers if each.gone_at is None]
     observed = Observed(
         spec=spec,
         spent=records.ledger.spent,
         recent=recent,
         stragglers=sorted(present, key=lambda each: -each.share),
-        best_saves=_best_saves(context, job_id) if records.trainings else None,
+        best_saves=_best_saves(context, job_id, scope=scope) if records.trainings else None,
     )
     return AdviceView(
         job_id=job_id,
@@ -127,9 +132,9 @@ def _peak_share(connection: Connection, attempt_id: str, peaks: Floats) -> float
     return share if 0 < share <= 1 else None
 
 
-def _best_saves(context: Context, job_id: str) -> BestSaves | None:
+def _best_saves(context: Context, job_id: str, *, scope: Scope) -> BestSaves | None:
     """Return the best save interval; None if no interval is better than the recorded one."""
-    replayed = save_interval_what_if(context, job_id, 0)
+    replayed = save_interval_what_if(context, job_id, 0, scope=scope)
     if replayed.best is None or replayed.best_interval_steps is None:
         return None
     best, recorded = replayed.best.goodput, replayed.recorded.goodput

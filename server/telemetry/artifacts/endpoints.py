@@ -12,6 +12,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.dependencies import may
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
 from server.api.http.path_params import JobId
@@ -37,6 +38,8 @@ SAFE_HEADERS = {
     "Cache-Control": "private, max-age=31536000, immutable",
 }
 
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
+
 router = APIRouter(tags=["artifacts"])
 worker_router = APIRouter(prefix="/workers", tags=["workers"])
 
@@ -49,12 +52,12 @@ Size = Annotated[int, Query(ge=0, le=MAX_FILE_BYTES, description="Bytes of the w
 
 @router.get(
     "/jobs/{job_id}/artifacts",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=Page[ArtifactView],
     summary="Images, histograms and files of a job",
 )
 def get_artifacts(
     context: ServerContext,
+    principal: JobsRead,
     job_id: JobId,
     page: Annotated[PageRequest[str], Depends(page_by("artifacts", str))],
     kind: Annotated[
@@ -77,7 +80,14 @@ def get_artifacts(
 ) -> Response:
     """List artifacts, histograms included, the newest first."""
     views = list_artifacts(
-        context, job_id, kind=kind, without=without, name=name, after=page.after, limit=page.limit
+        context,
+        job_id,
+        scope=principal.scope,
+        kind=kind,
+        without=without,
+        name=name,
+        after=page.after,
+        limit=page.limit,
     )
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[ArtifactView](items=tuple(shown), next_page_token=next_page_token))
@@ -85,14 +95,18 @@ def get_artifacts(
 
 @router.get(
     "/jobs/{job_id}/artifacts/{artifact_id}/content",
-    dependencies=[may(Permission.JOBS_READ)],
     response_class=Response,
     responses={200: {"content": OCTETS}},
     summary="Content of an image or a file",
 )
-def get_content(context: ServerContext, job_id: JobId, artifact_id: ArtifactId) -> Response:
+def get_content(
+    context: ServerContext,
+    principal: JobsRead,
+    job_id: JobId,
+    artifact_id: ArtifactId,
+) -> Response:
     """Return an artifact's content: an image with its media type, any other file as a download."""
-    found = read_artifact(context, job_id, artifact_id)
+    found = read_artifact(context, job_id, artifact_id, scope=principal.scope)
     assert found.content_id is not None
     headers = {
         **SAFE_HEADERS,

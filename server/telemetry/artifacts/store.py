@@ -15,6 +15,7 @@ from server.core.database.metric_and_log_tables import artifact_contents, artifa
 from server.core.database.rows import TypedRow
 from server.core.errors import NotFoundError
 from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.reports import ReportedShare
 from trainyard.protocol.job_artifacts.events import ArtifactGroup, ArtifactsStored, OutputDropped
 from trainyard.protocol.job_artifacts.views import ArtifactView, HistogramView
@@ -127,6 +128,7 @@ def list_artifacts(
     context: Context,
     job_id: str,
     *,
+    scope: Scope,
     kind: str | None,
     without: Sequence[str],
     name: str | None,
@@ -153,12 +155,14 @@ def list_artifacts(
     if after is not None:
         query = query.where(artifacts.c.id < after)
     with context.database.read() as connection:
-        check_job(connection, job_id)
+        check_job(connection, job_id, scope=scope)
         rows = ListedArtifact.all(connection, query.order_by(artifacts.c.id.desc()).limit(limit))
     return [row.view() for row in rows]
 
 
-def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArtifact:
+def read_artifact(
+    context: Context, job_id: str, artifact_id: str, *, scope: Scope
+) -> ListedArtifact:
     """Return an artifact with content.
 
     Raises:
@@ -166,7 +170,7 @@ def read_artifact(context: Context, job_id: str, artifact_id: str) -> ListedArti
     """
     mine = artifacts.c.job_id == job_id, artifacts.c.id == artifact_id
     with context.database.read() as connection:
-        check_job(connection, job_id)
+        check_job(connection, job_id, scope=scope)
         found = ListedArtifact.one_or_none(connection, _LISTED.where(*mine))
     if found is None or found.content_id is None:
         raise NotFoundError(

@@ -17,6 +17,7 @@ from server.core.context import Context
 from server.core.database.column_types import text_of
 from server.core.database.engine import batches
 from server.core.database.tables import attempts, jobs
+from server.core.visibility.scope import Scope
 from server.telemetry.goodput.capacity import read_capacity
 from server.telemetry.goodput.holdings import HeldShare, read_holdings, spent_by_day
 from server.telemetry.goodput.ledger import Ledger
@@ -70,6 +71,13 @@ class _Snapshot:
     """Time at which the first result was finished."""
     ledgers: dict[str, Ledger | None] = field(default_factory=dict)
     """Ledgers of unsettled jobs by id; None for a deleted job."""
+
+
+def visible_part(view: ClusterGoodputView, scope: Scope) -> ClusterGoodputView:
+    """Return the slot-time with the projects and jobs that the caller sees; totals stay."""
+    projects = tuple(each for each in view.projects if scope.sees(each.project))
+    jobs = tuple(each for each in view.losing_jobs if scope.sees(each.project))
+    return view.model_copy(update={"projects": projects, "losing_jobs": jobs})
 
 
 class ClusterLedger:
@@ -263,7 +271,9 @@ def _losing_jobs(
     context: Context, lost: Counter[str], held: Iterable[HeldShare]
 ) -> tuple[LosingJob, ...]:
     most = lost.most_common(MAX_LOSING)
+    held = [*held]
     names = {holding.job_id: holding.job_name for holding in held}
+    projects = {holding.job_id: holding.project for holding in held}
     found: dict[str, Counter[str | None]] = {job_id: Counter() for job_id, _ in most}
     with context.database.read() as connection:
         failed = _failed(connection).c
@@ -281,6 +291,7 @@ def _losing_jobs(
             lost_slot_milliseconds=time_lost,
             reason=_most_frequent(found[job_id]),
             failures=found[job_id].total(),
+            project=projects[job_id],
         )
         for job_id, time_lost in most
     )

@@ -9,16 +9,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from server.api.auth.dependencies import may
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
 from server.api.http.responses import reply
 from server.core.errors import InvalidRequestError
-from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
+from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger, visible_part
 from server.telemetry.goodput.queries import goodput_view
 from server.telemetry.goodput.what_if import save_interval_what_if
 from trainyard.base.names import NAME
 from trainyard.protocol.goodput import ClusterGoodputView, GoodputView, SaveIntervalWhatIf
 from trainyard.protocol.rest.access import Permission
+
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
 
 router = APIRouter(tags=["goodput"])
 
@@ -27,6 +30,9 @@ EARLIEST = date(2020, 1, 1)
 MAX_DAYS = 92
 """Maximum number of days in one response."""
 
+NO_PROJECT = ""
+"""Name that no project has: a hidden project has the slot-time of an unknown one."""
+
 Interval = Annotated[
     int, Query(ge=0, le=10**9, description="Steps between two saves; 0 for no saves.")
 ]
@@ -34,24 +40,31 @@ Interval = Annotated[
 
 @router.get(
     "/jobs/{job_id}/goodput",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=GoodputView,
     summary="The goodput of a job",
 )
-def goodput(context: ServerContext, job_id: JobId) -> Response:
+def goodput(
+    context: ServerContext,
+    principal: JobsRead,
+    job_id: JobId,
+) -> Response:
     """Return the wall time of a job by category; the categories sum to the exact wall time."""
-    return reply(goodput_view(context, job_id))
+    return reply(goodput_view(context, job_id, scope=principal.scope))
 
 
 @router.get(
     "/jobs/{job_id}/goodput/what-if",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=SaveIntervalWhatIf,
     summary="A job with another save interval",
 )
-def what_if(context: ServerContext, job_id: JobId, interval_steps: Interval) -> Response:
+def what_if(
+    context: ServerContext,
+    principal: JobsRead,
+    job_id: JobId,
+    interval_steps: Interval,
+) -> Response:
     """Replay the records of a job with another number of steps between two saves."""
-    return reply(save_interval_what_if(context, job_id, interval_steps))
+    return reply(save_interval_what_if(context, job_id, interval_steps, scope=principal.scope))
 
 
 async def _ledger_of(request: Request) -> ClusterLedger:
@@ -75,12 +88,12 @@ Project = Annotated[
 
 @router.get(
     "/goodput",
-    dependencies=[may(Permission.NODES_READ)],
     response_model=ClusterGoodputView,
     summary="The slot-time of the cluster",
 )
 async def cluster_goodput(
     context: ServerContext,
+    principal: Annotated[Principal, may(Permission.NODES_READ)],
     ledger: Annotated[ClusterLedger, Depends(_ledger_of)],
     first: First = None,
     last: Last = None,
@@ -96,6 +109,9 @@ async def cluster_goodput(
         raise InvalidRequestError.at(
             "query/from", f"{first} to {last} are not 1 to {MAX_DAYS} days"
         )
+    if project is not None and not principal.scope.sees(project):
+        project = NO_PROJECT
     answer = asyncio.wrap_future(ledger.view(first, last, project))
     # Shielded because other requests share the computation; cancelling one must not cancel it.
-    return reply(await asyncio.shield(answer))
+    view = await asyncio.shield(answer)
+    return reply(visible_part(view, principal.scope))

@@ -13,6 +13,8 @@ from server.core.context import Context
 from server.core.database.column_types import text_of
 from server.core.database.tables import attempts, checkpoints, events, jobs
 from server.core.errors import NotFoundError
+from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.lineage import attempts_of_jobs, lineage_of
 from server.telemetry.goodput.ledger import Ledger, Mark, Training, ledger_of
 from server.telemetry.goodput.reliability import mean_time_to_failure
@@ -51,12 +53,14 @@ UNAVAILABLE = (TimeCategory.PAUSED, TimeCategory.IDLE_AFTER_FAILURE)
 """Categories of the time in which the job neither ran nor could be scheduled."""
 
 
-def goodput_view(context: Context, job_id: str) -> GoodputView:
+def goodput_view(context: Context, job_id: str, *, scope: Scope) -> GoodputView:
     """Return the ledger of a job from its submission to its end, or to now.
 
     Raises:
         NotFoundError: no job has this id.
     """
+    with context.database.read() as connection:
+        check_job(connection, job_id, scope=scope)
     store_step_sums(context, job_id)
     with context.database.read() as connection:
         records = records_of(context, connection, job_id)

@@ -13,6 +13,8 @@ from sqlalchemy import Connection, Table, func, select
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import attempts, checkpoints, events, jobs
+from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.lineage import NEVER
 from server.telemetry.goodput.queries import JobRecords, milliseconds, records_of
 from server.telemetry.goodput.reliability import daly_interval, expected_ettr
@@ -51,12 +53,16 @@ class _Attempt(TypedRow):
     progress: Annotated[Progress, jobs.c.progress]
 
 
-def save_interval_what_if(context: Context, job_id: str, interval_steps: int) -> SaveIntervalWhatIf:
+def save_interval_what_if(
+    context: Context, job_id: str, interval_steps: int, *, scope: Scope
+) -> SaveIntervalWhatIf:
     """Replay a job with another number of steps between two saves, if its steps are known.
 
     Raises:
         NotFoundError: no job has this id.
     """
+    with context.database.read() as connection:
+        check_job(connection, job_id, scope=scope)
     store_step_sums(context, job_id)
     with context.database.read() as connection:
         records = records_of(context, connection, job_id)

@@ -18,14 +18,13 @@ from trainyard.protocol.rest.access import Permission
 
 router = APIRouter(prefix="/imports", tags=["imports"])
 
+JobsWrite = Annotated[Principal, may(Permission.JOBS_WRITE)]
 Body = Annotated[ImportRequest, Depends(JsonBody(ImportRequest))]
 PointsBody = Annotated[ImportedPoints, Depends(JsonBody(ImportedPoints))]
 
 
 @router.post("", status_code=201, response_model=ImportView, summary="Import a run")
-def start(
-    context: ServerContext, principal: Annotated[Principal, may(Permission.JOBS_WRITE)], body: Body
-) -> Response:
+def start(context: ServerContext, principal: JobsWrite, body: Body) -> Response:
     """Store a run of another tool as an ended job; later requests add the run's points.
 
     A repeated request with the same content digest returns the same job. The response has the
@@ -37,10 +36,9 @@ def start(
 
 @router.post(
     "/{job_id}/points",
-    dependencies=[may(Permission.JOBS_WRITE)],
     response_model=ImportView,
     summary="Add points to an import",
 )
-def add(context: ServerContext, job_id: JobId, body: PointsBody) -> Response:
+def add(context: ServerContext, principal: JobsWrite, job_id: JobId, body: PointsBody) -> Response:
     """Store the next points; ignore a batch that starts with stored points; reject a gap."""
-    return reply(store.add_points(context, job_id, body))
+    return reply(store.add_points(context, job_id, body, scope=principal.scope))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
+from server.cluster.projects.service import check_project
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.metric_and_log_tables import imports
 from server.core.database.tables import attempts, jobs
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event, append_events
-from server.core.lifecycle import lock_job
+from server.core.lifecycle import lock_own_job
 from server.core.subject import SERVER, Actor, Subject
+from server.core.visibility.scope import Scope
 from server.jobs.jobs.queries import read_import
 from server.jobs.jobs.submission import insert_rows
 from server.jobs.packs.store import lock_digest
@@ -27,6 +30,7 @@ from trainyard.protocol.past_runs.views import (
     ImportRequest,
     ImportView,
 )
+from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.event_data import Imported, MetricsDropped
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import (
@@ -36,7 +40,7 @@ from trainyard.protocol.states import (
     DesiredState,
     JobState,
 )
-from trainyard.spec.job import JobSpec
+from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.program import ProgramSection
 
@@ -51,21 +55,25 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
     """Store a run without its points, or return the existing import of the same content.
 
     Raises:
-        InvalidRequestError: the run's project does not exist.
+        InvalidRequestError: the run's project does not exist, or is hidden from the actor.
+        ForbiddenError: the actor lacks `jobs:write` in the project.
     """
     run = request.run
     with context.database.write() as connection:
         lock_digest(context, connection, run.digest)
-        known = connection.scalar(select(imports.c.job_id).where(imports.c.digest == run.digest))
+        check_project(connection, request.project, scope=actor.scope)
+        known = _earlier(connection, request)
         if known is not None:
             return read_import(connection, known)
         job_id = context.new_id()
         spec = _spec(request)
         row = _job(context, job_id, spec=spec, request=request, actor=actor)
-        insert_rows(connection, [row], specs={job_id: spec}, run=run)
+        scopes = {job_id: actor.scope}
+        insert_rows(connection, [row], specs={job_id: spec}, scopes=scopes, run=run)
         attempt = _attempt(context.new_id(), job_id, request=request, actor=actor)
         connection.execute(insert(attempts).values(attempt))
-        imported = {"job_id": job_id, "digest": run.digest, "run": run, "received": 0}
+        digest = _digest(request)
+        imported = {"job_id": job_id, "digest": digest, "run": run, "received": 0}
         connection.execute(insert(imports).values(**imported, reason=_ended(request)))
         event = NewEvent(
             Imported(tool=run.tool, run_id=run.run_id, points=run.points),
@@ -77,7 +85,7 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
         return read_import(connection, job_id)
 
 
-def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportView:
+def add_points(context: Context, job_id: str, batch: ImportedPoints, *, scope: Scope) -> ImportView:
     """Store the next points of an import; ignore a batch that starts with stored points.
 
     Raises:
@@ -91,7 +99,7 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
             "/series", f"{given:,} points; legal: up to {MAX_BATCH_POINTS:,} in one request"
         )
     with context.database.write() as connection:
-        lock_job(connection, job_id)
+        lock_own_job(connection, job_id, scope=scope, permission=Permission.JOBS_WRITE)
         view = read_import(connection, job_id)
         if batch.start < view.received:
             return view
@@ -119,6 +127,25 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints) -> ImportVi
             changed |= {"reason": reason, "state": state, "desired": _desired(state)}
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**changed))
         return view.model_copy(update={"received": received})
+
+
+def _digest(request: ImportRequest) -> str:
+    """Return a SHA-256 of project and content: equal content in another project is another import.
+
+    In the project `default` it is the digest of the content, as older versions stored it.
+    """
+    if request.project == DEFAULT_PROJECT:
+        return request.run.digest
+    return f"sha256:{sha256(f'{request.project} {request.run.digest}'.encode()).hexdigest()}"
+
+
+def _earlier(connection: Connection, request: ImportRequest) -> str | None:
+    """Return the job of the same content in the same project; None without one."""
+    digests = {_digest(request), request.run.digest}  # older versions stored the plain digest
+    query = select(imports.c.job_id).join(jobs, jobs.c.id == imports.c.job_id)
+    same = imports.c.digest.in_(digests), jobs.c.project == request.project
+    found: str | None = connection.scalar(query.where(*same))
+    return found
 
 
 def _spec(request: ImportRequest) -> JobSpec:

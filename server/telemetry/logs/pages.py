@@ -11,6 +11,7 @@ from server.core.database.metric_and_log_tables import log_blocks, logs
 from server.core.database.tables import attempts
 from server.core.errors import InvalidRequestError, NotFoundError
 from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.telemetry.logs.blocks import unpack_lines
 from server.telemetry.logs.store import RankLog
 from trainyard.outside.terminal_rows import last_rows
@@ -33,6 +34,7 @@ def page(
     context: Context,
     job_id: str,
     *,
+    scope: Scope,
     attempt: int | None = None,
     rank: int = 0,
     from_line: int | None = None,
@@ -49,7 +51,7 @@ def page(
         InvalidRequestError: the rank has no log, but other ranks of the attempt have logs.
     """
     with context.database.read() as connection:
-        attempt_id, number = _attempt(connection, job_id, attempt)
+        attempt_id, number = _attempt(connection, job_id, attempt, scope=scope)
         query = RankLog.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
         known = {row.rank: row for row in RankLog.all(connection, query)}
         if known and rank not in known:
@@ -84,6 +86,7 @@ def search(
     job_id: str,
     text: str,
     *,
+    scope: Scope,
     attempt: int | None = None,
     rank: int = 0,
     from_line: int = 0,
@@ -98,7 +101,7 @@ def search(
         NotFoundError: no such job or attempt exists.
     """
     with context.database.read() as connection:
-        attempt_id, number = _attempt(connection, job_id, attempt)
+        attempt_id, number = _attempt(connection, job_id, attempt, scope=scope)
         columns = log_blocks.c
         query = select(columns.first_line, columns.lines, columns.content).where(
             columns.attempt_id == attempt_id,
@@ -114,14 +117,16 @@ def search(
     return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
 
 
-def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[str, int]:
+def _attempt(
+    connection: Connection, job_id: str, number: int | None, *, scope: Scope
+) -> tuple[str, int]:
+    check_job(connection, job_id, scope=scope)
     query = select(attempts.c.id, attempts.c.number).where(attempts.c.job_id == job_id)
     if number is not None:
         query = query.where(attempts.c.number == number)
     row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
     if row is not None:
         return row.id, row.number
-    check_job(connection, job_id)
     raise NotFoundError(f"job {job_id} has no attempt {number or 'yet'}")
 
 

@@ -17,6 +17,7 @@ from server.core.database.metric_and_log_tables import metric_series
 from server.core.database.tables import attempts
 from server.core.errors import InvalidRequestError, NotFoundError
 from server.core.lifecycle import check_job
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.lineage import (
     NEVER,
     AttemptKey,
@@ -132,6 +133,7 @@ def chart(
     job_id: str,
     names: Sequence[str],
     *,
+    scope: Scope,
     max_points: int = 1000,
     from_step: int | None = None,
     to_step: int | None = None,
@@ -154,7 +156,8 @@ def chart(
     first = 0 if from_step is None else from_step
     last = NEVER if to_step is None else to_step
     with context.database.read() as connection:
-        drawn = _curves(wanted, attempt_keys(connection, job_id, attempt), attempt)
+        keys = attempt_keys(connection, job_id, attempt, scope=scope)
+        drawn = _curves(wanted, keys, attempt)
         limit = max(min(max_points, MAX_BUCKETS // max(len(drawn), 1)), 1)
         curves = draw(connection, drawn, first=first, last=last, limit=limit)
         return MetricsView(
@@ -165,15 +168,16 @@ def chart(
         )
 
 
-def attempt_keys(connection: Connection, job_id: str, attempt: int | None) -> dict[int, AttemptKey]:
-    """Return the attempts of a job by number.
+def attempt_keys(
+    connection: Connection, job_id: str, attempt: int | None, *, scope: Scope
+) -> dict[int, AttemptKey]:
+    """Return the attempts of a visible job by number.
 
     Raises:
         NotFoundError: the job, or the job's attempt with the number `attempt`, does not exist.
     """
+    check_job(connection, job_id, scope=scope)
     keys = attempts_of(connection, job_id)
-    if not keys:
-        check_job(connection, job_id)
     if attempt is not None and attempt not in keys:
         raise NotFoundError(f"job {job_id} has no attempt {attempt}; it has {len(keys)}")
     return keys

@@ -15,6 +15,7 @@ from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import jobs
 from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.lineage import attempts_of, lineage_of
 from server.telemetry.metrics.charts import (
     MAX_BUCKETS,
@@ -56,6 +57,7 @@ def compare(
     job_ids: Sequence[str],
     names: Sequence[str] = (),
     *,
+    scope: Scope,
     max_points: int = 1000,
     axis: Axis = "step",
     low: float = 0.0,
@@ -69,14 +71,14 @@ def compare(
     range extends to the next known step at each end. The number of queries per job is fixed.
 
     Raises:
-        NotFoundError: some jobs do not exist; the error lists all of them.
+        NotFoundError: some jobs do not exist or are hidden; the error lists all of them.
         InvalidRequestError: no compared job has one of the series, although a job has series; there
             are no or too many jobs, or too many names or points; or the range ends before its
             start.
     """
     wanted, drawn = compared_jobs(job_ids), list(dict.fromkeys(names))
     with context.database.read() as connection:
-        rows = _rows(connection, wanted)
+        rows = _rows(connection, wanted, scope=scope)
         check_size(drawn, max_points)
         if low > high:
             raise InvalidRequestError.at("query/from_x", f"{low:g} is after to_x={high:g}")
@@ -102,8 +104,10 @@ def compare(
     return ComparisonView(jobs=views)
 
 
-def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJob]:
-    query = ComparedJob.select().where(jobs.c.id.in_(job_ids))
+def _rows(
+    connection: Connection, job_ids: Sequence[str], *, scope: Scope
+) -> dict[str, ComparedJob]:
+    query = ComparedJob.select().where(jobs.c.id.in_(job_ids), scope.filter(jobs.c.project))
     rows = {row.id: row for row in ComparedJob.all(connection, query)}
     if unknown := [job_id for job_id in job_ids if job_id not in rows]:
         raise NotFoundError.of_jobs(unknown)

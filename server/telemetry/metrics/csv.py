@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series, step_digests
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.lineage import NEVER, Segment, lineage_of, own_steps
 from server.telemetry.metrics.charts import attempt_keys
 from server.telemetry.metrics.points import PACKED, Points, unpack
@@ -21,7 +22,12 @@ DIGESTS_AT_ONCE = 20_000
 
 
 def csv_rows(
-    context: Context, job_id: str, names: Sequence[str] = (), *, attempt: int | None = None
+    context: Context,
+    job_id: str,
+    names: Sequence[str] = (),
+    *,
+    scope: Scope,
+    attempt: int | None = None,
 ) -> Iterator[str]:
     """Yield the header and the rows of some series, or of all series if `names` is empty.
 
@@ -34,7 +40,7 @@ def csv_rows(
         NotFoundError: no such job or attempt exists; the call itself raises it, not the iterator.
     """
     with context.database.read() as connection:
-        keys = attempt_keys(connection, job_id, attempt)
+        keys = attempt_keys(connection, job_id, attempt, scope=scope)
     segments = lineage_of(keys).segments if attempt is None else (own_steps(keys[attempt]),)
     return _rows(context, segments, frozenset(names))
 

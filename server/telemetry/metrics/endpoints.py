@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
 from server.api.auth.dependencies import may
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.examples import ANSWERS
 from server.api.http.path_params import JobId
@@ -27,6 +28,8 @@ NAMES = r"^[^,\x00-\x20][^,\x00-\x1f]*(,[^,\x00-\x20][^,\x00-\x1f]*)*$"
 series_query = partial(Query, max_length=5000, pattern=NAMES, examples=["train/loss,train/lr"])
 """Declares a parameter with series, separated by commas; the caller adds the description."""
 
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
+
 router = APIRouter()
 
 Names = Annotated[
@@ -43,7 +46,6 @@ EXAMPLES = {name: {"value": value} for name, value in ANSWERS[ComparisonView].it
 
 @router.get(
     "/jobs/{job_id}/metrics",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=MetricsView,
     responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}},
     tags=["metrics"],
@@ -51,6 +53,7 @@ EXAMPLES = {name: {"value": value} for name, value in ANSWERS[ComparisonView].it
 )
 def metrics(
     context: ServerContext,
+    principal: JobsRead,
     job_id: JobId,
     names: Names = None,
     max_points: Points = 1000,
@@ -66,14 +69,15 @@ def metrics(
     """
     wanted = tuple(names.split(",")) if names is not None else ()
     if CSV in accept:
-        rows = csv_rows(context, job_id, wanted, attempt=attempt)
+        rows = csv_rows(context, job_id, wanted, scope=principal.scope, attempt=attempt)
         return StreamingResponse(rows, media_type=CSV)
     if not wanted:
-        wanted = tuple(chart(context, job_id, ()).names[:MAX_NAMES])
+        wanted = tuple(chart(context, job_id, (), scope=principal.scope).names[:MAX_NAMES])
     view = chart(
         context,
         job_id,
         wanted,
+        scope=principal.scope,
         max_points=max_points,
         from_step=from_step,
         to_step=to_step,
@@ -84,7 +88,6 @@ def metrics(
 
 @router.get(
     "/metrics/compare",
-    dependencies=[may(Permission.JOBS_READ)],
     response_model=ComparisonView,
     responses={200: {"content": {JSON: {"examples": EXAMPLES}}}},
     tags=["metrics"],
@@ -92,6 +95,7 @@ def metrics(
 )
 def compare_metrics(
     context: ServerContext,
+    principal: JobsRead,
     jobs: ComparedJobs,
     names: Annotated[
         str | None,
@@ -116,6 +120,7 @@ def compare_metrics(
         context,
         jobs.split(","),
         names.split(",") if names is not None else (),
+        scope=principal.scope,
         max_points=max_points,
         axis=x,
         low=from_x,

@@ -9,6 +9,7 @@ from sqlalchemy import event, update
 
 from server.core.context import Context
 from server.core.database.tables import jobs
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.listing import JobFilter, list_jobs
 from tests.server.api.in_process import TestClient
 from tests.server.clock import FakeClock
@@ -120,7 +121,7 @@ def test_one_query_walks_the_index_of_each_state(context: Context) -> None:
         asked.append((sql, parameters))
 
     event.listen(context.database.engine, "before_cursor_execute", note)
-    list_jobs(context, JobFilter(), JobOrder.ACTIVE, after=None, limit=101)
+    list_jobs(context, JobFilter(), JobOrder.ACTIVE, after=None, limit=101, scope=SYSTEM_SCOPE)
     event.remove(context.database.engine, "before_cursor_execute", note)
     ((sql, parameters),) = [one for one in asked if "FROM jobs" in one[0]]
     if not context.database.is_sqlite:  # PostgreSQL scans tables of a few rows

@@ -14,6 +14,7 @@ import pytest
 from server.core.context import Context
 from server.core.database.engine import Database
 from server.core.settings import Settings
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.logs.pages import page
 from server.telemetry.metrics.csv import csv_rows
 from tests.server.api.processes import api
@@ -120,7 +121,9 @@ def test_no_point_is_lost_or_doubled_while_servers_are_replaced(
         for (job_id, _), sender in zip(jobs, reporting, strict=True):
             assert sender.repeated > 0, "no report met a server that was gone"
             steps = list(range(1, sender.steps + 1))
-            rows = "".join(csv_rows(context, job_id, ["train/loss"])).splitlines()[1:]
+            rows = "".join(
+                csv_rows(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE)
+            ).splitlines()[1:]
             assert [int(row.split(",")[1]) for row in rows] == steps
             assert output(context, job_id) == [f"step {step}" for step in steps]
 
@@ -128,7 +131,7 @@ def test_no_point_is_lost_or_doubled_while_servers_are_replaced(
 def output(context: Context, job_id: str) -> list[str]:
     """Return the whole output of rank 0."""
     lines: list[str] = []
-    while more := page(context, job_id, from_line=len(lines)).lines:
+    while more := page(context, job_id, from_line=len(lines), scope=SYSTEM_SCOPE).lines:
         lines += [line.text for line in more]
     return lines
 

@@ -22,6 +22,7 @@ from server.core.database.metric_and_log_tables import shells
 from server.core.database.tables import jobs, tokens
 from server.core.errors import UnauthenticatedError
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.shells.service import open_shell
 from tests.actors import authenticate_token
 from tests.server.api.in_process import TestClient
@@ -199,8 +200,11 @@ def test_commands_of_a_token_end_with_it(
     reply = admin.post(f"{API}/tokens", json={"name": "ada"}).json()
     with context.database.write() as connection:
         connection.execute(update(jobs).values(token_id=reply["id"]))
-    ada = Actor("ada", reply["id"], permissions=ALL)
-    for actor in (Actor("admin", ADMIN_ID, is_admin=True, permissions=ALL), ada):
+    ada = Actor("ada", reply["id"], permissions=ALL, scope=SYSTEM_SCOPE)
+    for actor in (
+        Actor("admin", ADMIN_ID, is_admin=True, permissions=ALL, scope=SYSTEM_SCOPE),
+        ada,
+    ):
         open_shell(context, job_id, ShellRequest(argv=("sleep", "900")), actor=actor)
     admin.delete(f"{API}/tokens/{reply['id']}")
     closed = select(shells.c.created_by).where(shells.c.closed)

@@ -219,26 +219,29 @@ class JobView(JobSummary):
 
 
 class QueueEntry(RecordModel):
-    """A waiting job with its expected start."""
+    """A waiting job with its expected start.
 
-    job_id: str
-    """Id of the job."""
+    The entry of a job that the caller does not see has only a position and a number of slots.
+    """
+
+    job_id: str | None
+    """Id of the job; null for a hidden job."""
     name: str
-    """Name of the job."""
-    project: str
-    """Project of the job."""
+    """Name of the job; `another project's job` for a hidden job."""
+    project: str | None
+    """Project of the job; null for a hidden job."""
     position: int
     """Position of the job in the queue, from 1."""
-    priority: int
-    """Priority of the job."""
+    priority: int | None
+    """Priority of the job; null for a hidden job."""
     priority_words: str
-    """Name of the priority, such as `high`; without a name, its number."""
+    """Name of the priority, such as `high`; without a name, its number; empty for a hidden job."""
     world_size: int
     """Number of slots that the job needs."""
     layout: str
-    """Layout as text."""
+    """Layout as text; empty for a hidden job."""
     queued_at: datetime | None
-    """Time at which the job entered the queue."""
+    """Time at which the job entered the queue; null for a hidden job."""
     reason: str | None
     """Reason why the job waits; null until the scheduler's first check of the job."""
     expected_start_at: datetime | None

@@ -57,10 +57,10 @@ class Drain(RecordModel):
 class NodeHolding(RecordModel):
     """Slots of a node that one job holds."""
 
-    job_id: str
-    """Id of the job."""
+    job_id: str | None
+    """Id of the job; null for a job that the caller does not see."""
     job_name: str
-    """Name of the job."""
+    """Name of the job; `another project's job` for a job that the caller does not see."""
     allocation: NodeAllocation
     """Slots that the job holds."""
 

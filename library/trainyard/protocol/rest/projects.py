@@ -79,6 +79,10 @@ class ProjectView(RecordModel):
     that waits or holds slots; 0 if the project is not active."""
     slot_hours_used: float
     """Slot-hours that the project's jobs have used in this calendar month (UTC)."""
+    everyone: ProjectRole | None = None
+    """Role of every active person in the project; null for no role."""
+    role: ProjectRole | None = None
+    """The caller's role in the project; null without one."""
 
 
 class ProjectChanged(EventData):

@@ -10,6 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from server.core.subject import EXPORTING
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints.catalog import record_stall
 from server.jobs.checkpoints.guards import locked_to_stay
 from server.jobs.checkpoints.service import queue_on
@@ -140,7 +141,9 @@ def test_an_automatic_export_is_shown_with_its_place_or_its_failure(
     done = OperationOutcome(outcome="succeeded", message="5 files", export=result)
     for step, outcome in ((4, full), (8, done)):
         with context.database.write() as connection:
-            owner, checkpoint = locked_to_stay(connection, f"{job}.a1.step-{step}")
+            owner, checkpoint = locked_to_stay(
+                connection, f"{job}.a1.step-{step}", scope=SYSTEM_SCOPE
+            )
             operation_id = queue_on(
                 context,
                 connection,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.queries import job_view
 from server.telemetry.metrics.charts import chart
 from tests.event_files import event
@@ -95,8 +96,8 @@ def test_an_import_that_was_interrupted_continues(
     assert calls == [MAX_BATCH_POINTS * batch for batch in (0, 1, 1, 2, 3)]
     assert (result.view.received, result.sent) == (2 * number, 2 * number - MAX_BATCH_POINTS)
     context, job_id = yard.harness.context, result.view.job_id
-    assert "incomplete" not in (job_view(context, job_id).reason or "")
-    for curve in chart(context, job_id, ["loss", "lr"], max_points=100).curves:
+    assert "incomplete" not in (job_view(context, job_id, scope=SYSTEM_SCOPE).reason or "")
+    for curve in chart(context, job_id, ["loss", "lr"], max_points=100, scope=SYSTEM_SCOPE).curves:
         assert (sum(curve.count), curve.steps[-1]) == (number, number - 1)
 
 
@@ -117,9 +118,11 @@ def test_a_run_of_2000_series_is_imported_in_parts(yard: Yard, run: Run, tmp_pat
     assert (wide["received"], late["received"]) == (2000, 3)
     assert len(wide["run"]["renamed"]) == 2000
     names = [legal_name(f"norm/layer,{number}") for number in (0, 1999)]
-    curves = chart(yard.harness.context, wide["job_id"], names, max_points=10).curves
+    curves = chart(
+        yard.harness.context, wide["job_id"], names, max_points=10, scope=SYSTEM_SCOPE
+    ).curves
     assert [curve.last for curve in curves] == [[0.0], [1999.0]]
-    assert job_view(yard.harness.context, wide["job_id"]).state == "succeeded"
+    assert job_view(yard.harness.context, wide["job_id"], scope=SYSTEM_SCOPE).state == "succeeded"
 
 
 def test_the_widest_run_fits_into_requests(yard: Yard) -> None:
@@ -136,7 +139,9 @@ def test_the_widest_run_fits_into_requests(yard: Yard) -> None:
     notes = " ".join(made.notes)
     for what in ("summary", "original names", "configuration", "command"):
         assert what in notes
-    assert job_view(yard.harness.context, result.view.job_id).state == "succeeded"
+    assert (
+        job_view(yard.harness.context, result.view.job_id, scope=SYSTEM_SCOPE).state == "succeeded"
+    )
 
 
 def test_a_run_that_is_refused_keeps_no_other_from_being_imported(
@@ -147,7 +152,7 @@ def test_a_run_that_is_refused_keeps_no_other_from_being_imported(
     send, refused = Client.add_points, ["b"]
 
     def refuses(client: Client, job_id: str, batch: ImportedPoints) -> ImportView:
-        if job_view(yard.harness.context, job_id).name in refused:
+        if job_view(yard.harness.context, job_id, scope=SYSTEM_SCOPE).name in refused:
             batch = batch.model_copy(update={"start": 1})  # a gap
         return send(client, job_id, batch)
 
@@ -165,7 +170,7 @@ def test_a_run_that_is_refused_keeps_no_other_from_being_imported(
     assert "0 of 3 points" in jobs["b"]["reason"]
     refused.clear()
     assert run("import", "tensorboard", str(tmp_path)).exit_code == 0
-    again = job_view(yard.harness.context, jobs["b"]["id"])
+    again = job_view(yard.harness.context, jobs["b"]["id"], scope=SYSTEM_SCOPE)
     assert (again.state, again.reason) == (
         "succeeded",
         "imported from tensorboard: event files record no end",

@@ -7,6 +7,7 @@ from typing import Any
 from server.api.auth.service import create_token
 from server.cluster.nodes.queries import list_nodes
 from server.cluster.nodes.register import register
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from tests.actors import authenticate_token
 from tests.server.harness import WORKER, Harness
@@ -103,5 +104,5 @@ class GpuNode:
     @property
     def view(self) -> NodeView:
         """Return the view of the node."""
-        (view,) = list_nodes(self.context)
+        (view,) = list_nodes(self.context, scope=SYSTEM_SCOPE)
         return view

@@ -16,6 +16,8 @@ from server.cluster.placement.demand import Offer
 from server.core.context import Context
 from server.core.database.slot_tables import HOLDS_SLOTS
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.core.visibility.job_labels import label
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.scheduler.rounds.placements import held_on
 from tests.server.harness import Harness
 from trainyard.protocol.rest.jobs import Progress
@@ -35,7 +37,7 @@ def test_only_the_offer_of_a_node_that_changes_is_made_anew(
     before = offers(context)
     job_id, (supervisor,) = harness.running(resources={"world_size": 2})
     held = offers(context)
-    assert (held[0].free, held[0].holders) == ((), {harness.job(job_id).name: 2})
+    assert (held[0].free, held[0].holders) == ((), {label("default", harness.job(job_id).name): 2})
     assert held[1] is before[1]
     supervisor.end("succeeded")
     assert offers(context) == before
@@ -145,9 +147,9 @@ def test_a_node_whose_worker_is_not_served_names_the_remedy(
     harness: Harness, context: Context, protocol: int, upgraded: str
 ) -> None:
     harness.add_node("old")
-    assert list_nodes(context)[0].problems == ()
+    assert list_nodes(context, scope=SYSTEM_SCOPE)[0].problems == ()
     with context.database.write() as connection:
         connection.execute(update(nodes).values(protocol=protocol))
-    (problem,) = list_nodes(context)[0].problems
+    (problem,) = list_nodes(context, scope=SYSTEM_SCOPE)[0].problems
     assert f"protocol {protocol}" in problem
     assert problem.endswith(f"upgrade the {upgraded}")

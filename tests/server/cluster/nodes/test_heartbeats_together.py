@@ -10,6 +10,7 @@ from server.cluster.nodes.queries import list_nodes
 from server.cluster.nodes.series import read_metrics
 from server.core.database.tables import nodes
 from server.core.errors import ConflictError, NotFoundError, UnreadableError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeats
 from tests.server.cluster.nodes.gpu_node import HOST
 from tests.server.harness import WORKER, Harness
@@ -84,7 +85,7 @@ def test_a_refused_heartbeat_keeps_no_other_from_being_noted(seven: Harness) -> 
     assert isinstance(last, NodeHeartbeatReply)
     assert isinstance(other, ConflictError)
     assert isinstance(unknown, NotFoundError)
-    at = {view.name: view.heartbeat_at for view in list_nodes(seven.context)}
+    at = {view.name: view.heartbeat_at for view in list_nodes(seven.context, scope=SYSTEM_SCOPE)}
     now = seven.clock.now()
     assert {name for name in NAMES if at[name] == now} == {"node-1", "node-3"}
 

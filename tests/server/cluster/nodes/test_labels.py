@@ -12,6 +12,7 @@ from server.cluster.nodes.queries import list_nodes
 from server.core.context import Context
 from server.core.database.tables import events, nodes
 from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.base.labels import MAX_LABELS
@@ -20,7 +21,9 @@ ZONE_A: dict[str, Any] = {"resources": {"node_selector": {"zone": "a"}}}
 
 
 def labels_of(context: Context, name: str) -> dict[str, str]:
-    return next(view.labels for view in list_nodes(context) if view.name == name)
+    return next(
+        view.labels for view in list_nodes(context, scope=SYSTEM_SCOPE) if view.name == name
+    )
 
 
 def register_with(harness: Harness, name: str, **labels: str) -> None:

@@ -25,6 +25,7 @@ from server.cluster.nodes.series import (
 from server.core.database.metric_and_log_tables import node_points
 from server.core.database.tables import nodes
 from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from tests.server.harness import WORKER, Harness
 from tests.server.statements import statements
@@ -204,7 +205,7 @@ def test_the_devices_of_a_node_together() -> None:
 def test_what_is_wrong_with_a_node_is_shown(harness: Harness) -> None:
     bad = sample_of(100.0, xids=({"code": 79, "age_seconds": 5.0},), row_remap_pending=True)
     beat(harness, bad.model_copy(update={"problems": ("disks of data have not answered",)}))
-    (view,) = list_nodes(harness.context)
+    (view,) = list_nodes(harness.context, scope=SYSTEM_SCOPE)
     assert view.problems == (
         "disks of data have not answered",
         "slot 0: Xid 79",

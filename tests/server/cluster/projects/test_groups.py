@@ -13,6 +13,7 @@ from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.service import cancel
 from server.jobs.queue.groups import GROUPED_AT_ONCE, enter_groups, forget_groups
 from server.jobs.queue.order import read_shares
@@ -135,7 +136,11 @@ def test_the_scheduler_follows_jobs_that_move(
                 cancel(context, gone, actor=ADA, reason="enough")
             settings = choose.choice((WITH_QUOTA, WITHOUT))
             change_project(context, choose.choice(names), settings, actor=ADA)
-        limited = {view.name for view in list_projects(context) if view.max_slots is not None}
+        limited = {
+            view.name
+            for view in list_projects(context, scope=SYSTEM_SCOPE)
+            if view.max_slots is not None
+        }
         with context.database.read() as connection:
             queue.update(connection, group_sizes(connection), with_quota=limited)
             rows, _ = queue.first(read_shares(connection), limit=1000, of_group=1)

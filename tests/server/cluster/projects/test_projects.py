@@ -10,6 +10,7 @@ from server.cluster.projects.service import change_project, create_project, dele
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.fork import fork
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import resume
@@ -33,9 +34,13 @@ def test_a_job_has_the_project_that_its_spec_names(
     harness: Harness, context: Context, vision: str
 ) -> None:
     named, other = harness.submit(project=vision), harness.submit()
-    assert job_view(context, named).project == job_view(context, named).spec.project == vision
-    assert "project" in job_view(context, named).set_fields
-    assert job_view(context, other).project == "default"
+    assert (
+        job_view(context, named, scope=SYSTEM_SCOPE).project
+        == job_view(context, named, scope=SYSTEM_SCOPE).spec.project
+        == vision
+    )
+    assert "project" in job_view(context, named, scope=SYSTEM_SCOPE).set_fields
+    assert job_view(context, other, scope=SYSTEM_SCOPE).project == "default"
     with pytest.raises(InvalidRequestError) as refused:
         harness.submit(project="visoin")
     (problem,) = refused.value.problems
@@ -95,16 +100,16 @@ def test_a_project_shows_what_it_holds_and_waits_for(
     harness: Harness, context: Context, vision: str
 ) -> None:
     harness.add_node(slots=4)
-    assert [view.fair_share for view in list_projects(context)] == [0, 0]
+    assert [view.fair_share for view in list_projects(context, scope=SYSTEM_SCOPE)] == [0, 0]
     harness.running(project=vision, resources={"world_size": 3})
     harness.running()
     harness.submit(project=vision)
-    default, shown = list_projects(context)
+    default, shown = list_projects(context, scope=SYSTEM_SCOPE)
     assert (default.name, default.held_slots, default.waiting_jobs) == ("default", 1, 0)
     assert (shown.name, shown.held_slots, shown.waiting_jobs) == ("vision", 3, 1)
     assert (default.share, shown.share) == (0.25, 0.75)
     assert (default.fair_share, shown.fair_share) == (1 / 3, 2 / 3)
-    assert read_project(context, vision) == shown
+    assert read_project(context, vision, scope=SYSTEM_SCOPE) == shown
 
 
 def test_a_change_keeps_what_it_does_not_name(context: Context, vision: str) -> None:

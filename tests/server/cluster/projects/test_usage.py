@@ -16,6 +16,7 @@ from server.core.context import Context
 from server.core.database.scheduler_tables import project_usage
 from server.core.database.slot_tables import holdings
 from server.core.liveness import beat
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.service import cancel, delete
 from server.scheduler.rounds.leader import Leader
 from server.scheduler.rounds.loop import Scheduler
@@ -152,7 +153,7 @@ def test_attempts_that_were_ended_unclaimed_count_and_stay_counted_without_their
     harness.launched()
     harness.clock.advance(3600)
     assert used(context) == 2
-    assert read_project(context, "default").slot_hours_used == 2
+    assert read_project(context, "default", scope=SYSTEM_SCOPE).slot_hours_used == 2
 
 
 def settled(context: Context) -> list[tuple[str, float]]:

@@ -14,6 +14,7 @@ from server.cluster.supply.enroll import claim_request
 from server.cluster.supply.service import explain_request
 from server.core.context import Context
 from server.core.errors import NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from tests.server.clock import FakeClock
 from tests.server.cluster.supply.site import Site, instance, job
 from tests.server.harness import Harness
@@ -59,7 +60,7 @@ def test_a_requeue_that_is_seen_to_complete_brings_the_node_back(
     site.describe(request_id, "running", nodes=lives)
     site.join(request_id, life=1)
     assert site.request(request_id).state == "running"
-    (node,) = list_nodes(context)
+    (node,) = list_nodes(context, scope=SYSTEM_SCOPE)
     assert (node.online, node.draining) == (True, False)
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 
 from server.core.context import Context
 from server.core.database.tables import attempts, checkpoints
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.lineage import (
     BEFORE_ALL,
     NEVER,
@@ -159,7 +160,7 @@ def test_the_catalog_marks_what_lies_on_the_lineage(harness: Harness, context: C
         add_attempt(context, job_id, number, parent=parent)
         for step in (10, 20):
             harness.commit_checkpoint(job_id, step)
-    views = list_checkpoints(context, job_id)
+    views = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
     assert [(view.attempt, view.step, view.on_lineage) for view in views] == [
         (2, 20, True),
         (2, 10, True),
@@ -167,7 +168,8 @@ def test_the_catalog_marks_what_lies_on_the_lineage(harness: Harness, context: C
         (1, 10, True),
     ]
     pages = [
-        list_checkpoints(context, job_id, after=after, limit=2) for after in (None, views[1].id)
+        list_checkpoints(context, job_id, after=after, limit=2, scope=SYSTEM_SCOPE)
+        for after in (None, views[1].id)
     ]
     assert pages == [views[:2], views[2:]]
 
@@ -188,7 +190,7 @@ def test_csv_follows_the_lineage_over_chunks_and_tail(context: Context) -> None:
         for start in range(0, len(lines), 1100):
             with context.database.write() as connection:
                 store_metrics(connection, {attempt_id: lines[start : start + 1100]})
-    text = "".join(csv_rows(context, job_id))
+    text = "".join(csv_rows(context, job_id, scope=SYSTEM_SCOPE))
     header, *rows = text.splitlines()
     assert header == "attempt,step,time,name,value"
     found: dict[str, list[tuple[int, int]]] = {}
@@ -199,7 +201,9 @@ def test_csv_follows_the_lineage_over_chunks_and_tail(context: Context) -> None:
             assert (float(time), float(value)) == (int(step) + 0.25, 1 / int(step))
     course = [(1, step) for step in range(1, 2501)] + [(2, step) for step in range(2501, 2601)]
     assert found == {"data_digest": course, "train/loss": course, "train/lr": course}
-    own = "".join(csv_rows(context, job_id, ["train/lr"], attempt=1)).splitlines()
+    own = "".join(
+        csv_rows(context, job_id, ["train/lr"], attempt=1, scope=SYSTEM_SCOPE)
+    ).splitlines()
     assert len(own) == 1 + 2700
 
 
@@ -227,10 +231,14 @@ def test_points_that_are_compacted_while_they_are_read_come_once(
     store(1, 600)
     monkeypatch.setattr(module, "read_tails", read_and_compact)
     if module is csv:
-        rows = "".join(csv.csv_rows(context, job_id, ["train/loss"])).splitlines()[1:]
+        rows = "".join(
+            csv.csv_rows(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE)
+        ).splitlines()[1:]
         steps = [int(row.split(",")[1]) for row in rows]
     else:
-        (curve,) = chart(context, job_id, ["train/loss"], max_points=10_000).curves
+        (curve,) = chart(
+            context, job_id, ["train/loss"], max_points=10_000, scope=SYSTEM_SCOPE
+        ).curves
         steps = curve.steps
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) == 600 if context.database.is_sqlite else len(steps) >= 600

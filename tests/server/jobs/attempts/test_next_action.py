@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from server.core.context import Context
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.next_action import of_program, resume_with
 from server.jobs.attempts.retry_policy import OVER_TIME
 from server.jobs.jobs.fork import fork
@@ -62,7 +63,7 @@ def ended(
     for each in saved:
         harness.commit_checkpoint(job_id, each)
     supervisor.end("failed", reason, step=step)
-    return job_view(context, job_id).next_action
+    return job_view(context, job_id, scope=SYSTEM_SCOPE).next_action
 
 
 @pytest.mark.usefixtures("node")

@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 from server.core.context import Context
 from server.core.database.tables import events, nodes
 from server.core.errors import ConflictError, InvalidRequestError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints import service
 from server.jobs.checkpoints.queries import list_checkpoints, read_checkpoint
@@ -97,12 +98,12 @@ def test_a_commit_enters_the_catalog(context: Context, harness: Harness) -> None
     job_id, reporter = launched(harness)
     one = manifest(job_id, 1, 40, kind="final")
     reporter.commit(one, one)
-    (view,) = list_checkpoints(context, job_id)
+    (view,) = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
     assert (view.step, view.kind, view.size, view.files) == (40, "final", 12, 2)
     assert (view.layout, view.dtype, view.writers) == ("2 slots", None, None)
     assert view.place == f"checkpoints:{job_id}/a1/step-40"
     assert view.on_lineage
-    assert read_checkpoint(context, view.id).manifest == one
+    assert read_checkpoint(context, view.id, scope=SYSTEM_SCOPE).manifest == one
     assert harness.attempt(job_id).last_step == 40
 
 
@@ -128,7 +129,7 @@ def test_a_forged_manifest_is_skipped(
     job_id, reporter = launched(harness)
     usual = manifest(job_id, 1, 4)
     reporter.commit(replace(usual, **fields))
-    assert list_checkpoints(context, job_id) == []
+    assert list_checkpoints(context, job_id, scope=SYSTEM_SCOPE) == []
     (skipped,) = kept_events(context, "line_skipped")
     assert words in skipped["error"]
 
@@ -150,7 +151,7 @@ def test_the_next_attempt_resumes_from_the_newest(context: Context, harness: Har
     reporter.commit(manifest(job_id, 1, 10), manifest(job_id, 1, 20))
     stop(context, job_id, actor=ADA, reason="")
     reporter.supervisor.end("stopped")
-    shown = preview(context, job_id, ResumeRequest(world_size=3))
+    shown = preview(context, job_id, ResumeRequest(world_size=3), scope=SYSTEM_SCOPE)
     assert (shown.checkpoint_id, shown.step) == (f"{job_id}.a1.step-20", 20)
     assert shown.plan.name == "3 slots"
     assert "/program/resume" not in [warning.pointer for warning in shown.plan.warnings]
@@ -163,7 +164,7 @@ def test_the_next_attempt_resumes_from_the_newest(context: Context, harness: Har
     assert (point.checkpoint_id, point.path) == (shown.checkpoint_id, f"{job_id}/a1/step-20")
     supervisor.train(0)
     Reporter(supervisor).commit(manifest(job_id, 2, 30, world_size=3, parent=point.checkpoint_id))
-    newest, *older = list_checkpoints(context, job_id)
+    newest, *older = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
     assert (newest.layout, newest.parent) == ("3 slots", point.checkpoint_id)
     assert all(view.on_lineage for view in (newest, *older))
 
@@ -175,11 +176,14 @@ def test_an_older_checkpoint_that_is_named_leaves_a_branch(
     reporter.commit(manifest(job_id, 1, 10), manifest(job_id, 1, 20))
     reporter.supervisor.end("succeeded")
     first = f"{job_id}.a1.step-10"
-    shown = preview(context, job_id, ResumeRequest(checkpoint_id=first))
+    shown = preview(context, job_id, ResumeRequest(checkpoint_id=first), scope=SYSTEM_SCOPE)
     assert (shown.step, shown.branch) == (10, True)
     resume(context, job_id, ResumeRequest(checkpoint_id=first), actor=ADA)
     assert harness.place() == 1
-    assert [view.on_lineage for view in list_checkpoints(context, job_id)] == [False, True]
+    assert [view.on_lineage for view in list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)] == [
+        False,
+        True,
+    ]
 
 
 def test_another_size_needs_a_program_that_takes_it(context: Context, harness: Harness) -> None:
@@ -188,8 +192,8 @@ def test_another_size_needs_a_program_that_takes_it(context: Context, harness: H
     stop(context, job_id, actor=ADA, reason="")
     reporter.supervisor.end("stopped")
     with pytest.raises(InvalidRequestError, match="resumes only on the same number of slots"):
-        preview(context, job_id, ResumeRequest(world_size=3))
-    assert preview(context, job_id, ResumeRequest()).step == 10
+        preview(context, job_id, ResumeRequest(world_size=3), scope=SYSTEM_SCOPE)
+    assert preview(context, job_id, ResumeRequest(), scope=SYSTEM_SCOPE).step == 10
 
 
 def test_a_program_that_begins_again_has_no_parent(context: Context, harness: Harness) -> None:
@@ -199,10 +203,10 @@ def test_a_program_that_begins_again_has_no_parent(context: Context, harness: Ha
     reporter.supervisor.end("stopped")
     with context.database.read() as connection:
         assert parent_checkpoint(connection, job_id).id is None
-    shown = preview(context, job_id, ResumeRequest())
+    shown = preview(context, job_id, ResumeRequest(), scope=SYSTEM_SCOPE)
     assert shown.step == 0
     assert shown.plan.warnings[0].detail.startswith("resume='never': the program begins again")
-    assert [view.step for view in list_checkpoints(context, job_id)] == [10]
+    assert [view.step for view in list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)] == [10]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,7 @@ def test_it_is_pinned_verified_and_deleted_as_any_other(
     assert row.id == operation
     point = row.task.read("task").checkpoint
     assert point.metadata_digest == manifest(job_id, 1, 10).metadata_digest
-    assert list_checkpoints(context, job_id)[1].pinned_by == ADA.name
+    assert list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)[1].pinned_by == ADA.name
 
 
 def test_commits_of_a_lost_attempt_are_recovered(
@@ -263,7 +267,7 @@ def test_commits_of_a_lost_attempt_are_recovered(
     found = (to_json(manifest(job_id, 1, 10)), to_json(manifest(job_id, 2, 11)), "{}")
     outcome = OperationOutcome(outcome="succeeded", message="1 found", commits=found)
     yard.report(search.id, outcome=outcome)
-    assert [view.step for view in list_checkpoints(context, job_id)] == [10]
+    assert [view.step for view in list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)] == [10]
     with context.database.read() as connection:
         assert parent_checkpoint(connection, job_id).id == f"{job_id}.a1.step-10"
 
@@ -314,6 +318,6 @@ def test_a_parent_that_cannot_be_used_gives_way_to_an_older_one(
     second.report(exit_record=ExitRecord(outcome="failed", failure=failure, ranks=(), time=1.0))
     assert harness.place() == 1
     assert harness.attempt(job_id).start_step == 10
-    damaged, _ = list_checkpoints(context, job_id)
+    damaged, _ = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
     assert damaged.verification is not None
     assert damaged.verification.fault == CheckpointFault.FILE_SIZE

@@ -15,6 +15,7 @@ from server.core.database.metric_and_log_tables import config_words, job_facts
 from server.core.database.rows import Job
 from server.core.database.tables import jobs
 from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.facts.compare import compare_facts
 from server.jobs.facts.store import MAX_WORDS, config_word
 from server.jobs.jobs.listing import JobFilter, count_jobs, list_jobs
@@ -52,15 +53,15 @@ def started(harness: Harness, **arguments: Any) -> tuple[str, Supervisor]:
 
 
 def facts_of_job(context: Context, job_id: str) -> RunFacts:
-    facts = job_view(context, job_id).facts
+    facts = job_view(context, job_id, scope=SYSTEM_SCOPE).facts
     assert facts is not None
     return facts
 
 
 def found(context: Context, search: str) -> list[str]:
     wanted = JobFilter(search=search)
-    rows = list_jobs(context, wanted, JobOrder.ACTIVE, after=None, limit=50)
-    assert sum(count_jobs(context, wanted).values()) == len(rows)
+    rows = list_jobs(context, wanted, JobOrder.ACTIVE, after=None, limit=50, scope=SYSTEM_SCOPE)
+    assert sum(count_jobs(context, wanted, scope=SYSTEM_SCOPE).values()) == len(rows)
     return [row.id for row in rows]
 
 
@@ -75,7 +76,7 @@ def test_a_program_begins_with_its_arguments(context: Context, harness: Harness)
     facts = facts_of_job(context, job_id)
     assert facts.config == {"lr": 0.001, "layers": "[1, 2]", "fast": True}
     assert (facts.summary, facts.tags) == ({}, ())
-    assert job_view(context, harness.submit()).facts is None
+    assert job_view(context, harness.submit(), scope=SYSTEM_SCOPE).facts is None
     assert found(context, "lr=1e-3") == [job_id]
 
 
@@ -109,7 +110,11 @@ def test_a_resumed_attempt_replaces_what_the_one_before_reported(
     (again,) = harness.claim_all(job_id)
     send(context, again, facts=RunFacts(config={"b": 2}))
     facts = facts_of_job(context, job_id)
-    assert (facts.config, facts.summary, job_view(context, job_id).tags) == ({"b": 2}, {}, ("x",))
+    assert (facts.config, facts.summary, job_view(context, job_id, scope=SYSTEM_SCOPE).tags) == (
+        {"b": 2},
+        {},
+        ("x",),
+    )
     assert (found(context, "a=1"), found(context, "b=2")) == ([], [job_id])
 
 
@@ -250,12 +255,12 @@ def test_a_comparison_has_what_differs(
     }
     assert reply["summary"] == [{"name": "best", "values": [2.5, "NaN"]}]
     assert reply["same"] == 1
-    alone = compare_facts(context, [trainer, trainer])
+    alone = compare_facts(context, [trainer, trainer], scope=SYSTEM_SCOPE)
     assert (alone.config, alone.summary, alone.same, len(alone.jobs)) == ((), (), 0, 1)
     with pytest.raises(NotFoundError, match="no job has the id"):
-        compare_facts(context, [one, context.new_id()])
+        compare_facts(context, [one, context.new_id()], scope=SYSTEM_SCOPE)
     with pytest.raises(InvalidRequestError, match="9 jobs; legal: 1 to 8"):
-        compare_facts(context, [context.new_id() for _ in range(9)])
+        compare_facts(context, [context.new_id() for _ in range(9)], scope=SYSTEM_SCOPE)
 
 
 def test_words_of_values() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from server.core.context import Context
@@ -14,7 +12,7 @@ from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
 from server.jobs.jobs.submission import SubmittedSpec, submit_all
-from tests.actors import ADA
+from tests.actors import ADA, limited_to
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.checkpoints import ForkRequest
@@ -22,8 +20,8 @@ from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.spec.job import parse_job_spec
 
 VARIABLE = {"HF_HOME": "/data/hub"}
-WRITER = replace(ADA, permissions=frozenset({Permission.JOBS_READ, Permission.JOBS_WRITE}))
-CODER = replace(WRITER, permissions=frozenset(Permission))
+WRITER = limited_to(ADA, Permission.JOBS_READ, Permission.JOBS_WRITE)
+CODER = limited_to(WRITER, *Permission)
 
 pytestmark = BRINGS_CODE
 
@@ -70,4 +68,4 @@ def test_submissions_are_refused_one_by_one(context: Context, harness: Harness) 
     refused, *stored = submit_all(context, given)
     assert isinstance(refused, ForbiddenError)
     assert not any(isinstance(each, Exception) for each in stored)
-    plan_job(context, code)
+    plan_job(context, code, actor=ADA)

@@ -10,6 +10,7 @@ from sqlalchemy import update
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.errors import InvalidRequestError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs import fork, resume
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.queries import job_view
@@ -45,7 +46,7 @@ def test_a_submission_and_a_plan_are_refused_by_name(context: Context) -> None:
         with pytest.raises(InvalidRequestError) as submitted:
             submit(context, wanted, actor=ADA)
         with pytest.raises(InvalidRequestError) as planned:
-            plan_job(context, wanted)
+            plan_job(context, wanted, actor=ADA)
         assert pointers(submitted) == pointers(planned)
         assert {*pointers(submitted)} == {f"/env/{name}" for name in env}
 
@@ -85,12 +86,12 @@ def test_a_stored_job_stays_readable_and_its_resume_is_refused_by_name(
     stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     store_env(harness, job_id, EXPLOIT)
-    assert set(job_view(context, job_id).spec.env) == set(EXPLOIT)
+    assert set(job_view(context, job_id, scope=SYSTEM_SCOPE).spec.env) == set(EXPLOIT)
     for dry_run in (True, False):
         with pytest.raises(InvalidRequestError) as refusal:
             resume.resume(context, job_id, ResumeRequest(dry_run=dry_run), actor=ADA)
         assert pointers(refusal) == NAMED
-    assert resume.options(context, job_id).options
+    assert resume.options(context, job_id, scope=SYSTEM_SCOPE).options
 
 
 def test_a_retry_of_a_stored_job_ends_it_with_reason_and_remedy(harness: Harness) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import delete
 from server.core.context import Context
 from server.core.database.tables import checkpoints
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints.queries import read_checkpoint
 from server.jobs.jobs.fork import fork, preview
 from server.jobs.jobs.queries import job_view
@@ -192,12 +193,12 @@ def test_an_unknown_or_damaged_checkpoint_is_refused(context: Context, source: s
 
 def test_lineage_is_kept_on_both_sides(context: Context, harness: Harness, source: str) -> None:
     _, job_id = fork(context, source, request(), actor=ADA)
-    shown = job_view(context, job_id)
+    shown = job_view(context, job_id, scope=SYSTEM_SCOPE)
     assert (shown.forked_from, shown.fork_parts) == (source, ALL_PARTS)
     assert shown.spec.env == {"HF_TOKEN": "********"}
     assert context.secrets.open(harness.job(job_id).env) == ENV, "what views mask is taken over"
     assert harness.kinds(job_id) == ["submitted"]
-    (descendant,) = read_checkpoint(context, source).descendants
+    (descendant,) = read_checkpoint(context, source, scope=SYSTEM_SCOPE).descendants
     assert (descendant.job_id, descendant.name) == (job_id, "tiny-fork")
 
 
@@ -251,7 +252,9 @@ def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
     assert resume is not None
     assert (resume.checkpoint_id, resume.parts) == (own, ALL_PARTS)
     assert all(
-        attempt.on_lineage for attempt in [job_view(context, job_id).current_attempt] if attempt
+        attempt.on_lineage
+        for attempt in [job_view(context, job_id, scope=SYSTEM_SCOPE).current_attempt]
+        if attempt
     )
 
 
@@ -260,8 +263,8 @@ def test_a_person_resumes_a_fork_from_its_origin_too(
 ) -> None:
     _, job_id = fork(context, source, request(parts=["model", "counters"]), actor=ADA)
     stop(context, job_id, actor=ADA, reason="")
-    assert job_view(context, job_id).state == JobState.STOPPED
-    shown = preview_resume(context, job_id, ResumeRequest())
+    assert job_view(context, job_id, scope=SYSTEM_SCOPE).state == JobState.STOPPED
+    shown = preview_resume(context, job_id, ResumeRequest(), scope=SYSTEM_SCOPE)
     assert (shown.checkpoint_id, shown.step) == (source, 40)
     changes = {change.name: change.after for change in shown.changes}
     assert changes["step"] == "40"
@@ -274,7 +277,7 @@ def test_a_fork_runs_only_where_its_origin_lies(
     harness.add_node("elsewhere", slots=16, roots={"checkpoints": "another", "data": "root-2"})
     _, job_id = fork(context, source, request(changes=WIDE), actor=ADA)
     assert harness.place() == 0, "16 slots are free, but on another storage"
-    assert job_view(context, job_id).state == JobState.QUEUED
+    assert job_view(context, job_id, scope=SYSTEM_SCOPE).state == JobState.QUEUED
 
 
 def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str) -> None:

@@ -9,6 +9,7 @@ from server.cluster.nodes.changes import set_drain
 from server.core.context import Context
 from server.core.database.tables import attempts, jobs, requests
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.idempotency import forget_old_keys
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.queries import job_row, job_view, view_of
@@ -43,11 +44,11 @@ def test_a_submission_and_its_view_need_few_statements(context: Context, harness
     submit(context, JobSpec(), actor=ADA)
     with statements(context) as seen:
         job = submit(context, JobSpec(), actor=ADA)
-        view_of(context, job)
+        view_of(context, job, scope=SYSTEM_SCOPE)
     stored = [each for each in seen if not each.startswith("BEGIN")]
     assert len(stored) == (3 if context.database.is_sqlite else 4), stored
     with statements(context) as seen:
-        job_view(context, job.id)
+        job_view(context, job.id, scope=SYSTEM_SCOPE)
     assert len([each for each in seen if not each.startswith("BEGIN")]) == 1, seen
 
 
@@ -64,17 +65,23 @@ def test_the_answer_to_a_submission_is_what_a_query_returns(
     for each in (wanted, spec(), spec(lr_schedule={"total_tokens": 10**9})):
         job = submit(context, each, actor=ADA)
         with context.database.read() as connection:
-            assert job == job_row(connection, job.id)
-        assert view_of(context, job) == job_view(context, job.id)
+            assert job == job_row(connection, job.id, scope=SYSTEM_SCOPE)
+        assert view_of(context, job, scope=SYSTEM_SCOPE) == job_view(
+            context, job.id, scope=SYSTEM_SCOPE
+        )
 
 
 def test_the_answer_to_a_repeat_has_what_happened_since(context: Context, harness: Harness) -> None:
     first = submit(context, spec(), actor=ADA, idempotency_key="k")
     harness.place()  # without a node the job waits, and its group has the reason
-    waits = view_of(context, submit(context, spec(), actor=ADA, idempotency_key="k"))
+    waits = view_of(
+        context, submit(context, spec(), actor=ADA, idempotency_key="k"), scope=SYSTEM_SCOPE
+    )
     harness.add_node()
     harness.place()
-    placed = view_of(context, submit(context, spec(), actor=ADA, idempotency_key="k"))
+    placed = view_of(
+        context, submit(context, spec(), actor=ADA, idempotency_key="k"), scope=SYSTEM_SCOPE
+    )
     assert (waits.id, waits.state, placed.id) == (first.id, JobState.QUEUED, first.id)
     assert waits.reason is not None
     assert (placed.state, placed.current_attempt is None) == (JobState.STARTING, False)
@@ -98,7 +105,7 @@ def test_a_submission_with_an_ignored_field_is_refused(context: Context) -> None
     idle = spec(lr_schedule={"name": "cosine", "decay_steps": 20})
     for refuse in (
         lambda: submit(context, idle, actor=ADA),
-        lambda: plan_job(context, idle),
+        lambda: plan_job(context, idle, actor=ADA),
     ):
         with pytest.raises(InvalidRequestError) as refusal:
             refuse()
@@ -152,7 +159,10 @@ def test_only_more_slots_than_ever_registered_are_refused(
     settings = context.settings.model_copy(update={"max_slots": 8})
     small = Context(settings, context.database, context.clock)
     huge = spec(resources={"world_size": 9}, training={"micro_batch_size": 1})
-    for refused in (lambda: submit(small, huge, actor=ADA), lambda: plan_job(small, huge)):
+    for refused in (
+        lambda: submit(small, huge, actor=ADA),
+        lambda: plan_job(small, huge, actor=ADA),
+    ):
         with pytest.raises(InvalidRequestError, match="more than TRAINYARD_MAX_SLOTS=8") as refusal:
             refused()
         assert refusal.value.problems[0].pointer == "/resources/world_size"
@@ -167,7 +177,7 @@ def test_a_job_larger_than_all_nodes_is_planned_with_a_warning(
         training={"micro_batch_size": 1, "param_dtype": "bfloat16"},
         quantization={"recipe": "float8_rowwise"},
     )
-    planned = plan_job(context, wanted)
+    planned = plan_job(context, wanted, actor=ADA)
     assert planned.name == "FSDP 8"
     assert planned.warnings[0].pointer == "/resources/world_size"
     assert "more than the 4 slots of all nodes" in planned.warnings[0].detail
@@ -179,14 +189,14 @@ def test_what_no_node_can_compute_is_refused(context: Context, harness: Harness)
     harness.add_node("old", device="cuda", device_name="NVIDIA A100-SXM4-80GB")
     for ask_for in (
         lambda: submit(context, wanted, actor=ADA),
-        lambda: plan_job(context, wanted),
+        lambda: plan_job(context, wanted, actor=ADA),
     ):
         with pytest.raises(InvalidRequestError, match=r"A100 SXM \(8.0\)") as refusal:
             ask_for()
         assert refusal.value.problems[0].pointer == "/quantization/recipe"
     harness.add_node("new", device="cuda", device_name="NVIDIA H100 80GB HBM3")
     submit(context, wanted, actor=ADA)
-    details = " ".join(warning.detail for warning in plan_job(context, wanted).warnings)
+    details = " ".join(warning.detail for warning in plan_job(context, wanted, actor=ADA).warnings)
     assert "would fail on nodes with NVIDIA A100-SXM4-80GB" in details
 
 
@@ -213,13 +223,13 @@ def test_requests_go_to_a_running_trainer_only(context: Context, harness: Harnes
     save = Request(kind="save")
     job_id, (supervisor,) = harness.launched()
     with pytest.raises(ConflictError, match="is starting, not running"):
-        add_request(context, job_id, save)
+        add_request(context, job_id, save, scope=SYSTEM_SCOPE)
     supervisor.train()
-    request_id = add_request(context, job_id, save)
+    request_id = add_request(context, job_id, save, scope=SYSTEM_SCOPE)
     for _ in range(15):
-        add_request(context, job_id, save)
+        add_request(context, job_id, save, scope=SYSTEM_SCOPE)
     with pytest.raises(ConflictError, match="16 requests wait"):
-        add_request(context, job_id, save)
+        add_request(context, job_id, save, scope=SYSTEM_SCOPE)
     supervisor.end("succeeded")
     with context.database.read() as connection:
         row = connection.execute(select(requests).where(requests.c.id == request_id)).one()

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from server.core.context import Context
 from server.core.errors import ConflictError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import set_priority, stop
@@ -80,7 +81,7 @@ def test_a_retry_and_a_resume_keep_a_changed_priority(context: Context, harness:
     harness.add_node(slots=2)
     job_id, (supervisor,) = harness.running(resources={"priority": 3})
     set_priority(context, job_id, 20, actor=ADA)
-    view = job_view(context, job_id)
+    view = job_view(context, job_id, scope=SYSTEM_SCOPE)
     assert (view.priority, view.effective_spec.resources.priority) == (20, 20)
     supervisor.end("failed", FailureReason.HANG)
     waits = harness.job(job_id)

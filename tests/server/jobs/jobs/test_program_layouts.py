@@ -8,6 +8,7 @@ import pytest
 
 from server.core.context import Context
 from server.core.errors import ConflictError, InvalidRequestError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import options, preview, resume
 from server.jobs.jobs.service import stop
@@ -60,7 +61,7 @@ def stopped(context: Context, harness: Harness) -> str:
 def refusals(context: Context, job_id: str, **fields: Any) -> list[tuple[str, str]]:
     """Return pointer and detail of each problem of a resume."""
     with pytest.raises(InvalidRequestError) as refused:
-        preview(context, job_id, request(**fields))
+        preview(context, job_id, request(**fields), scope=SYSTEM_SCOPE)
     return [(problem.pointer, problem.detail) for problem in refused.value.problems]
 
 
@@ -69,7 +70,7 @@ def test_an_attempt_has_the_first_layout_of_its_slots(context: Context, harness:
     job_id, (supervisor,) = harness.launched(**sections())
     assert supervisor.reply.attempt.layout == Layout(dp_shard=4)
     supervisor.train(0)
-    view = job_view(context, job_id)
+    view = job_view(context, job_id, scope=SYSTEM_SCOPE)
     assert view.layout == "FSDP 4"
     assert view.current_attempt is not None
     assert view.current_attempt.layout_name == "FSDP 4"
@@ -78,7 +79,7 @@ def test_an_attempt_has_the_first_layout_of_its_slots(context: Context, harness:
 def test_a_resume_selects_another_layout_of_the_list(context: Context, harness: Harness) -> None:
     job_id = stopped(context, harness)
     chosen = request(overrides={"parallelism": {"tp": 2}})
-    shown = preview(context, job_id, chosen)
+    shown = preview(context, job_id, chosen, scope=SYSTEM_SCOPE)
     assert isinstance(shown.plan, ProgramPlan)
     assert (shown.plan.name, shown.plan.command[1:]) == ("FSDP 2 x TP 2", ("--tp", "2"))
     changed = {line.name: (line.before, line.after) for line in shown.changes if line.changed}
@@ -90,7 +91,7 @@ def test_a_resume_selects_another_layout_of_the_list(context: Context, harness: 
     assert supervisor.reply.attempt.layout == TENSOR
     assert supervisor.reply.attempt.overrides.parallelism is None
     supervisor.train(0)
-    view = job_view(context, job_id)
+    view = job_view(context, job_id, scope=SYSTEM_SCOPE)
     assert view.current_attempt is not None
     assert view.current_attempt.layout_name == "FSDP 2 x TP 2"
     with pytest.raises(ConflictError, match="runs on FSDP 2 x TP 2 with these settings already"):
@@ -100,13 +101,15 @@ def test_a_resume_selects_another_layout_of_the_list(context: Context, harness: 
     (again,) = harness.claim_all(job_id)
     assert again.reply.attempt.layout == TENSOR
     again.train(0)
-    assert preview(context, job_id, request(world_size=2)).plan.name == "FSDP 2"
+    assert preview(context, job_id, request(world_size=2), scope=SYSTEM_SCOPE).plan.name == "FSDP 2"
 
 
 def test_without_sizes_the_layout_stays_or_is_the_first(context: Context, harness: Harness) -> None:
     job_id = stopped(context, harness)
-    assert preview(context, job_id, request()).plan.name == "FSDP 4"
-    assert preview(context, job_id, request(world_size=2)).plan.layout == Layout(dp_shard=2)
+    assert preview(context, job_id, request(), scope=SYSTEM_SCOPE).plan.name == "FSDP 4"
+    assert preview(
+        context, job_id, request(world_size=2), scope=SYSTEM_SCOPE
+    ).plan.layout == Layout(dp_shard=2)
 
 
 def test_other_layouts_and_sizes_are_refused(context: Context, harness: Harness) -> None:
@@ -126,7 +129,7 @@ def test_other_layouts_and_sizes_are_refused(context: Context, harness: Harness)
 
 def test_the_options_are_the_layouts_of_the_list(context: Context, harness: Harness) -> None:
     job_id = stopped(context, harness)
-    found = {each.world_size: each for each in options(context, job_id).options}
+    found = {each.world_size: each for each in options(context, job_id, scope=SYSTEM_SCOPE).options}
     assert [layout.name for layout in found[4].layouts] == ["FSDP 4", "FSDP 2 x TP 2"]
     assert found[3].layouts == ()
     assert found[3].reason is not None

@@ -8,6 +8,7 @@ import pytest
 
 from server.core.context import Context
 from server.core.errors import ConflictError, InvalidRequestError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import options, preview, resume
@@ -66,13 +67,13 @@ def test_a_place_below_an_unknown_root_is_refused_at_its_field(harness: Harness)
 
 def test_its_plan_names_what_is_not_known(context: Context, harness: Harness) -> None:
     harness.add_node()
-    plan = plan_job(context, spec(arguments={"lr": 0.1}))
+    plan = plan_job(context, spec(arguments={"lr": 0.1}), actor=ADA)
     assert isinstance(plan, ProgramPlan)
     assert (plan.name, plan.world_size, plan.device) == ("2 slots", 2, "cpu")
     assert plan.command == ("train.py", "--lr", "0.1")
     assert plan.unknown[-1] == "how long it takes"
     assert "/program/resume" in [warning.pointer for warning in plan.warnings]
-    known = plan_job(context, spec(steps=10, resume="any_world_size"))
+    known = plan_job(context, spec(steps=10, resume="any_world_size"), actor=ADA)
     assert isinstance(known, ProgramPlan)
     assert (known.steps, known.warnings) == (10, ())
     assert "how long it takes" not in known.unknown
@@ -93,7 +94,7 @@ def test_it_is_shown_by_its_slots_and_runs_to_its_end(context: Context, harness:
     harness.add_node()
     job_id, (supervisor,) = harness.launched(**sections())
     assert supervisor.train(0) == DesiredState.RUN  # the heartbeat of a program without its own
-    view = job_view(context, job_id)
+    view = job_view(context, job_id, scope=SYSTEM_SCOPE)
     assert (view.state, view.layout, view.progress.steps) == (JobState.RUNNING, "2 slots", None)
     assert view.verbs == ("stop", "resize", "cancel")
     assert view.current_attempt is not None
@@ -104,7 +105,7 @@ def test_it_is_shown_by_its_slots_and_runs_to_its_end(context: Context, harness:
         "program.code",
     }
     supervisor.end("succeeded")
-    view = job_view(context, job_id)
+    view = job_view(context, job_id, scope=SYSTEM_SCOPE)
     assert (view.state, view.verbs) == (JobState.SUCCEEDED, ("delete",))
     with pytest.raises(ConflictError, match="submit it as a new job"):
         resume(context, job_id, request(), actor=ADA)
@@ -153,7 +154,7 @@ def test_it_answers_no_request_of_the_trainer(context: Context, harness: Harness
     job_id, (supervisor,) = harness.launched(**sections())
     supervisor.train(0)
     with pytest.raises(ConflictError, match=r"runs a program \(program.command\)"):
-        add_request(context, job_id, Request(kind="save"))
+        add_request(context, job_id, Request(kind="save"), scope=SYSTEM_SCOPE)
 
 
 def test_it_answers_the_requests_that_its_heartbeat_names(
@@ -163,12 +164,12 @@ def test_it_answers_the_requests_that_its_heartbeat_names(
     job_id, (supervisor,) = harness.launched(**sections())
     beat = Heartbeat(phase=Phase.TRAINING, step=1, time=1.0, answers=("stop", "save"))
     send(context, supervisor, heartbeat=beat)
-    assert "save" in job_view(context, job_id).verbs
-    request_id = add_request(context, job_id, Request(kind="save"))
+    assert "save" in job_view(context, job_id, scope=SYSTEM_SCOPE).verbs
+    request_id = add_request(context, job_id, Request(kind="save"), scope=SYSTEM_SCOPE)
     (pending,) = send(context, supervisor, heartbeat=beat).requests
     assert pending.id == request_id
     with pytest.raises(ConflictError, match=r"answers no profile: .* run.request\(\)"):
-        add_request(context, job_id, Request(kind="profile"))
+        add_request(context, job_id, Request(kind="profile"), scope=SYSTEM_SCOPE)
 
 
 def test_a_cancel_names_what_is_lost(context: Context, harness: Harness) -> None:
@@ -190,7 +191,7 @@ def stopped(context: Context, harness: Harness, **fields: Any) -> str:
 
 def test_a_resume_begins_again_and_says_so(context: Context, harness: Harness) -> None:
     job_id = stopped(context, harness, resume="any_world_size")
-    shown = preview(context, job_id, request(world_size=3))
+    shown = preview(context, job_id, request(world_size=3), scope=SYSTEM_SCOPE)
     assert (shown.checkpoint_id, shown.step, shown.saves_first) == (None, 0, False)
     assert shown.plan.name == "3 slots"
     assert shown.plan.warnings[0].detail.startswith("the job has no checkpoint")
@@ -204,25 +205,32 @@ def test_a_resume_begins_again_and_says_so(context: Context, harness: Harness) -
 def test_a_program_of_one_size_resumes_on_no_other(context: Context, harness: Harness) -> None:
     job_id = stopped(context, harness, resume="same_world_size")
     with pytest.raises(InvalidRequestError) as refusal:
-        preview(context, job_id, request(world_size=3))
+        preview(context, job_id, request(world_size=3), scope=SYSTEM_SCOPE)
     (problem,) = refusal.value.problems
     assert problem.pointer == "/world_size"
     assert "resumes only on the same number of slots; legal: 2" in problem.detail
-    offered = {each.world_size: each for each in options(context, job_id).options}
+    offered = {
+        each.world_size: each for each in options(context, job_id, scope=SYSTEM_SCOPE).options
+    }
     assert [layout.name for layout in offered[2].layouts] == ["2 slots"]
     assert offered[2].layouts[0].memory is None
     assert not offered[3].layouts
-    assert preview(context, job_id, request()).plan.name == "2 slots"
+    assert preview(context, job_id, request(), scope=SYSTEM_SCOPE).plan.name == "2 slots"
 
 
 def test_overrides_of_the_trainer_are_refused(context: Context, harness: Harness) -> None:
     job_id = stopped(context, harness, steps=5)
     with pytest.raises(InvalidRequestError) as refusal:
-        preview(context, job_id, request(overrides={"micro_batch_size": 2, "compile": {}}))
+        preview(
+            context,
+            job_id,
+            request(overrides={"micro_batch_size": 2, "compile": {}}),
+            scope=SYSTEM_SCOPE,
+        )
     pointers = [problem.pointer for problem in refusal.value.problems]
     assert pointers == ["/overrides/micro_batch_size", "/overrides/compile"]
     resume(context, job_id, request(steps=9), actor=ADA)
-    view = job_view(context, job_id)
+    view = job_view(context, job_id, scope=SYSTEM_SCOPE)
     assert view.effective_spec.total_steps == 9
     assert [(change.field, change.after) for change in view.changes] == [("program.steps", 9)]
 

@@ -8,6 +8,7 @@ import pytest
 
 from server.core.context import Context
 from server.core.errors import ConflictError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.resume import options, resume
 from tests.actors import ADA
 from tests.server.harness import Harness
@@ -33,7 +34,11 @@ def test_an_option_is_free_where_a_node_holds_the_units_of_its_layouts(
     supervisor.end("succeeded")
 
     def free() -> list[int]:
-        return [o.world_size for o in options(context, job_id).options if o.free_now and o.layouts]
+        return [
+            o.world_size
+            for o in options(context, job_id, scope=SYSTEM_SCOPE).options
+            if o.free_now and o.layouts
+        ]
 
     assert {1, 2, 4} <= {*free()}
     harness.running(name="first", training=TRAINING, resources={"world_size": 3})

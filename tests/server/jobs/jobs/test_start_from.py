@@ -8,6 +8,7 @@ import pytest
 
 from server.core.context import Context
 from server.core.errors import InvalidRequestError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.launch import effective_spec
 from server.jobs.jobs.fork import fork
 from server.jobs.jobs.planning import plan_job
@@ -33,7 +34,7 @@ def request(**fields: Any) -> ResumeRequest:
 
 def refusal(context: Context, job_id: str, **fields: Any) -> list[tuple[str, str]]:
     with pytest.raises(InvalidRequestError) as found:
-        preview(context, job_id, request(**fields))
+        preview(context, job_id, request(**fields), scope=SYSTEM_SCOPE)
     return [(each.pointer, each.detail) for each in found.value.problems]
 
 
@@ -49,7 +50,7 @@ def test_its_progress_begins_at_the_step_of_the_checkpoint(
     harness: Harness, context: Context
 ) -> None:
     job_id = harness.submit(**SECTIONS)
-    progress = job_view(context, job_id).progress
+    progress = job_view(context, job_id, scope=SYSTEM_SCOPE).progress
     assert (progress.step, progress.steps) == (60, 100)
     harness.add_node()
     harness.place()
@@ -83,7 +84,7 @@ def test_a_resume_before_the_first_save_keeps_the_start(
     supervisor.train(70)
     stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
-    shown = preview(context, job_id, request())
+    shown = preview(context, job_id, request(), scope=SYSTEM_SCOPE)
     assert (shown.checkpoint_id, shown.step) == (None, 60)
     (problem,) = refusal(context, job_id, steps=60)
     assert problem[0] in {"/steps", "/overrides/steps"}
@@ -119,7 +120,7 @@ def test_a_checkpoint_of_this_server_is_forked_instead(
         harness.submit(**sections)
     assert [each.pointer for each in found.value.problems] == ["/checkpoint/start_from"]
     with pytest.raises(InvalidRequestError, match="Fork"):
-        plan_job(context, parse_job_spec(sections))
+        plan_job(context, parse_job_spec(sections), actor=ADA)
     unknown = {"start_from": f"{job_id}/a1/step-81"}
     assert harness.submit(**sections | {"checkpoint": unknown}), "copied from another server"
 

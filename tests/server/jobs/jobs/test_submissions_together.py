@@ -13,6 +13,7 @@ from server.core.context import Context
 from server.core.database.rows import Job
 from server.core.database.tables import idempotency_keys, jobs
 from server.core.errors import InvalidRequestError
+from server.core.visibility.scope import SYSTEM_SCOPE, Scope
 from server.jobs.jobs import endpoints
 from server.jobs.jobs.queries import job_row
 from server.jobs.jobs.submission import SubmittedSpec, submit_all
@@ -48,7 +49,7 @@ def test_each_job_is_that_of_its_submission(context: Context, harness: Harness) 
         assert (job.spec, job.created_by) == (given, "bob")
         assert harness.kinds(job.id) == ["submitted"]
         with context.database.read() as connection:
-            assert job == job_row(connection, job.id)
+            assert job == job_row(connection, job.id, scope=SYSTEM_SCOPE)
 
 
 def test_a_spec_that_cannot_run_keeps_no_other_job_from_being_stored(context: Context) -> None:
@@ -103,10 +104,10 @@ def test_a_job_whose_view_fails_is_stored_once(
 ) -> None:
     created = endpoints._created
 
-    def fails_once(context: Context, job: Job) -> Response:
+    def fails_once(context: Context, job: Job, *, scope: Scope) -> Response:
         if job.name == "b":
             raise error
-        return created(context, job)
+        return created(context, job, scope=scope)
 
     monkeypatch.setattr(endpoints, "_created", fails_once)
     group = [SubmittedSpec(spec(name), ADA) for name in ("a", "b", "c")]

@@ -12,6 +12,7 @@ from server.core.database.rows import CheckpointHead
 from server.core.database.tables import operations
 from server.core.errors import ConflictError
 from server.core.lifecycle import lock_job
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints import deletion, service
 from server.jobs.checkpoints.catalog import record_commits
 from server.jobs.checkpoints.guards import protected
@@ -96,7 +97,10 @@ def run(yard: Yard, outcome: OperationOutcome = DONE) -> str:
 
 def shown(context: Context, job_id: str) -> dict[int, AutoExportView | None]:
     """Return the automatic exports that the catalog shows, by step."""
-    return {view.step: view.auto_export for view in list_checkpoints(context, job_id)}
+    return {
+        view.step: view.auto_export
+        for view in list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
+    }
 
 
 def test_a_kept_checkpoint_is_exported_and_the_catalog_shows_it(

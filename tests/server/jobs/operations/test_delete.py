@@ -12,6 +12,7 @@ from server.core.database.tables import checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.core.liveness import beat
 from server.core.subject import RETENTION
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints import deletion, service
 from server.jobs.checkpoints.queries import list_checkpoints, read_checkpoint
 from server.jobs.jobs.fork import fork
@@ -76,11 +77,11 @@ def test_a_deletion_that_failed_is_tried_again_until_it_succeeds(
     since = context.now()
     for count, pause in enumerate((30, 60, 120), start=1):
         fails(yard, operation_id)
-        shown = list_checkpoints(context, job_id)[0].not_deleted
+        shown = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)[0].not_deleted
         assert shown is not None
         assert (shown.count, shown.since, shown.reason) == (count, since, "permission denied")
         assert shown.next_at == context.now() + timedelta(seconds=pause)
-        assert read_checkpoint(context, newer).not_deleted == shown
+        assert read_checkpoint(context, newer, scope=SYSTEM_SCOPE).not_deleted == shown
         assert yard.operation(operation_id).failing == shown
         yard.harness.clock.advance(pause - 1)
         assert yard.give() == []

@@ -13,6 +13,7 @@ from server.core.context import Context
 from server.core.errors import ConflictError, NotFoundError
 from server.core.lifecycle import Move, operation_to
 from server.core.liveness import beat
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints import guards, service
 from server.jobs.operations.cancel import cancel
@@ -257,7 +258,7 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
     order = []
     for kind in (OperationKind.SCRUB, OperationKind.VERIFY):
         with context.database.write() as connection:
-            job, row = guards.locked_to_stay(connection, checkpoint)
+            job, row = guards.locked_to_stay(connection, checkpoint, scope=SYSTEM_SCOPE)
             order.append(
                 service.queue_on(context, connection, job=job, checkpoint=row, kind=kind, actor=ADA)
             )

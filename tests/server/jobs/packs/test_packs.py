@@ -205,9 +205,9 @@ def test_a_pack_is_kept_while_a_job_names_it_and_a_day_after_an_upload(
     assert rows(context)[0] == 2
     clock.advance(2)
     delete_unnamed(context)  # the job waits
-    assert read_pack(context, named).digest == named
+    assert read_pack(context, named, actor=ADA).digest == named
     with pytest.raises(NotFoundError):
-        read_pack(context, other)
+        read_pack(context, other, actor=ADA)
     cancel(context, job_id, actor=ADA, reason="")
     clock.advance(2 * DAY)
     delete_unnamed(context)  # it can be resumed
@@ -220,7 +220,7 @@ def test_a_pack_is_kept_while_a_job_names_it_and_a_day_after_an_upload(
 def test_a_spec_that_names_no_stored_pack_is_refused(context: Context, harness: Harness) -> None:
     sections = program(digest_of(b"absent"))
     spec = parse_job_spec({"name": "tiny"} | sections)
-    for refuse in (lambda: harness.submit(**sections), lambda: plan_job(context, spec)):
+    for refuse in (lambda: harness.submit(**sections), lambda: plan_job(context, spec, actor=ADA)):
         with pytest.raises(InvalidRequestError) as refusal:
             refuse()
         (problem,) = refusal.value.problems

@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import select, text, update
 
 from server.core.database.tables import events, jobs
+from server.core.visibility.job_labels import label, plain
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
 from server.jobs.queue.groups import enter_groups
@@ -73,8 +75,8 @@ def test_a_resumed_job_that_ends_in_time_starts_before_a_larger_one(
             events.c.job_id == behind_a_large_one, events.c.kind == "placed"
         )
         data, message = connection.execute(placed.order_by(events.c.id.desc()).limit(1)).one()
-    assert data["backfilled_before"] == "large"
-    assert message == "Attempt 2 got 1 slot on a, backfilled before large"
+    assert data["backfilled_before"] == label("default", "large")
+    assert plain(message, SYSTEM_SCOPE) == "Attempt 2 got 1 slot on a, backfilled before large"
 
 
 def test_one_that_would_end_too_late_waits_until_time_has_passed(

@@ -17,6 +17,7 @@ from server.cluster.nodes.queries import REMEMBERED, list_nodes
 from server.core.context import Context
 from server.core.errors import NotFoundError
 from server.core.events.tail import Tail
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.queries import attempt_views
 from server.jobs.ranks import store
 from server.jobs.ranks.store import read_ranks
@@ -97,10 +98,14 @@ def test_a_straggler_has_node_and_slot(harness: Harness, context: Context) -> No
     trainer.write("straggler_gone", step=60, rank=3)
     view = view_of(harness, context, job_id)
     assert [one.rank for one in view.stragglers] == [1]
-    assert [one.rank for one in read_ranks(context, job_id).stragglers if one.gone_at] == [3]
+    assert [
+        one.rank
+        for one in read_ranks(context, job_id, scope=SYSTEM_SCOPE).stragglers
+        if one.gone_at
+    ] == [3]
     # It may come again, as another row.
     trainer.finds(3, step=100)
-    assert len(read_ranks(context, job_id).stragglers) == 3
+    assert len(read_ranks(context, job_id, scope=SYSTEM_SCOPE).stragglers) == 3
 
 
 def test_views_and_the_gauge_have_the_costliest(
@@ -135,7 +140,7 @@ def test_present_stragglers_come_before_any_number_of_former_ones(
         harness.clock.advance(1)
         trainer.finds(1, step=step)
     trainer.write("straggler_gone", rank=1, step=60)
-    shown = read_ranks(context, job_id).stragglers
+    shown = read_ranks(context, job_id, scope=SYSTEM_SCOPE).stragglers
     assert [(one.rank, one.step, one.gone_at is None) for one in shown] == [
         (2, 20, True),
         (1, 50, False),
@@ -147,7 +152,7 @@ def test_a_report_that_comes_twice_adds_no_row(harness: Harness, context: Contex
     job_id, trainer, _ = running(harness, context)
     trainer.finds(1)
     trainer.finds(1)
-    assert len(read_ranks(context, job_id).stragglers) == 1
+    assert len(read_ranks(context, job_id, scope=SYSTEM_SCOPE).stragglers) == 1
 
 
 def test_a_rank_that_the_attempt_does_not_have_is_dropped(
@@ -157,7 +162,7 @@ def test_a_rank_that_the_attempt_does_not_have_is_dropped(
     job_id, trainer, _ = running(harness, context)
     trainer.finds(4)
     trainer.write("straggler_gone", rank=9)
-    assert read_ranks(context, job_id).stragglers == ()
+    assert read_ranks(context, job_id, scope=SYSTEM_SCOPE).stragglers == ()
     assert kept_events(context, "straggler_found") == []
 
 
@@ -171,7 +176,7 @@ def test_an_attempt_that_has_ended_has_no_present_straggler(
     record = ExitRecord(outcome="succeeded", failure=None, ranks=(), time=1.0)
     supervisor.report(phase=Phase.ENDING, step=60, exit_record=record)
     assert view_of(harness, context, job_id).stragglers == ()
-    (kept,) = read_ranks(context, job_id).stragglers
+    (kept,) = read_ranks(context, job_id, scope=SYSTEM_SCOPE).stragglers
     assert kept.gone_at == harness.attempt(job_id).ended_at is not None
     assert "trainyard_straggler_cost_ratio{" not in scraped(context)
 
@@ -202,10 +207,10 @@ def test_the_times_of_the_ranks_are_those_of_the_newest_window(
 ) -> None:
     harness.add_node()
     job_id, trainer, _ = running(harness, context)
-    assert read_ranks(context, job_id).times is None
+    assert read_ranks(context, job_id, scope=SYSTEM_SCOPE).times is None
     for step in (20, 40):
         trainer.write("rank_times", step=step, ranks=[SPAN])
-    times = read_ranks(context, job_id).times
+    times = read_ranks(context, job_id, scope=SYSTEM_SCOPE).times
     assert times is not None
     assert times.step == 40
     assert times.ranks[0].wait_seconds == 0.25
@@ -215,12 +220,12 @@ def test_the_times_of_the_ranks_are_those_of_the_newest_window(
 
 def test_a_job_that_is_not_there(context: Context) -> None:
     with pytest.raises(NotFoundError, match="no job has the id 'x'"):
-        read_ranks(context, "x")
+        read_ranks(context, "x", scope=SYSTEM_SCOPE)
 
 
 def slow_slots(context: Context) -> list[tuple[int, int]]:
     """Return the slow slots of the only node, each with its number of jobs."""
-    return [(one.slot, one.jobs) for one in list_nodes(context)[0].slow_slots]
+    return [(one.slot, one.jobs) for one in list_nodes(context, scope=SYSTEM_SCOPE)[0].slow_slots]
 
 
 def run_with_stragglers(harness: Harness, context: Context, *ranks: int) -> None:

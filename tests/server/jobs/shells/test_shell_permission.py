@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from server.core.context import Context
 from server.core.errors import ForbiddenError
 from server.jobs.shells.service import open_shell
-from tests.actors import ADA
+from tests.actors import ADA, limited_to
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.shell_sessions.views import ShellRequest
@@ -19,7 +17,7 @@ from trainyard.protocol.shell_sessions.views import ShellRequest
 def test_a_command_is_code(context: Context, harness: Harness) -> None:
     harness.add_node()
     job_id, _ = harness.running()
-    limited = replace(ADA, permissions=frozenset({Permission.SHELL_RUN, Permission.JOBS_WRITE}))
+    limited = limited_to(ADA, Permission.SHELL_RUN, Permission.JOBS_WRITE)
     before = harness.dump()
     with pytest.raises(ForbiddenError, match="this needs code:run, because of /argv"):
         open_shell(context, job_id, ShellRequest(argv=("ls", "-l")), actor=limited)

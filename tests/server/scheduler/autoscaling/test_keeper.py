@@ -12,6 +12,7 @@ from server.cluster.supply.changes import store_requests
 from server.cluster.supply.rows import ONLINE_FOR, open_requests
 from server.core.context import Context
 from server.core.database.tables import nodes
+from server.core.visibility.job_labels import label
 from server.scheduler.autoscaling.keeper import roots_in_use
 from tests.actors import ADA
 from tests.server.clock import FakeClock
@@ -25,7 +26,11 @@ def test_a_queued_job_causes_a_request_and_starts_on_its_nodes(yard: Yard) -> No
     job_id = yard.harness.submit(resources={"world_size": 4})
     yard.tick()
     (request,) = yard.requests()
-    assert (request.nodes, request.caused_by, request.state) == (1, "tiny", "wanted")
+    assert (request.nodes, request.caused_by, request.state) == (
+        1,
+        label("default", "tiny"),
+        "wanted",
+    )
     assert yard.calls() == [("list", None), ("submit", request.id)]
     yard.tick()
     assert yard.calls() == []

@@ -11,6 +11,7 @@ from server.api.auth.tokens import hash_token
 from server.cluster.projects.service import change_project
 from server.core.database.tables import nodes
 from server.core.errors import ConflictError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.attempts.reports import authenticate_share
 from server.jobs.jobs.service import cancel, delete, stop
@@ -233,7 +234,7 @@ def test_late_events_of_a_lost_share_are_no_part_of_the_next_attempt(harness: Ha
     took_over(harness, job_id)
     harness.clock.advance(100)
     supervisors[2].train(12)  # reachable
-    view = goodput_view(harness.context, job_id)
+    view = goodput_view(harness.context, job_id, scope=SYSTEM_SCOPE)
     spent = {each.category: each.milliseconds for each in view.categories}
     assert sum(spent.values()) == view.wall_milliseconds
     assert spent[TimeCategory.UNREACHABLE] <= (LEASE + 1) * 1000

@@ -16,6 +16,7 @@ from server.cluster.projects.usage import read_usage
 from server.core.context import Context
 from server.core.database.slot_tables import holdings
 from server.core.errors import NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.jobs.service import cancel
 from server.telemetry.goodput.holdings import read_holdings, spent_by_day
@@ -318,7 +319,7 @@ def test_slots_that_a_job_keeps_are_held_in_all_views(harness: Harness, context:
     harness.add_node("e", slots=2)
     with context.database.read() as connection:
         offers = {offer.node: len(offer.free) for offer in read_offers(connection)}
-    views = {view.name: view for view in list_nodes(context)}
+    views = {view.name: view for view in list_nodes(context, scope=SYSTEM_SCOPE)}
     assert [views[name].free_slots for name in "bcde"] == [0, 0, 2, 2]
     assert {name: views[name].free_slots for name in offers} == offers
     for name in "bc":

@@ -9,6 +9,7 @@ from server.app.periodic_work import periodic_work
 from server.core.context import Context
 from server.core.database.tables import events, jobs
 from server.core.liveness import beat
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.queries import job_view
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel
@@ -40,7 +41,7 @@ def test_a_job_starts_on_the_slots_that_are_free(harness: Harness) -> None:
     attempt = harness.attempt(job_id)
     assert (attempt.layout.world_size, attempt.cause) == (4, AttemptCause.SUBMIT)
     assert attempt.micro_batch_size == 3
-    view = job_view(harness.context, job_id)
+    view = job_view(harness.context, job_id, scope=SYSTEM_SCOPE)
     assert (view.world_size, view.min_world_size, view.max_world_size) == (4, 4, 6)
     assert view.size_change is not None
     assert view.size_change.reason == "4 slots are free, 6 are not"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from server.core.visibility.job_labels import plain
+from server.core.visibility.scope import SYSTEM_SCOPE
 from tests.server.harness import Harness, Supervisor
 from trainyard.protocol.states import DesiredState, JobState
 from trainyard.run.failures import FailureReason
@@ -20,6 +22,6 @@ def leaves(harness: Harness, job_id: str, supervisor: Supervisor, *, reason: str
     supervisor.end("stopped")
     attempt, job = harness.attempt(job_id), harness.job(job_id)
     assert (attempt.outcome, attempt.failure.reason) == ("failed", FailureReason.PREEMPTED)
-    assert attempt.failure.message == reason
+    assert plain(attempt.failure.message, SYSTEM_SCOPE) == reason
     assert (job.state, job.retries_used, job.not_before) == (JobState.QUEUED, 0, None)
     return saved

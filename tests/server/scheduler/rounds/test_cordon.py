@@ -13,6 +13,7 @@ from server.core.context import Context
 from server.core.database.tables import events, jobs
 from server.core.isolation import FAILED_PAUSE
 from server.core.subject import Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.scheduler.rounds import cordon
 from server.scheduler.rounds.cordon import NodeWatch
@@ -28,7 +29,7 @@ ALWAYS: dict[str, Any] = {"retry": {"max_retries": 9, "backoff_seconds": 0}}
 
 
 def drain_of(context: Context, name: str) -> Drain | None:
-    return next(view.drain for view in list_nodes(context) if view.name == name)
+    return next(view.drain for view in list_nodes(context, scope=SYSTEM_SCOPE) if view.name == name)
 
 
 def beat(context: Context, name: str, *xids: XidError) -> None:
@@ -284,7 +285,7 @@ def test_failures_of_the_job_cordon_nothing(
             fail(harness, job_id, reason, node_at_fault=False)
         harness.clock.advance(1000)
         assert watch.run() == 0
-    assert all(view.drain is None for view in list_nodes(context))
+    assert all(view.drain is None for view in list_nodes(context, scope=SYSTEM_SCOPE))
 
 
 def test_a_clock_that_is_set_back_delays_no_cordon(

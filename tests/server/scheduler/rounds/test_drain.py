@@ -11,6 +11,7 @@ from server.cluster.nodes.queries import list_nodes
 from server.core.context import Context
 from server.core.database.tables import events
 from server.core.liveness import beat
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.jobs.jobs.service import cancel, stop
 from tests.actors import ADA
@@ -145,7 +146,7 @@ def test_a_node_that_is_about_to_go_is_left_by_every_node_of_its_attempts(
     leader.end("stopped")
     assert harness.attempt(job_id).failure.reason == FailureReason.PREEMPTED
     assert harness.job(job_id).state == JobState.QUEUED
-    view = list_nodes(context)[1]
+    view = list_nodes(context, scope=SYSTEM_SCOPE)[1]
     assert (view.draining, view.drain, view.notice) == (True, None, "taken back at noon")
     assert harness.place() == 0
     beat("b", None)

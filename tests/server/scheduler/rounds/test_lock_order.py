@@ -14,6 +14,7 @@ from server.core.context import Context
 from server.core.database.tables import events, nodes
 from server.core.lifecycle import lock_job
 from server.core.liveness import beat
+from server.core.visibility.scope import SYSTEM_SCOPE
 from tests.actors import ADA
 from tests.server.harness import Harness
 from tests.server.reports import chunk, kept_events, metric_lines, send
@@ -113,6 +114,6 @@ def test_a_project_changes_while_a_job_of_it_is_forked(harness: Harness, context
         context,
         partial(lock_job, job_id=job_id),
         action=partial(change_project, context, name, settings, actor=ADA),
-        second=partial(keep_project, name=name),
+        second=partial(keep_project, name=name, scopes=[SYSTEM_SCOPE]),
     )
     assert harness.job(job_id).demand not in {None, group}

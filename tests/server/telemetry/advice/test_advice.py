@@ -6,6 +6,7 @@ import pytest
 
 from server.core.context import Context
 from server.core.errors import NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.advice import observed
 from server.telemetry.advice.observed import GC, RECENT, WARM_STEPS, advice
 from server.telemetry.goodput.queries import records_of
@@ -32,13 +33,13 @@ def record(
 
 def test_a_job_without_steps_has_no_finding(harness: Harness, context: Context) -> None:
     job_id = harness.submit()
-    view = advice(context, job_id)
+    view = advice(context, job_id, scope=SYSTEM_SCOPE)
     assert (view.attempt, view.recent_steps, view.findings) == (None, 0, ())
 
 
 def test_an_unknown_job(context: Context) -> None:
     with pytest.raises(NotFoundError):
-        advice(context, "no-such-job")
+        advice(context, "no-such-job", scope=SYSTEM_SCOPE)
 
 
 def test_recent_steps_count_and_the_first_step_does_not(harness: Harness, context: Context) -> None:
@@ -47,7 +48,7 @@ def test_recent_steps_count_and_the_first_step_does_not(harness: Harness, contex
     steps = RECENT + 500
     waits = [900.0] + [0.0] * 499 + [0.25] * RECENT
     record(harness, context, job_id=job_id, values={STEP: [1.0] * steps, DATA: waits})
-    view = advice(context, job_id)
+    view = advice(context, job_id, scope=SYSTEM_SCOPE)
     assert (view.attempt, view.recent_steps) == (1, RECENT)
     (found,) = [each for each in view.findings if each.hindrance == Hindrance.DATA_WAIT]
     assert found.share == pytest.approx(0.25)
@@ -65,7 +66,7 @@ def test_steps_that_arrive_after_the_ledger_was_read_are_left_out(
         records = records_of(context, connection, job_id)
     record(harness, context, job_id=job_id, values={STEP: [1.0, 2.0], COMPILE: [0.0, 0.5]})
     monkeypatch.setattr(observed, "records_of", lambda *_: records)
-    view = advice(context, job_id)
+    view = advice(context, job_id, scope=SYSTEM_SCOPE)
     assert (view.attempt, view.recent_steps) == (None, 0)
 
 
@@ -80,7 +81,9 @@ def test_values_that_are_no_durations_are_left_out(harness: Harness, context: Co
         values={STEP: steps, DATA: [0.0, 0.5, 0.5, float("inf"), 0.5]},
     )
     (found,) = [
-        each for each in advice(context, job_id).findings if each.hindrance == Hindrance.DATA_WAIT
+        each
+        for each in advice(context, job_id, scope=SYSTEM_SCOPE).findings
+        if each.hindrance == Hindrance.DATA_WAIT
     ]
     assert found.share == pytest.approx(0.5)
 
@@ -93,7 +96,7 @@ def test_the_memory_of_the_device_is_compared_with_the_peak(
     job_id, _ = harness.running(step=0, training=training)
     values = {STEP: [1.0] * 20, "memory/peak_reserved_gib": [2.0] * 20}
     record(harness, context, job_id=job_id, values=values)
-    (found,) = advice(context, job_id).findings
+    (found,) = advice(context, job_id, scope=SYSTEM_SCOPE).findings
     assert found.hindrance == Hindrance.SMALL_MICRO_BATCHES
     assert found.evidence[0].value == pytest.approx(0.25)
     record(
@@ -102,7 +105,9 @@ def test_the_memory_of_the_device_is_compared_with_the_peak(
         job_id=job_id,
         values={"memory/allocation_retries": [0.0, 0.0, 2.0, 3.0, 0.0, 1.0]},
     )
-    retried = {each.hindrance: each for each in advice(context, job_id).findings}
+    retried = {
+        each.hindrance: each for each in advice(context, job_id, scope=SYSTEM_SCOPE).findings
+    }
     assert retried[Hindrance.FULL_MEMORY].evidence[0].value == 4
 
 
@@ -113,7 +118,7 @@ def test_compilation_after_the_start_counts_as_recompilation(
     job_id, _ = harness.running(step=0)
     compiled = [40.0] * WARM_STEPS + [0.2] * 80
     record(harness, context, job_id=job_id, values={STEP: [1.0] * 100, COMPILE: compiled})
-    found = {each.hindrance: each for each in advice(context, job_id).findings}
+    found = {each.hindrance: each for each in advice(context, job_id, scope=SYSTEM_SCOPE).findings}
     assert found[Hindrance.RECOMPILATION].evidence[0].value == pytest.approx(16.0)
 
 
@@ -123,7 +128,7 @@ def test_collections_of_recent_steps_are_summed(harness: Harness, context: Conte
     # A garbage collection before the recent steps, one without a duration, and ten that count.
     collected = [900.0] + [0.0] * 499 + [float("nan")] + [0.0] * 989 + [8.0] * 10
     record(harness, context, job_id=job_id, values={STEP: [1.0] * (RECENT + 500), GC: collected})
-    found = {each.hindrance: each for each in advice(context, job_id).findings}
+    found = {each.hindrance: each for each in advice(context, job_id, scope=SYSTEM_SCOPE).findings}
     assert found[Hindrance.GARBAGE_COLLECTION].evidence[0].value == pytest.approx(80.0)
     assert found[Hindrance.GARBAGE_COLLECTION].share == pytest.approx(0.08)
 
@@ -145,4 +150,4 @@ def test_numbers_that_are_no_amounts_make_no_finding(
         job_id=job_id,
         values={STEP: [1.0] * 20} | {name: [odd] * 20 for name in names},
     )
-    assert advice(context, job_id).findings == ()
+    assert advice(context, job_id, scope=SYSTEM_SCOPE).findings == ()

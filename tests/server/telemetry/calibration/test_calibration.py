@@ -15,6 +15,7 @@ from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.slot_tables import calibrations, measured_runs
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.resume import options
 from server.jobs.jobs.service import delete
@@ -74,7 +75,7 @@ def learned(context: Context) -> list[Calibration]:
 
 
 def planned(context: Context, document: dict[str, Any] | None = None) -> Plan:
-    found = plan_job(context, parse_job_spec(document or {}))
+    found = plan_job(context, parse_job_spec(document or {}), actor=ADA)
     assert isinstance(found, Plan)
     return found
 
@@ -119,7 +120,7 @@ def test_layouts_of_a_plan_and_of_a_resume_have_their_speed(
     assert plan.ranked_of >= len(plan.ranked)
     assert times[:-1] == sorted(times[:-1])  # the last may be the job's own
     job_id = ended(harness, context, outcome="stopped")
-    found = options(context, job_id)
+    found = options(context, job_id, scope=SYSTEM_SCOPE)
     assert found.calibration == plan.calibration
     for option in found.options:
         assert all(layout.speed is not None for layout in option.layouts)

@@ -17,6 +17,7 @@ from server.core.context import Context
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series
 from server.core.database.tables import attempts
 from server.core.errors import NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.service import stop
 from server.telemetry.goodput import step_sums
 from server.telemetry.goodput.queries import goodput_view
@@ -81,7 +82,7 @@ def test_a_job_with_a_fault(harness: Harness, context: Context) -> None:
     harness.commit_checkpoint(job_id, 6)
     harness.clock.advance(12)
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
-    before = spent(goodput_view(context, job_id))
+    before = spent(goodput_view(context, job_id, scope=SYSTEM_SCOPE))
     assert before["productive"] == 6_000 - 600 - 500
     assert before["lost"] == 4_000, "no attempt can begin after the newest checkpoint"
     backoff = (harness.job(job_id).not_before - harness.clock.now()).total_seconds()
@@ -94,7 +95,7 @@ def test_a_job_with_a_fault(harness: Harness, context: Context) -> None:
     harness.clock.advance(8)
     supervisor.end("succeeded")
     harness.clock.advance(3_600)  # after the end no time passes for the job
-    view = goodput_view(context, job_id)
+    view = goodput_view(context, job_id, scope=SYSTEM_SCOPE)
     assert spent(view) == {
         "queued": 3_000,
         "startup": 5_000 + 4_000,
@@ -122,13 +123,13 @@ def test_a_program_that_logs_no_times_has_no_goodput(harness: Harness, context: 
     harness.place()
     harness.clock.advance(5)
     (supervisor,) = harness.claim_all(job_id)
-    view = goodput_view(context, job_id)
+    view = goodput_view(context, job_id, scope=SYSTEM_SCOPE)
     assert (spent(view), view.goodput, view.ettr) == ({"startup": 5_000}, 0.0, 0.0)
     with context.database.write() as connection:
         connection.execute(update(attempts).values(last_step=7))
     harness.clock.advance(5)
     supervisor.end("succeeded")
-    view = goodput_view(context, job_id)
+    view = goodput_view(context, job_id, scope=SYSTEM_SCOPE)
     assert (spent(view), view.goodput, view.ettr) == ({"other": 10_000}, None, None)
 
 
@@ -137,17 +138,17 @@ def test_a_stopped_job_has_an_end_and_a_waiting_one_has_none(
 ) -> None:
     job_id = harness.submit()
     harness.clock.advance(1.5)
-    assert spent(goodput_view(context, job_id)) == {"queued": 1_500}
+    assert spent(goodput_view(context, job_id, scope=SYSTEM_SCOPE)) == {"queued": 1_500}
     stop(context, job_id, actor=ADA, reason="")
     harness.clock.advance(10)
-    view = goodput_view(context, job_id)
+    view = goodput_view(context, job_id, scope=SYSTEM_SCOPE)
     assert spent(view) == {"queued": 1_500}
     assert (view.goodput, view.ettr, view.mttf_seconds) == (0.0, 0.0, None)
 
 
 def test_a_job_that_is_not_there(context: Context) -> None:
     with pytest.raises(NotFoundError, match="no job has the id"):
-        goodput_view(context, context.new_id())
+        goodput_view(context, context.new_id(), scope=SYSTEM_SCOPE)
 
 
 @given(
@@ -206,7 +207,7 @@ def test_chunks_without_a_sum_are_decoded_once_and_some_at_a_time(context: Conte
     with context.database.write() as connection:
         by_name = {name: Points.of(steps, 1e9 + steps, seconds) for name in (STEP, DATA)}
         store_points(connection, attempt_id, by_name)
-    wanted = goodput_view(context, job_id).categories
+    wanted = goodput_view(context, job_id, scope=SYSTEM_SCOPE).categories
     stored = select(metric_chunks.c.series_id, metric_chunks.c.first_step, metric_chunks.c.step_sum)
     with context.database.write() as connection:
         sums = set(connection.execute(stored))
@@ -221,8 +222,8 @@ def test_chunks_without_a_sum_are_decoded_once_and_some_at_a_time(context: Conte
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_sums, "decode", counted)
         patch.setattr(step_sums, "SUMMED_AT_ONCE", 16)
-        assert goodput_view(context, job_id).categories == wanted
-        assert goodput_view(context, job_id).categories == wanted
+        assert goodput_view(context, job_id, scope=SYSTEM_SCOPE).categories == wanted
+        assert goodput_view(context, job_id, scope=SYSTEM_SCOPE).categories == wanted
     assert batches == [16, 16, 8, 0, 0], "a ledger decodes no chunk with a sum"
     with context.database.read() as connection:
         assert set(connection.execute(stored)) == sums
@@ -281,4 +282,4 @@ def test_a_record_of_no_step_of_the_attempt_counts_as_none(
     attempt_id = harness.attempt(job_id).id
     train(context, attempt_id, range(1), began=harness.clock.now().timestamp())
     harness.clock.advance(6)
-    assert spent(goodput_view(context, job_id)) == {"startup": 6000}
+    assert spent(goodput_view(context, job_id, scope=SYSTEM_SCOPE)) == {"startup": 6000}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from server.core.context import Context
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.goodput.queries import goodput_view
 from server.telemetry.goodput.step_sums import COMPILE, DATA, SAVE, STEP
 from server.telemetry.goodput.what_if import SAVE_TIME, save_interval_what_if
@@ -90,9 +91,9 @@ def test_the_forecast_of_an_interval_is_what_a_run_with_it_records(
 ) -> None:
     harness.add_node()
     job_id = run_job(harness, context, interval=recorded)
-    answer = save_interval_what_if(context, job_id, asked)
+    answer = save_interval_what_if(context, job_id, asked, scope=SYSTEM_SCOPE)
     assert answer.replayed is not None
-    followed = goodput_view(context, run_job(harness, context, interval=asked))
+    followed = goodput_view(context, run_job(harness, context, interval=asked), scope=SYSTEM_SCOPE)
     assert answer.replayed.goodput == pytest.approx(followed.goodput, abs=0.02)
     lost = milliseconds(followed, TimeCategory.LOST)
     assert answer.replayed.lost_milliseconds == pytest.approx(lost, abs=2 * STEP_SECONDS * 1000)
@@ -124,7 +125,7 @@ def test_an_attempt_after_a_rollback_starts_where_it_started(
     train(harness, context, job_id=job_id, start=50, interval=50, fault=None)
     harness.clock.advance(2)
     supervisor.end("succeeded")
-    answer = save_interval_what_if(context, job_id, 50)
+    answer = save_interval_what_if(context, job_id, 50, scope=SYSTEM_SCOPE)
     assert answer.replayed is not None
     assert answer.replayed.wall_milliseconds == answer.recorded.wall_milliseconds
     assert answer.replayed.lost_steps == answer.recorded.lost_steps == 133 - 50
@@ -136,7 +137,7 @@ def test_an_attempt_after_a_rollback_starts_where_it_started(
 def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id = run_job(harness, context, interval=100)
-    answer = save_interval_what_if(context, job_id, 100)
+    answer = save_interval_what_if(context, job_id, 100, scope=SYSTEM_SCOPE)
     assert answer.best is not None
     assert answer.best.goodput is not None
     assert answer.recorded.goodput is not None
@@ -147,7 +148,7 @@ def test_the_best_interval_of_a_job_that_fails_often(harness: Harness, context: 
     assert 5 < answer.daly_interval_steps < 30
     assert answer.replayed is not None
     assert answer.recorded.expected_ettr is None
-    mttf = goodput_view(context, job_id).mttf_seconds
+    mttf = goodput_view(context, job_id, scope=SYSTEM_SCOPE).mttf_seconds
     assert mttf is not None
     for outcome, interval in ((answer.replayed, 100), (answer.best, answer.best_interval_steps)):
         by_formula = published_ettr(mttf, interval * STEP_SECONDS)
@@ -162,7 +163,9 @@ def published_ettr(mttf: float, interval: float) -> float:
 
 def test_no_expected_ettr_without_a_failure(harness: Harness, context: Context) -> None:
     harness.add_node()
-    answer = save_interval_what_if(context, run_job(harness, context, interval=50, faults=()), 100)
+    answer = save_interval_what_if(
+        context, run_job(harness, context, interval=50, faults=()), 100, scope=SYSTEM_SCOPE
+    )
     assert answer.stall_seconds == STALL_SECONDS
     assert answer.replayed is not None
     assert answer.best is not None
@@ -172,7 +175,9 @@ def test_no_expected_ettr_without_a_failure(harness: Harness, context: Context) 
 
 def test_no_expected_ettr_without_saves(harness: Harness, context: Context) -> None:
     harness.add_node()
-    without_saves = save_interval_what_if(context, run_job(harness, context, interval=50), 0)
+    without_saves = save_interval_what_if(
+        context, run_job(harness, context, interval=50), 0, scope=SYSTEM_SCOPE
+    )
     assert without_saves.replayed is not None
     assert without_saves.replayed.expected_ettr is None
     assert without_saves.daly_interval_steps is not None
@@ -197,20 +202,23 @@ def test_records_that_no_clock_makes_leave_a_pace(
         store_points(connection, harness.attempt(job_id).id, {STEP: points})
     harness.clock.advance(66)
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
-    answer = save_interval_what_if(context, job_id, 5)
+    answer = save_interval_what_if(context, job_id, 5, scope=SYSTEM_SCOPE)
     assert answer.replayed is not None
     assert answer.replayed.expected_ettr is not None
     assert answer.daly_interval_steps is None, "no save is recorded"
     if step is not None:
         outcome = answer.replayed
         assert (outcome.lost_steps, outcome.lost_milliseconds) == (1, 1000 * step)
-    spent = {each.category: each.milliseconds for each in goodput_view(context, job_id).categories}
+    spent = {
+        each.category: each.milliseconds
+        for each in goodput_view(context, job_id, scope=SYSTEM_SCOPE).categories
+    }
     assert min(spent.values()) == 0
     assert sum(spent.values()) == 66_000
 
 
 def test_a_job_that_waits_has_nothing_to_replay(harness: Harness, context: Context) -> None:
-    answer = save_interval_what_if(context, harness.submit(), 5)
+    answer = save_interval_what_if(context, harness.submit(), 5, scope=SYSTEM_SCOPE)
     assert (answer.replayed, answer.best, answer.daly_interval_steps) == (None, None, None)
     assert answer.recorded.kept_steps == 0
 
@@ -229,7 +237,7 @@ def test_the_compilation_of_lost_steps_is_no_part_of_their_pace(
         store_points(connection, harness.attempt(job_id).id, by_name)
     harness.clock.advance(66)
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
-    answer = save_interval_what_if(context, job_id, 0)
+    answer = save_interval_what_if(context, job_id, 0, scope=SYSTEM_SCOPE)
     assert (answer.recorded.kept_steps, answer.recorded.lost_steps) == (0, 6)
     assert answer.replayed is not None
     assert (answer.replayed.lost_steps, answer.replayed.lost_milliseconds) == (6, 6_000)
@@ -254,8 +262,8 @@ def test_no_reported_duration_is_too_large_for_the_ledger(
         )
     harness.clock.advance(60)
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
-    view = goodput_view(context, job_id)
+    view = goodput_view(context, job_id, scope=SYSTEM_SCOPE)
     assert sum(each.milliseconds for each in view.categories) == 60_000
-    answer = save_interval_what_if(context, job_id, 10)
+    answer = save_interval_what_if(context, job_id, 10, scope=SYSTEM_SCOPE)
     assert answer.replayed is not None
     assert answer.stall_seconds == 0

@@ -9,6 +9,7 @@ from sqlalchemy import select
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import imports, metric_series
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.queries import job_view
 from server.telemetry.goodput.queries import goodput_view
 from tests.server.api.in_process import TestClient
@@ -142,7 +143,7 @@ def test_lists_and_counts_have_it_and_may_leave_it_out(
 
 def test_it_counts_in_no_goodput(client: TestClient, context: Context) -> None:
     job_id = imported(client)
-    assert goodput_view(context, job_id).wall_milliseconds == 0
+    assert goodput_view(context, job_id, scope=SYSTEM_SCOPE).wall_milliseconds == 0
     today = context.now().date()
     cluster = client.get(f"{API}/goodput?from={today}&to={today}").json()
     assert cluster["failures"] == 0
@@ -195,4 +196,4 @@ def test_an_own_job_takes_no_points(client: TestClient, harness: Harness, contex
     own = harness.submit()
     batch = {"start": 0, "series": [series("loss", [1], [1.0])]}
     assert client.post(f"{API}/imports/{own}/points", json=batch).status_code == 404
-    assert job_view(context, own).imported_from is None
+    assert job_view(context, own, scope=SYSTEM_SCOPE).imported_from is None

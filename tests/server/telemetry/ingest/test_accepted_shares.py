@@ -12,6 +12,7 @@ from server.api.auth.tokens import hash_token
 from server.app.factory import create_app
 from server.core.context import Context
 from server.core.database.tables import attempt_nodes
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts import reports
 from server.jobs.attempts.reports import AcceptedShares, authenticate_share
 from server.telemetry.metrics.charts import chart
@@ -90,7 +91,7 @@ def test_what_another_process_stored_in_between_is_stored_once(
     assert post(chunk("metrics", first)) == HTTPStatus.OK
     send(context, supervisor, chunk("metrics", second, start=len(first)))
     assert post(chunk("metrics", second + third, start=len(first))) == HTTPStatus.OK
-    (curve,) = chart(context, job_id, ["train/loss"]).curves
+    (curve,) = chart(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE).curves
     assert list(curve.steps) == [1, 2, 3]
 
 

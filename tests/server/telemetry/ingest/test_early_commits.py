@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints.queries import list_checkpoints
 from server.telemetry.ingest.run_events import LONGEST_HOLD
 from tests.server.clock import FakeClock
@@ -51,7 +52,10 @@ class Cluster:
     @property
     def saved(self) -> list[int]:
         """Steps in the catalog."""
-        return [view.step for view in list_checkpoints(self.harness.context, self.job_id)]
+        return [
+            view.step
+            for view in list_checkpoints(self.harness.context, self.job_id, scope=SYSTEM_SCOPE)
+        ]
 
 
 AGO = timedelta(seconds=1)

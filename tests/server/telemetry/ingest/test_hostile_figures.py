@@ -8,6 +8,7 @@ import pytest
 
 from server.core.context import Context
 from server.core.lifecycle import lock_job
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints.catalog import record_commits, record_stall
 from server.telemetry.advice.observed import advice
 from server.telemetry.goodput.queries import goodput_view
@@ -42,7 +43,7 @@ def test_a_throughput_is_in_range_or_absent_and_its_curve_as_it_came(
     send(harness.context, supervisor, chunk("metrics", more, start=len(lines)))
     assert harness.job(job_id).progress.tokens_per_second is None
     name = RATE.replace("__", "/")
-    (curve,) = chart(harness.context, job_id, [name], max_points=100).curves
+    (curve,) = chart(harness.context, job_id, [name], max_points=100, scope=SYSTEM_SCOPE).curves
     assert (curve.count, curve.non_finite) == ([1, 1], [0, int(not math.isfinite(value))])
 
 
@@ -75,10 +76,10 @@ def test_a_negative_duration_takes_no_time_of_other_steps(harness: Harness, valu
     harness.clock.advance(3600)
     lines = metric_lines(1, 10, **{STEP: 1.0}) + metric_lines(11, 11, **{STEP: value})
     send(harness.context, supervisor, chunk("metrics", lines))
-    found = goodput_view(harness.context, job_id)
+    found = goodput_view(harness.context, job_id, scope=SYSTEM_SCOPE)
     spent = {each.category: each.milliseconds for each in found.categories}
     assert spent[TimeCategory.PRODUCTIVE] == 10_000
-    assert advice(harness.context, job_id) is not None
+    assert advice(harness.context, job_id, scope=SYSTEM_SCOPE) is not None
 
 
 @pytest.mark.parametrize("value", [-5.0, 1e300])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from server.core.database.metric_and_log_tables import metric_series
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.lineage import attempts_of, lineage_of
 from server.jobs.checkpoints.deletion import Measured
 from server.jobs.jobs.fork import fork
@@ -51,7 +52,7 @@ def resumed(harness: Harness, job_id: str) -> Supervisor:
 
 
 def curve(harness: Harness, job_id: str, name: str = LOSS) -> CurveView:
-    (found,) = chart(harness.context, job_id, [name]).curves
+    (found,) = chart(harness.context, job_id, [name], scope=SYSTEM_SCOPE).curves
     return found
 
 

@@ -15,6 +15,7 @@ from server.core.context import Context
 from server.core.database.tables import attempt_nodes, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnauthenticatedError
 from server.core.lifecycle import lock_job
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.reports import ReportedShare, authenticate_shares
 from server.telemetry.ingest.receive import SentReport, store_report, store_together
 from server.telemetry.logs.pages import page
@@ -70,7 +71,11 @@ def step(
 
 
 def steps_of(context: Context, job_id: str) -> list[int]:
-    return [step for curve in chart(context, job_id, ["train/loss"]).curves for step in curve.steps]
+    return [
+        step
+        for curve in chart(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE).curves
+        for step in curve.steps
+    ]
 
 
 def test_many_reports_take_as_many_statements_as_two(
@@ -100,7 +105,7 @@ def test_each_report_is_stored_for_its_own_job(
             assert reply.acknowledged == {each.file: each.end for each in report.report.chunks}
     for job_id, supervisor in running:
         assert steps_of(context, job_id) == [2, 3]
-        texts = [line.text for line in page(context, job_id).lines]
+        texts = [line.text for line in page(context, job_id, scope=SYSTEM_SCOPE).lines]
         assert texts == [f"step {n:06d} of {supervisor.attempt_id}" for n in (2, 3)]
     with context.database.read() as connection:
         progress = connection.scalars(select(jobs.c.progress)).all()
@@ -116,7 +121,7 @@ def test_copies_of_reports_change_nothing(
         for reply in store_together(context, reports):
             assert isinstance(reply, ReportReply)
     assert all(steps_of(context, job_id) == [2] for job_id, _ in running)
-    assert all(len(page(context, job_id).lines) == 1 for job_id, _ in running)
+    assert all(len(page(context, job_id, scope=SYSTEM_SCOPE).lines) == 1 for job_id, _ in running)
 
 
 def test_a_refused_report_keeps_no_other_from_being_stored(

@@ -13,6 +13,7 @@ from server.core.context import Context
 from server.core.database.tables import requests
 from server.core.errors import InvalidRequestError
 from server.core.expected_time import LONGEST_EXPECTED
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.parent import parent_checkpoint
 from server.jobs.checkpoints.queries import list_checkpoints, read_checkpoint
 from server.jobs.jobs.queries import job_view
@@ -49,7 +50,7 @@ def test_nan_and_infinity_survive_from_the_line_to_the_chart(
     line = loss(context, job_id)
     assert line.non_finite == [0, 1, 1, 1, 0]
     assert line.last == [1.0, None, None, None, 2.0]
-    rows = "".join(csv_rows(context, job_id, ["train/loss"])).split()[1:]
+    rows = "".join(csv_rows(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE)).split()[1:]
     assert [row.rsplit(",", 1)[1] for row in rows] == ["1.0", "nan", "inf", "-inf", "2.0"]
 
 
@@ -138,14 +139,14 @@ def test_commits_enter_the_catalog_once(context: Context, launched: Launched) ->
         send(context, supervisor, chunk("events", lines))
     again = json_lines([committed(job_id, 50)])  # the trainer may report it again
     send(context, supervisor, chunk("events", again, start=len(lines)))
-    views = list_checkpoints(context, job_id)
+    views = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
     assert [(view.step, view.kind, view.size, view.on_lineage) for view in views] == [
         (50, "interval", 100, True),
         (0, "preflight", 100, True),
     ]
     assert views[0].place == f"checkpoints:{job_id}/a1/step-50"
-    assert list_checkpoints(context, job_id, after=views[0].id) == views[1:]
-    manifest = read_checkpoint(context, views[0].id).manifest
+    assert list_checkpoints(context, job_id, after=views[0].id, scope=SYSTEM_SCOPE) == views[1:]
+    manifest = read_checkpoint(context, views[0].id, scope=SYSTEM_SCOPE).manifest
     assert isinstance(manifest, Manifest)
     assert (manifest.train_state.step, manifest.spec) == (50, spec)
     assert [event["step"] for event in kept_events(context, "checkpoint_committed")] == [0, 50]
@@ -179,7 +180,7 @@ def test_a_commit_that_is_not_of_this_attempt_is_not_listed(
 ) -> None:
     job_id, supervisor = launched
     send(context, supervisor, chunk("events", json_lines([committed(job_id, 50, changes)])))
-    assert list_checkpoints(context, job_id) == []
+    assert list_checkpoints(context, job_id, scope=SYSTEM_SCOPE) == []
     assert len(kept_events(context, "line_skipped")) == 1
 
 
@@ -199,13 +200,13 @@ def test_the_catalog_has_what_a_save_cost(context: Context, launched: Launched) 
         ]
     )
     send(context, supervisor, chunk("events", lines))
-    (newest, _) = list_checkpoints(context, job_id)
+    (newest, _) = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
     assert (newest.writers, newest.write_seconds, newest.stall_seconds) == (2, 0.3, None)
     send(context, supervisor, chunk("events", later, start=len(lines)))
-    (newest, first) = list_checkpoints(context, job_id)
+    (newest, first) = list_checkpoints(context, job_id, scope=SYSTEM_SCOPE)
     assert newest.stall_seconds == 0.02
     assert (first.writers, first.write_seconds, first.stall_seconds) == (None, None, None)
-    manifest = read_checkpoint(context, newest.id).manifest
+    manifest = read_checkpoint(context, newest.id, scope=SYSTEM_SCOPE).manifest
     assert isinstance(manifest, Manifest)
     assert [(writer.rank, writer.write_seconds) for writer in manifest.writers] == [
         (0, 0.2),
@@ -242,7 +243,7 @@ def test_saves_that_fail_are_shown_until_one_is_committed(
 
 
 def _attempt(context: Context, job_id: str) -> AttemptView:
-    attempt = job_view(context, job_id).current_attempt
+    attempt = job_view(context, job_id, scope=SYSTEM_SCOPE).current_attempt
     assert attempt is not None
     return attempt
 
@@ -350,7 +351,7 @@ def test_the_last_report_closes_logs_and_ends_the_share(
     record = ExitRecord(outcome="succeeded", failure=None, ranks=(), time=1.0)
     reply = send(context, supervisor, chunk("log:0", b"one\ntwo"), exit=record)
     assert reply.desired == DesiredState.RUN
-    assert [line.text for line in page(context, job_id).lines] == ["one", "two"]
+    assert [line.text for line in page(context, job_id, scope=SYSTEM_SCOPE).lines] == ["one", "two"]
     assert harness.job(job_id).state == JobState.SUCCEEDED
 
 

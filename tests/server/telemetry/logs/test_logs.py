@@ -11,6 +11,7 @@ from server.core.context import Context
 from server.core.database.metric_and_log_tables import log_blocks
 from server.core.database.metric_and_log_tables import logs as log_table
 from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.logs import pages
 from server.telemetry.logs.blocks import (
     ERROR,
@@ -42,7 +43,7 @@ def store(context: Context, attempt: Attempt, *pieces: bytes, rank: int = 0) -> 
 def texts(
     context: Context, attempt: Attempt, *, from_line: int | None = None, limit: int = 500
 ) -> list[str]:
-    found = page(context, attempt[0], from_line=from_line, limit=limit)
+    found = page(context, attempt[0], from_line=from_line, limit=limit, scope=SYSTEM_SCOPE)
     return [line.text for line in found.lines]
 
 
@@ -102,7 +103,7 @@ def test_pages_from_either_end(context: Context, attempt: Attempt) -> None:
     assert texts(context, attempt, from_line=-20, limit=5) == wanted[-20:-15]
     assert texts(context, attempt, from_line=1990, limit=500) == wanted[1990:]
     assert texts(context, attempt, from_line=2000, limit=500) == []
-    found = page(context, attempt[0], from_line=3, limit=2)
+    found = page(context, attempt[0], from_line=3, limit=2, scope=SYSTEM_SCOPE)
     assert [line.number for line in found.lines] == [3, 4]
     assert (found.first_line, found.total_lines, found.ranks) == (0, 2000, [0])
 
@@ -132,7 +133,7 @@ def test_a_progress_bar_is_one_line_that_changes(context: Context, attempt: Atte
     store(context, attempt, b"before\n")
     for start in range(0, len(bars), 300 * len(bars) // 5000):
         store(context, attempt, bars[start : start + 10_000])
-        found = page(context, attempt[0])
+        found = page(context, attempt[0], scope=SYSTEM_SCOPE)
         assert [line.text for line in found.lines] == ["before"]
         assert found.open_line is not None
         assert found.open_line.startswith("Train:")
@@ -143,7 +144,7 @@ def test_a_progress_bar_is_one_line_that_changes(context: Context, attempt: Atte
     assert row.stored_bytes == len(b"before\n")
     store(context, attempt, b" RuntimeError: no\nafter\n")
     assert texts(context, attempt)[1:] == [f"{found.open_line} RuntimeError: no", "after"]
-    found = page(context, attempt[0])
+    found = page(context, attempt[0], scope=SYSTEM_SCOPE)
     assert (found.open_line, found.first_error_line) == (None, 1)
 
 
@@ -151,7 +152,7 @@ def test_the_last_bar_is_a_line_once_its_rank_has_ended(context: Context, attemp
     store(context, attempt, b"\r10%\r20%")
     with context.database.write() as connection:
         close_output(connection, attempt[1], [0], quota=QUOTA)
-    found = page(context, attempt[0])
+    found = page(context, attempt[0], scope=SYSTEM_SCOPE)
     assert ([line.text for line in found.lines], found.open_line) == (["20%"], None)
 
 
@@ -176,7 +177,7 @@ def test_the_quota_drops_the_oldest_lines(context: Context, attempt: Attempt) ->
             piece = f"{number:04} {'x' * 1000}\n".encode() * 100
             written += len(piece)
             store_output(connection, {(attempt[1], 0): piece}, quota=quota)
-    found = page(context, attempt[0], from_line=0, limit=10)
+    found = page(context, attempt[0], from_line=0, limit=10, scope=SYSTEM_SCOPE)
     with context.database.read() as connection:
         row = connection.execute(log_table.select()).one()
     assert row.stored_bytes <= quota
@@ -200,7 +201,9 @@ def test_search_ignores_case_and_goes_on_where_it_stopped(
     store(context, attempt, "".join(f"{line}\n" for line in lines).encode())
     found, start, calls = [], 0, 0
     while True:
-        matches = search(context, attempt[0], "nccl wARN", from_line=start, limit=3)
+        matches = search(
+            context, attempt[0], "nccl wARN", from_line=start, limit=3, scope=SYSTEM_SCOPE
+        )
         found += [line.number for line in matches.lines]
         calls += 1
         if matches.next_line is None:
@@ -214,16 +217,16 @@ def test_search_ignores_case_and_goes_on_where_it_stopped(
 def test_the_first_error_is_remembered(context: Context, attempt: Attempt) -> None:
     store(context, attempt, b"fine\n", b"fine\nTraceback (most ", b"recent call last):\nKilled\n")
     store(context, attempt, b"fine\n", rank=1)
-    assert page(context, attempt[0]).first_error_line == 2
-    assert page(context, attempt[0], rank=1).first_error_line is None
+    assert page(context, attempt[0], scope=SYSTEM_SCOPE).first_error_line == 2
+    assert page(context, attempt[0], rank=1, scope=SYSTEM_SCOPE).first_error_line is None
 
 
 def test_what_cannot_be_shown_is_refused(context: Context, attempt: Attempt) -> None:
-    assert page(context, attempt[0]).lines == []  # nothing was written yet
+    assert page(context, attempt[0], scope=SYSTEM_SCOPE).lines == []  # nothing was written yet
     store(context, attempt, b"x\n", rank=1)
     with pytest.raises(InvalidRequestError, match="these have: 1"):
-        page(context, attempt[0], rank=0)
+        page(context, attempt[0], rank=0, scope=SYSTEM_SCOPE)
     with pytest.raises(NotFoundError, match="no attempt 2"):
-        page(context, attempt[0], attempt=2)
+        page(context, attempt[0], attempt=2, scope=SYSTEM_SCOPE)
     with pytest.raises(NotFoundError, match="no job"):
-        page(context, context.new_id())
+        page(context, context.new_id(), scope=SYSTEM_SCOPE)

@@ -17,6 +17,7 @@ from sqlalchemy import event, func, select
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series
 from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.metrics import charts, points, series, store
 from server.telemetry.metrics.charts import chart
 from server.telemetry.metrics.points import Points
@@ -102,7 +103,9 @@ def test_buckets_equal_a_brute_force_computation(
         job_id = add_job(context)
         stored(context, add_attempt(context, job_id), *batches)
         first, last = (window[0], window[0] + window[1]) if window else (0, 2**40)
-        drawn = partial(chart, context, job_id, ["train/loss"], max_points=limit)
+        drawn = partial(
+            chart, context, job_id, ["train/loss"], max_points=limit, scope=SYSTEM_SCOPE
+        )
         at_a_time = drawn(from_step=first, to_step=last)
         patch.setattr(series, "DECODED_AT_ONCE", at_once)
         patch.setattr(series, "MERGED_AT", at_once)
@@ -124,7 +127,9 @@ def test_buckets_are_about_equally_wide_whatever_the_chunks(context: Context) ->
     data = [(step, float(step)) for step in range(1, 30_501)]
     stored(context, attempt_id, data[:700], data[700:])
     for limit in (10, 25, 40, 100):
-        (curve,) = chart(context, job_id, ["train/loss"], max_points=limit).curves
+        (curve,) = chart(
+            context, job_id, ["train/loss"], max_points=limit, scope=SYSTEM_SCOPE
+        ).curves
         expected(data, curve)
         widths = np.array(curve.count)
         assert len(widths) >= limit / 2
@@ -138,7 +143,9 @@ def test_one_spike_and_one_nan_are_seen_in_any_resolution(context: Context) -> N
     data[4321] = (4321, math.nan)
     stored(context, add_attempt(context, job_id), data)
     for limit in (1, 3, 10, 4999, 10_000):
-        (curve,) = chart(context, job_id, ["train/loss"], max_points=limit).curves
+        (curve,) = chart(
+            context, job_id, ["train/loss"], max_points=limit, scope=SYSTEM_SCOPE
+        ).curves
         assert max(value for value in curve.max if value is not None) == 1e9
         assert sum(curve.non_finite) == 1
 
@@ -156,7 +163,7 @@ def test_the_tail_stays_short_and_no_point_is_lost(context: Context) -> None:
         assert counted <= TAIL_LIMIT
     with context.database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(metric_chunks)) == 4
-    (curve,) = chart(context, job_id, ["train/loss"], max_points=10_000).curves
+    (curve,) = chart(context, job_id, ["train/loss"], max_points=10_000, scope=SYSTEM_SCOPE).curves
     expected(data, curve)
     assert len(curve.steps) == 5200
 
@@ -195,7 +202,7 @@ def test_segments_that_overlap_share_buckets(
     ids = add_attempts(context, job_id, [None, (1, 100), (2, 10)])
     stored(context, ids[0], [(step, 1.0) for step in range(1, 101)])
     stored(context, ids[2], [(step, 3.0) for step in range(11, 1001)])
-    view = chart(context, job_id, ["train/loss"], max_points=100)
+    view = chart(context, job_id, ["train/loss"], max_points=100, scope=SYSTEM_SCOPE)
     (curve,) = (each for each in view.curves if each.branch == "lineage")
     assert len(curve.steps) <= 100
     assert sum(curve.count) == 100 + 990
@@ -206,7 +213,7 @@ def test_a_step_is_kept_once(context: Context) -> None:
     job_id = add_job(context)
     attempt_id = add_attempt(context, job_id)
     stored(context, attempt_id, [(1, 1.0), (2, 2.0)], [(2, 20.0), (3, 3.0), (1, 10.0), (3, 30.0)])
-    (curve,) = chart(context, job_id, ["train/loss"]).curves
+    (curve,) = chart(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE).curves
     assert (curve.steps, curve.last) == ([1, 2, 3], [1.0, 2.0, 3.0])
 
 
@@ -217,7 +224,7 @@ def test_lines_follow_the_lineage_and_show_what_it_left(context: Context) -> Non
     stored(context, ids[0], [(step, 1.0) for step in range(1, 11)])
     stored(context, ids[1], [(step, 2.0) for step in range(7, 10)])
     stored(context, ids[2], [(9, 3.0), (10, 3.0)])
-    view = chart(context, job_id, ["train/loss"])
+    view = chart(context, job_id, ["train/loss"], scope=SYSTEM_SCOPE)
     curves = {
         curve.branch: dict(zip(curve.steps, curve.last, strict=True)) for curve in view.curves
     }
@@ -226,7 +233,7 @@ def test_lines_follow_the_lineage_and_show_what_it_left(context: Context) -> Non
         "attempt-2": {9: 2.0},
         "attempt-1": dict.fromkeys(range(7, 11), 1.0),
     }
-    (own,) = chart(context, job_id, ["train/loss"], attempt=1).curves
+    (own,) = chart(context, job_id, ["train/loss"], attempt=1, scope=SYSTEM_SCOPE).curves
     assert (own.branch, own.steps) == ("attempt-1", list(range(1, 11)))
 
 
@@ -238,7 +245,7 @@ def test_a_chunk_that_the_lineage_cuts_is_shared_out(context: Context) -> None:
     stored(context, ids[0], first)
     stored(context, ids[1], second)
     for limit in (3, 50, 10_000):
-        curves = chart(context, job_id, ["train/loss"], max_points=limit).curves
+        curves = chart(context, job_id, ["train/loss"], max_points=limit, scope=SYSTEM_SCOPE).curves
         by_branch = {curve.branch: curve for curve in curves}
         expected(first[:1500] + second, by_branch["lineage"])
         expected(first[1500:], by_branch["attempt-1"])
@@ -247,7 +254,7 @@ def test_a_chunk_that_the_lineage_cuts_is_shared_out(context: Context) -> None:
 def test_names_are_listed_and_unknown_ones_have_no_line(context: Context) -> None:
     job_id = add_job(context)
     stored(context, add_attempt(context, job_id), [(1, 1.0)])
-    view = chart(context, job_id, ["perf/nothing"])
+    view = chart(context, job_id, ["perf/nothing"], scope=SYSTEM_SCOPE)
     assert (view.names, view.curves) == (["train/loss"], [])
 
 
@@ -286,10 +293,10 @@ def test_chunks_are_fetched_by_one_statement_whatever_their_number(
 def test_what_cannot_be_drawn_is_refused(context: Context) -> None:
     job_id = add_job(context)
     with pytest.raises(NotFoundError, match="no attempt 4"):
-        chart(context, job_id, ["train/loss"], attempt=4)
+        chart(context, job_id, ["train/loss"], attempt=4, scope=SYSTEM_SCOPE)
     with pytest.raises(NotFoundError, match="no job"):
-        chart(context, context.new_id(), ["train/loss"])
+        chart(context, context.new_id(), ["train/loss"], scope=SYSTEM_SCOPE)
     with pytest.raises(InvalidRequestError, match="max_points"):
-        chart(context, job_id, ["train/loss"], max_points=0)
+        chart(context, job_id, ["train/loss"], max_points=0, scope=SYSTEM_SCOPE)
     with pytest.raises(InvalidRequestError, match="names"):
-        chart(context, job_id, [str(number) for number in range(99)])
+        chart(context, job_id, [str(number) for number in range(99)], scope=SYSTEM_SCOPE)

@@ -13,6 +13,7 @@ from sqlalchemy import event
 
 from server.core.context import Context
 from server.core.errors import InvalidRequestError, NotFoundError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.metrics import points, store
 from server.telemetry.metrics.charts import chart
 from server.telemetry.metrics.compare import compare
@@ -91,8 +92,13 @@ def test_lines_are_those_of_each_job_and_every_bucket_ends_at_its_time_and_token
             train(context, ids[0], range(done + 1, done + cut + 1), values=losses)
             done += cut
         train(context, ids[1], range(parent + 1, end + 30), began=9000.0)
-        view = compare(context, [first, second], [LOSS, TOKENS], max_points=limit)
-        own = [chart(context, job, [LOSS, TOKENS], max_points=limit) for job in (first, second)]
+        view = compare(
+            context, [first, second], [LOSS, TOKENS], max_points=limit, scope=SYSTEM_SCOPE
+        )
+        own = [
+            chart(context, job, [LOSS, TOKENS], max_points=limit, scope=SYSTEM_SCOPE)
+            for job in (first, second)
+        ]
     for compared, alone in zip(view.jobs, own, strict=True):
         lineage = [curve for curve in alone.curves if curve.branch == "lineage"]
         assert list(map(bare, compared.curves)) == lineage
@@ -118,7 +124,7 @@ def test_a_stretch_of_an_axis_is_drawn_and_hardly_more(
     context: Context, axis: Axis, low: float, high: float, exact: tuple[int, int]
 ) -> None:
     job_id = trained(context, 700)
-    view = compare(context, [job_id], [LOSS], axis=axis, low=low, high=high)
+    view = compare(context, [job_id], [LOSS], axis=axis, low=low, high=high, scope=SYSTEM_SCOPE)
     (curve,) = view.jobs[0].curves
     assert curve.steps[0] in {exact[0], exact[0] - 1}
     assert curve.steps[-1] in {exact[1], exact[1] + 1}
@@ -126,7 +132,9 @@ def test_a_stretch_of_an_axis_is_drawn_and_hardly_more(
 
 def test_a_stretch_within_chunks_is_as_sharp_as_one_of_live_points(context: Context) -> None:
     job_id = trained(context, 5000)
-    view = compare(context, [job_id], [LOSS], axis="tokens", low=1_500_000, high=1_600_000)
+    view = compare(
+        context, [job_id], [LOSS], axis="tokens", low=1_500_000, high=1_600_000, scope=SYSTEM_SCOPE
+    )
     (curve,) = view.jobs[0].curves
     assert curve.steps == list(range(1500, 1601))
     assert curve.tokens == [1000.0 * step for step in curve.steps]
@@ -135,7 +143,15 @@ def test_a_stretch_within_chunks_is_as_sharp_as_one_of_live_points(context: Cont
 def test_each_job_has_its_own_stretch(context: Context) -> None:
     slow, fast = trained(context, 600), trained(context, 600, per_step=4000)
     short = trained(context, 5)
-    view = compare(context, [slow, fast, short], [LOSS], axis="tokens", low=400_000, high=600_000)
+    view = compare(
+        context,
+        [slow, fast, short],
+        [LOSS],
+        axis="tokens",
+        low=400_000,
+        high=600_000,
+        scope=SYSTEM_SCOPE,
+    )
     assert [[(curve.steps[0], curve.steps[-1]) for curve in job.curves] for job in view.jobs] == [
         [(400, 600)],
         [(100, 150)],
@@ -145,15 +161,17 @@ def test_each_job_has_its_own_stretch(context: Context) -> None:
 
 def test_without_tokens_there_is_time_but_no_axis_of_tokens(context: Context) -> None:
     job_id = trained(context, 30, with_tokens=False)
-    (curve,) = compare(context, [job_id], [LOSS]).jobs[0].curves
+    (curve,) = compare(context, [job_id], [LOSS], scope=SYSTEM_SCOPE).jobs[0].curves
     assert curve.times[-1] == 5060.0
     assert set(curve.tokens) == {None}
-    assert compare(context, [job_id], [LOSS], axis="tokens").jobs[0].curves == []
+    assert (
+        compare(context, [job_id], [LOSS], axis="tokens", scope=SYSTEM_SCOPE).jobs[0].curves == []
+    )
 
 
 def test_jobs_come_once_in_the_order_asked_for_with_what_there_is(context: Context) -> None:
     queued, done = add_job(context), trained(context, 3)
-    view = compare(context, [queued, done, queued])
+    view = compare(context, [queued, done, queued], scope=SYSTEM_SCOPE)
     assert [(job.id, job.names, job.curves, job.start_time) for job in view.jobs] == [
         (queued, [], [], None),
         (done, [LOSS, TOKENS], [], 5002.0),
@@ -163,34 +181,34 @@ def test_jobs_come_once_in_the_order_asked_for_with_what_there_is(context: Conte
         "running",
         "1 rank",
     )
-    drawn = compare(context, [queued, done], [LOSS])
+    drawn = compare(context, [queued, done], [LOSS], scope=SYSTEM_SCOPE)
     assert [len(job.curves) for job in drawn.jobs] == [0, 1]
 
 
 def test_what_is_unknown_is_named(context: Context) -> None:
     job_id, nobody, other = trained(context, 3), context.new_id(), context.new_id()
     with pytest.raises(NotFoundError) as refused:
-        compare(context, [nobody, job_id, other], [LOSS])
+        compare(context, [nobody, job_id, other], [LOSS], scope=SYSTEM_SCOPE)
     assert [(p.pointer, p.detail) for p in refused.value.problems] == [
         ("query/jobs", f"no job has the id {nobody!r}"),
         ("query/jobs", f"no job has the id {other!r}"),
     ]
     with pytest.raises(InvalidRequestError, match=r"'train/los'; some that exist: train/loss"):
-        compare(context, [job_id], [LOSS, "train/los"])
+        compare(context, [job_id], [LOSS, "train/los"], scope=SYSTEM_SCOPE)
     queued = add_job(context)  # nothing is known of its series yet
-    assert compare(context, [queued], ["train/los"]).jobs[0].curves == []
+    assert compare(context, [queued], ["train/los"], scope=SYSTEM_SCOPE).jobs[0].curves == []
 
 
 def test_too_much_is_refused(context: Context) -> None:
     job_id = trained(context, 3)
     with pytest.raises(InvalidRequestError, match=f"9 jobs; legal: 1 to {MAX_COMPARED}"):
-        compare(context, [context.new_id() for _ in range(9)])
+        compare(context, [context.new_id() for _ in range(9)], scope=SYSTEM_SCOPE)
     with pytest.raises(InvalidRequestError, match="99 names; at most 50"):
-        compare(context, [job_id], [str(number) for number in range(99)])
+        compare(context, [job_id], [str(number) for number in range(99)], scope=SYSTEM_SCOPE)
     with pytest.raises(InvalidRequestError, match="max_points"):
-        compare(context, [job_id], [LOSS], max_points=0)
+        compare(context, [job_id], [LOSS], max_points=0, scope=SYSTEM_SCOPE)
     with pytest.raises(InvalidRequestError, match="from_x: 9 is after to_x=3"):
-        compare(context, [job_id], [LOSS], low=9, high=3)
+        compare(context, [job_id], [LOSS], low=9, high=3, scope=SYSTEM_SCOPE)
 
 
 def test_the_number_of_queries_depends_on_the_jobs_alone(context: Context) -> None:
@@ -203,7 +221,7 @@ def test_the_number_of_queries_depends_on_the_jobs_alone(context: Context) -> No
 
     def queries(*jobs: str) -> int:
         asked.clear()
-        compare(context, jobs, [LOSS, TOKENS], max_points=700)
+        compare(context, jobs, [LOSS, TOKENS], max_points=700, scope=SYSTEM_SCOPE)
         return len([statement for statement in asked if statement.startswith("SELECT")])
 
     small, large, larger = (trained(context, steps) for steps in (2100, 12_400, 30_100))

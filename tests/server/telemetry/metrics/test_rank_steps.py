@@ -11,6 +11,7 @@ from sqlalchemy import func, select, update
 from server.core.database.metric_and_log_tables import rank_progress, rank_steps, step_digests
 from server.core.database.tables import attempts
 from server.core.errors import InvalidRequestError
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.metrics import rank_steps as staging
 from server.telemetry.metrics.charts import chart
 from tests.server.clock import FakeClock
@@ -79,9 +80,9 @@ def files(harness: Harness, job: tuple[str, list[Supervisor]]) -> Files:
 
 def curve(harness: Harness, job_id: str, name: str) -> dict[int, float | None]:
     """The points of a series; empty without one."""
-    if name not in chart(harness.context, job_id, []).names:
+    if name not in chart(harness.context, job_id, [], scope=SYSTEM_SCOPE).names:
         return {}
-    (found,) = chart(harness.context, job_id, [name]).curves
+    (found,) = chart(harness.context, job_id, [name], scope=SYSTEM_SCOPE).curves
     return dict(zip(found.steps, found.last, strict=True))
 
 
@@ -149,7 +150,7 @@ def test_what_only_rank_0_logs_is_not_folded(
     for step in range(1, 5):
         files.log(0, step, loss=1.0)
         clock.advance(staging.WAITS.total_seconds())
-    assert list(chart(harness.context, job[0], []).names) == ["loss"]
+    assert list(chart(harness.context, job[0], [], scope=SYSTEM_SCOPE).names) == ["loss"]
     assert staged(harness) <= 2
 
 
@@ -167,10 +168,10 @@ def test_nan_and_infinity_are_kept(
     for step in (1, 2):
         for rank, value in enumerate((1.0, math.nan, 3.0, math.inf)):
             files.log(rank, step, loss=value)
-    (mean,) = chart(harness.context, job[0], ["loss/mean"]).curves
+    (mean,) = chart(harness.context, job[0], ["loss/mean"], scope=SYSTEM_SCOPE).curves
     assert mean.non_finite == [1]
     assert curve(harness, job[0], "loss/min") == {1: 1.0}
-    (most,) = chart(harness.context, job[0], ["loss/max"]).curves
+    (most,) = chart(harness.context, job[0], ["loss/max"], scope=SYSTEM_SCOPE).curves
     assert most.non_finite == [1]
 
 
@@ -197,7 +198,9 @@ def test_many_steps_of_one_report_are_folded_in_their_order(
         files.send(rank, [line(step, loss=float(step + rank)) for step in range(1, 1502)])
     with harness.context.database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(rank_progress)) == RANKS
-    means = chart(harness.context, job[0], ["loss/mean"], max_points=2000).curves[0]
+    means = chart(
+        harness.context, job[0], ["loss/mean"], max_points=2000, scope=SYSTEM_SCOPE
+    ).curves[0]
     assert sum(means.count) == 1500
     assert staged(harness) == 1
 

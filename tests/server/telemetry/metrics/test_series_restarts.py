@@ -8,6 +8,7 @@ from sqlalchemy import select
 
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import metric_chunks, metric_series, metric_tails
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.metrics.charts import chart
 from server.telemetry.metrics.points import unpack_tail
 from server.telemetry.metrics.series import read_values
@@ -108,7 +109,7 @@ def test_a_chart_shows_the_later_session(context: Context, harness: Harness) -> 
     writer = Writer(context, supervisor)
     writer.send(*points(0, 150, 1.0))
     writer.send(restart(100), *points(105, 120, 2.0))
-    (curve,) = chart(context, job_id, ["loss"], max_points=1000).curves
+    (curve,) = chart(context, job_id, ["loss"], max_points=1000, scope=SYSTEM_SCOPE).curves
     assert curve.steps == [*range(100), *range(105, 120)]
     assert curve.last == [1.0] * 100 + [2.0] * 15
 

@@ -10,7 +10,10 @@ from sqlalchemy import ColumnElement, false, true
 
 from server.core.errors import ForbiddenError, NotFoundError
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.projects import ProjectRole
 
+HIDDEN_JOB = "another project's job"
+"""Words that stand for a job that the caller does not see."""
 Projects = frozenset[str] | None
 """Names of projects; None for all projects, also for those that do not exist yet."""
 
@@ -26,6 +29,14 @@ class Scope:
     """Projects in which the caller has a permission; absent permissions are held in none."""
     needs: Mapping[Permission, str] = field(default_factory=dict, compare=False)
     """Least role with a permission, for errors."""
+    roles: Mapping[str, ProjectRole] = field(default_factory=dict, compare=False)
+    """Roles of the caller's user by project."""
+    everywhere: bool = False
+    """Whether the caller's user has all permissions in all projects. The token may allow less."""
+
+    def role_in(self, project: str) -> ProjectRole | None:
+        """Return the role of the caller's user in a project; None without a role."""
+        return ProjectRole.MAINTAINER if self.everywhere else self.roles.get(project)
 
     def within(self, permission: Permission) -> Projects:
         """Return the projects in which the caller has a permission; None for all."""
@@ -43,10 +54,17 @@ class Scope:
         """Return whether the caller sees the jobs of a project."""
         return self.may(Permission.JOBS_READ, project)
 
-    @property
-    def sees_all(self) -> bool:
-        """Whether the caller sees the jobs of all projects."""
-        return self.within(Permission.JOBS_READ) is None
+    def knows(self, project: str) -> bool:
+        """Return whether the caller has any permission in a project."""
+        return any(self.may(each, project) for each in self.projects)
+
+    def known(self, column: ColumnElement[str]) -> ColumnElement[bool]:
+        """Return the SQL condition that the caller has any permission in the project of a row."""
+        within = [*self.projects.values()]
+        if None in within:
+            return true()
+        names = {name for some in within for name in some or ()}
+        return column.in_(sorted(names)) if names else false()
 
     def filter(
         self, column: ColumnElement[str], permission: Permission = Permission.JOBS_READ
@@ -81,7 +99,7 @@ class Scope:
         return ForbiddenError(f"this needs {named} in project {project!r}")
 
 
-SYSTEM_SCOPE = Scope(MappingProxyType(dict.fromkeys(Permission)))
+SYSTEM_SCOPE = Scope(MappingProxyType(dict.fromkeys(Permission)), everywhere=True)
 """Scope of the system's own work: all permissions in all projects."""
 NO_SCOPE = Scope(MappingProxyType({}))
 """Scope of machines, which act on what is assigned to them and read nothing else."""

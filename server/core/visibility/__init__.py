@@ -1,0 +1,1 @@
+"""What a caller sees: the scope of a request, and names of jobs inside texts."""
