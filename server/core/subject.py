@@ -138,12 +138,15 @@ SYSTEM = (SERVER, SCHEDULER, TRAINER, RETENTION, RECOVERY, SCRUBBING, EXPORTING)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Job, attempt and node that an event is about; each may be None."""
+    """Job, attempt, node and project that an event is about; each may be None."""
 
     job_id: str | None = None
     attempt: int | None = None
     """Number of the attempt."""
     node: str | None = None
+    project: str | None = None
+    """Project of an event that is about a project, or about a job that is deleted; otherwise the
+    project is that of the job."""
 
     def on(self, node: str) -> Subject:
         """Return a copy of the subject with the given node."""

@@ -1,4 +1,7 @@
-"""Requests that last, such as streams and uploads: they end soon after their access has ended."""
+"""Requests that last, such as streams and uploads: they end soon after their access has ended.
+
+A changed role reaches them equally soon.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from server.api.auth.principals import Principal, still_valid
+from server.api.auth.principals import Principal, present_scopes
 from server.core.context import Context
+from server.core.visibility.scope import Scope
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,11 @@ class LastingRequest:
     is_session: bool
     on_end: Callable[[], None] = field(repr=False)
     """Called in another thread, once, when the access has ended."""
+    allows: Callable[[Scope], bool] = field(repr=False)
+    """Whether the request may go on with a changed scope."""
+    on_change: Callable[[Scope], None] = field(repr=False)
+    """Called in another thread with each changed scope."""
+    scope: Scope
     has_ended: bool = False
     """Whether the access has ended."""
 
@@ -50,12 +59,26 @@ class LastingRequests:
 
     @contextmanager
     def watched(
-        self, principal: Principal, on_end: Callable[[], None] = lambda: None
+        self,
+        principal: Principal,
+        on_end: Callable[[], None] = lambda: None,
+        *,
+        allows: Callable[[Scope], bool] = lambda _: True,
+        on_change: Callable[[Scope], None] = lambda _: None,
     ) -> Iterator[LastingRequest]:
-        """Call `on_end` in another thread if the principal's access ends while the block runs."""
+        """Watch the principal's access while the block runs, in another thread.
+
+        `on_end` is called when the token or session ends, or when `allows` refuses the present
+        scope. `on_change` is called with each changed scope.
+        """
         session_hash = principal.session_hash
         request = LastingRequest(
-            session_hash or principal.credential_hash, session_hash is not None, on_end
+            session_hash or principal.credential_hash,
+            session_hash is not None,
+            on_end,
+            allows,
+            on_change,
+            principal.scope,
         )
         with self._lock:
             self._open.add(request)
@@ -66,18 +89,21 @@ class LastingRequests:
                 self._open.discard(request)
 
     def end_invalid(self) -> int:
-        """End all requests without valid access, with one query; return their number."""
+        """End all requests without valid access, with one query; return their number.
+
+        The other requests get their present scopes.
+        """
         with self._lock:
             asked = [*self._open]
         if not asked:
             return 0
-        valid = still_valid(
+        scopes = present_scopes(
             self._context,
             token_hashes={each.credential_hash for each in asked if not each.is_session},
             session_hashes={each.credential_hash for each in asked if each.is_session},
         )
+        ended = [each for each in asked if not _goes_on(each, scopes.get(each.credential_hash))]
         with self._lock:
-            ended = [each for each in asked if each.credential_hash not in valid]
             ended = [each for each in ended if each in self._open]
             self._open.difference_update(ended)
         for each in ended:
@@ -95,3 +121,13 @@ class LastingRequests:
             # Most likely the database is unreachable; then no request gets new data from it.
             except Exception:
                 logger.exception("the access of lasting requests could not be checked")
+
+
+def _goes_on(request: LastingRequest, scope: Scope | None) -> bool:
+    """Pass a changed scope to a request; return whether the request may go on."""
+    if scope is None or not request.allows(scope):
+        return False
+    if scope != request.scope:
+        request.scope = scope
+        request.on_change(scope)
+    return True

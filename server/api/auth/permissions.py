@@ -163,7 +163,7 @@ def held(roles: Roles, most: frozenset[Permission] = ALL) -> frozenset[Permissio
 
 @lru_cache(maxsize=4096)
 def scope_of(roles: Roles, most: frozenset[Permission] = ALL) -> Scope:
-    """Return the projects in which a user has each permission.
+    """Return the projects in which a user has each permission, and those in the cluster.
 
     `most` has the permissions that the user's token allows.
     """
@@ -176,7 +176,8 @@ def scope_of(roles: Roles, most: frozenset[Permission] = ALL) -> Scope:
                 project for project, role in roles.in_projects if permission in held_by_role(role)
             )
     in_projects = MappingProxyType(dict(roles.in_projects))
-    return Scope(MappingProxyType(projects), NEEDS, in_projects, roles.is_admin)
+    in_cluster = most & held_by_role(roles.cluster)
+    return Scope(MappingProxyType(projects), NEEDS, in_projects, roles.is_admin, in_cluster)
 
 
 def _everywhere(roles: Roles) -> tuple[ProjectRole, ...]:

@@ -7,11 +7,24 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import Connection, Select, Table, and_, bindparam, or_, select, union_all, update
+from sqlalchemy import (
+    Connection,
+    Select,
+    String,
+    Table,
+    and_,
+    bindparam,
+    or_,
+    select,
+    type_coerce,
+    union_all,
+    update,
+)
 
 from server.api.auth.permissions import ALL, Roles, held, most_scoped, scope_of
 from server.api.auth.tokens import TokenKind, hash_token
 from server.core.context import Context
+from server.core.database.column_types import Json
 from server.core.database.rows import Token, TypedRow
 from server.core.database.source_tables import pilots
 from server.core.database.tables import tokens
@@ -227,12 +240,19 @@ def _sessions_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     )
 
 
+_ACCESS = (
+    tokens.c.kind,
+    type_coerce(tokens.c.scopes, Json).label("scopes"),
+    type_coerce(users.c.role, String).label("role"),
+    own_roles,
+    everyones_roles,
+)
 # Built once, because that takes longer than running it.
 _HOLDERS = _tokens_of(GivenToken.select())
 _SESSIONS = _sessions_of(GivenSession.select())
 _VALID = union_all(
-    _tokens_of(select(tokens.c.hash).select_from(tokens)),
-    _sessions_of(select(sessions.c.hash).select_from(sessions)),
+    _tokens_of(select(tokens.c.hash, *_ACCESS).select_from(tokens)),
+    _sessions_of(select(sessions.c.hash, *_ACCESS).select_from(sessions)),
 )
 
 
@@ -301,17 +321,27 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     return replace(row.principal, unnoted_use=unnoted), row.expires_at
 
 
-def still_valid(
+def present_scopes(
     context: Context, *, token_hashes: Collection[str], session_hashes: Collection[str]
-) -> set[str]:
-    """Return the hashes of the valid tokens and sessions among the given ones, by one query."""
+) -> dict[str, Scope]:
+    """Return the present scopes of people's tokens and sessions by hash, by one query.
+
+    Tokens and sessions that have ended are omitted.
+    """
     given = {
         "of_hashes": [*token_hashes],
         "of_sessions": [*session_hashes],
         "now": context.now(),
     }
     with context.database.read() as connection:
-        return {*connection.scalars(_VALID, given)}
+        rows = connection.execute(_VALID, given).all()
+    found = {}
+    for row in rows:
+        if row.role is not None:
+            roles = _roles(ClusterRole(row.role), row.own_roles, row.everyones_roles)
+            most = ALL if row.kind is None else _most(row.kind, row.scopes)
+            found[row.hash] = scope_of(roles, most)
+    return found
 
 
 def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import AbstractContextManager
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -14,7 +14,7 @@ from server.api.http.dependencies import ServerContext
 from server.core.addresses import Networks, counted_as
 from server.core.events.shares import Holder
 from server.core.events.stream import follow
-from server.core.events.tail import Tail
+from server.core.events.tail import Subscription, Tail
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.rest.access import Permission
 
@@ -81,6 +81,22 @@ async def stream(
     holder = Holder(principal.actor.identity, None if is_proxy else counted_as(host))
     tail.check_room(holder)
     last = int(last_event_id) if last_event_id else None
-    watched = partial(lasting_requests(request).watched, principal)
-    content = follow(context, tail, last_event_id=last, job_id=job, holder=holder, watched=watched)
+
+    def watched(subscription: Subscription) -> AbstractContextManager[object]:
+        return lasting_requests(request).watched(
+            principal,
+            subscription.end_soon,
+            allows=lambda scope: scope.within(Permission.JOBS_READ) != frozenset(),
+            on_change=subscription.see,
+        )
+
+    content = follow(
+        context,
+        tail,
+        last_event_id=last,
+        job_id=job,
+        holder=holder,
+        scope=principal.scope,
+        watched=watched,
+    )
     return EventSourceResponse(content, ping=PING_SECONDS, send_timeout=SEND_SECONDS)

@@ -163,7 +163,7 @@ def _record(
     if after is not None:
         message += f": {_in_words(after)}"
     data = ProjectChanged(project=name, before=before, after=after)
-    append_event(context, connection, NewEvent(data, actor, Subject(), message))
+    append_event(context, connection, NewEvent(data, actor, Subject(project=name), message))
 
 
 def _in_words(settings: ProjectSettings) -> str:

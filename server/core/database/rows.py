@@ -112,6 +112,7 @@ class JobHead(TypedRow):
     table: ClassVar[Table] = tables.jobs
     id: str
     name: str
+    project: str
     state: JobState
     storage: str | None
 
@@ -148,7 +149,6 @@ class Job(LaunchedJob):
     """A job with the columns that most queries need."""
 
     tags: list[str]
-    project: str
     spec_digest: str
     desired: DesiredState
     reason: str | None
@@ -322,6 +322,7 @@ class OperationHead(TypedRow):
     state: OperationState
     job_id: str
     job_name: str
+    project: str | None
     checkpoint_id: str | None
     node: str | None
     fence: int
@@ -333,7 +334,6 @@ class Operation(OperationHead):
     """An operation with its task."""
 
     actor: str
-    project: str | None
     stored_task: Annotated[StoredRecord[OperationTask], tables.operations.c.task]
     storage: str | None
     progress: OperationProgress | None

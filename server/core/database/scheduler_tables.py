@@ -5,8 +5,9 @@ from __future__ import annotations
 from sqlalchemy import Column, Float, Integer, String, Table, Text, case, select
 
 from server.core.database.column_types import Json, UtcDateTime
-from server.core.database.schema import metadata
+from server.core.database.schema import choice, metadata
 from server.core.database.tables import jobs
+from trainyard.protocol.rest.projects import ProjectRole
 
 # A job names its project without a foreign key, because SQLite would copy all jobs to add one.
 # Instead, storing a job and deleting a project both lock the project's row.
@@ -20,7 +21,7 @@ projects = Table(
     Column("slot_hours_per_month", Float),  # null if unlimited
     Column("created_by", String(100), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("everyone", String(16)),  # role of every active person; null for no role
+    Column("everyone", choice(ProjectRole)),  # role of every active person; null for no role
 )
 
 # Slot time of ended shares. The use in a month is this row plus the live shares.

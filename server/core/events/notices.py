@@ -34,9 +34,10 @@ from sqlalchemy import (
 
 from server.core.context import Context
 from server.core.database.rows import TypedRow
-from server.core.database.tables import deleted_notices, notices
+from server.core.database.tables import deleted_notices, jobs, notices
 from server.core.database.upsert import insert_or_replace
 from server.core.subject import Subject
+from server.core.visibility.scope import Scope
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.job_artifacts.events import ArtifactsStored
 from trainyard.protocol.rest.event_data import LogStored, OperationData
@@ -56,6 +57,7 @@ class StoredNotice(TypedRow):
     data: Annotated[str, type_coerce(notices.c.data, Text).label("data")]
     part: str
     seq: int
+    project: Annotated[str | None, jobs.c.project]
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -69,7 +71,10 @@ class StoredNotice(TypedRow):
         return {**row, "data": orjson.Fragment(self.data)}
 
 
-_VIEW_NAMES = tuple(f.name for f in fields(StoredNotice) if f.name not in {"part", "seq"})
+_WITH_PROJECT = StoredNotice.select().outerjoin(jobs, jobs.c.id == notices.c.job_id)
+_VIEW_NAMES = tuple(
+    f.name for f in fields(StoredNotice) if f.name not in {"part", "seq", "project"}
+)
 
 
 class NoticeCursor:
@@ -96,7 +101,7 @@ class NoticeCursor:
         """Return the notices that changed since the last `advance`, in the order of `seq`."""
         # Read before the rows, so that the rows contain all settled changes.
         settled = _settled(connection)
-        query = StoredNotice.select().where(notices.c.seq >= self._from)
+        query = _WITH_PROJECT.where(notices.c.seq >= self._from)
         rows = StoredNotice.all(connection, query.order_by(notices.c.seq))
         new = [row for row in rows if (row.key, row.seq) not in self._seen]
         self._next = settled, {(row.key, row.seq) for row in rows if row.seq >= settled}
@@ -129,10 +134,11 @@ def forget(connection: Connection, job_id: str, *, part: str | None = None) -> N
 
 
 def read_notices(
-    connection: Connection, *, since: datetime, job_id: str | None
+    connection: Connection, *, since: datetime, job_id: str | None, scope: Scope
 ) -> list[StoredNotice]:
-    """Return the notices that changed at or after `since`, for one job or for all jobs."""
-    query = StoredNotice.select().where(notices.c.at >= since).order_by(notices.c.seq)
+    """Return the notices that changed at or after `since`, for one or all visible jobs."""
+    query = _WITH_PROJECT.where(notices.c.at >= since, scope.filter(jobs.c.project))
+    query = query.order_by(notices.c.seq)
     of_job = query if job_id is None else query.where(notices.c.job_id == job_id)
     return list(StoredNotice.all(connection, of_job))
 

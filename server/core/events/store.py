@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, func, insert, update
+from sqlalchemy import Connection, bindparam, cast, func, insert, select, update
 
 from server.core.context import Context
 from server.core.database.engine import EVENTS_LOCK
@@ -30,6 +30,11 @@ class NewEvent:
     message: str
 
 
+_OF_JOB = select(jobs.c.project).where(jobs.c.id == bindparam("of_event_job")).scalar_subquery()
+_INSERT = insert(events).values(
+    project=func.coalesce(cast(bindparam("of_project"), events.c.project.type), _OF_JOB)
+)
+"""The project of an event is stored, because the event may outlive its job."""
 _TOUCH = update(jobs).where(jobs.c.id == bindparam("of_job"))
 _TOUCH_AND_LOCK = _TOUCH.returning(func.pg_advisory_xact_lock(EVENTS_LOCK))
 """On PostgreSQL, the update of the job and `Database.lock_events` in one message."""
@@ -65,7 +70,7 @@ def append_events(
         connection.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(updated_at=now))
     if not locked:
         context.database.lock_events(connection)
-    connection.execute(insert(events), [_row(event, now) for event in new])
+    connection.execute(_INSERT, [_row(event, now) for event in new])
 
 
 def _row(event: NewEvent, now: datetime) -> dict[str, Any]:
@@ -73,6 +78,8 @@ def _row(event: NewEvent, now: datetime) -> dict[str, Any]:
         "at": now,
         "kind": KIND_OF[type(event.data)].value,
         "job_id": event.subject.job_id,
+        "of_event_job": event.subject.job_id,
+        "of_project": event.subject.project,
         "attempt": event.subject.attempt,
         "node": event.subject.node,
         "actor": event.actor.name,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
@@ -22,6 +23,8 @@ from server.core.events.tail import (
     notice_frame,
     read_frames,
 )
+from server.core.visibility.job_labels import rendered
+from server.core.visibility.scope import Scope
 
 OVERLAP = timedelta(seconds=60)
 """Maximum difference between the clocks of servers, plus the maximum duration of a transaction."""
@@ -31,11 +34,12 @@ MAX_REPLAYED = 10_000
 """Maximum number of missed events that are replayed; for more events, a reload costs less."""
 
 
-Watch = Callable[[Callable[[], None]], AbstractContextManager[object]]
-"""Watches the access of a stream's client while a block runs."""
+Watch = Callable[[Subscription], AbstractContextManager[object]]
+"""Watches the access of a stream's client while a block runs: renews `scope`, and ends the stream.
+"""
 
 
-def _unwatched(_: Callable[[], None]) -> AbstractContextManager[object]:
+def _unwatched(_: Subscription) -> AbstractContextManager[object]:
     return nullcontext()
 
 
@@ -46,6 +50,7 @@ async def follow(
     last_event_id: int | None,
     job_id: str | None,
     holder: Holder,
+    scope: Scope,
     watched: Watch = _unwatched,
 ) -> AsyncGenerator[bytes]:
     """Yield the content of one stream; frames that wait at the same time are sent together.
@@ -53,11 +58,12 @@ async def follow(
     The stream starts after the event `last_event_id`, or now if this id is None. If that event is
     deleted or too old, or if the client is too slow, a `reset` makes the client reload its state. A
     stream that gives way to another one ends with a longer reconnection delay, because otherwise
-    the two would alternate. `watched` gets a function that ends the stream from another thread.
+    the two would alternate. The stream has only what its client sees: at first by `scope`, later by
+    the subscription's scope, which `watched` may change from another thread.
     """
     with (
-        tail.subscription(job_id=job_id, holder=holder) as subscription,
-        watched(subscription.end_soon),
+        tail.subscription(job_id=job_id, holder=holder, scope=scope) as subscription,
+        watched(subscription),
     ):
         # A message with only an id moves the client's Last-Event-ID; the client displays nothing.
         yield b"retry: 1000\n\n"
@@ -65,12 +71,13 @@ async def follow(
         if last_event_id is None:
             yield b"id: %d\n\n" % sent
         elif (at := await run_in_threadpool(_time_of, context, last_event_id, sent)) is not None:
-            for frame in await run_in_threadpool(_changed, context, at, job_id):
-                yield frame.content
-            async for frame in _missed(context, last_event_id, up_to=sent, job_id=job_id):
+            for frame in await run_in_threadpool(_changed, context, at, job_id, scope):
+                yield rendered(frame.content, scope)
+            missed = _missed(context, subscription, after=last_event_id, up_to=sent, job_id=job_id)
+            async for frame in missed:
                 if subscription.ended:
                     return
-                yield frame.content
+                yield rendered(frame.content, subscription.scope)
             sent = max(sent, last_event_id)
         else:
             yield _reset(sent)
@@ -82,10 +89,16 @@ async def follow(
 
 
 async def _missed(
-    context: Context, after: int, *, up_to: int, job_id: str | None
+    context: Context,
+    subscription: Subscription,
+    *,
+    after: int,
+    up_to: int,
+    job_id: str | None,
 ) -> AsyncGenerator[StreamMessage]:
     while after < up_to:
-        frames = await run_in_threadpool(_read_missed, context, after, up_to, job_id)
+        read = partial(read_frames, after=after, up_to=up_to, job_id=job_id)
+        frames = await run_in_threadpool(_read, context, read, subscription.scope)
         for frame in frames:
             yield frame
         if len(frames) < BATCH:
@@ -110,7 +123,7 @@ async def _live(
         # out in one write, because the cost of a thousand clients is mainly that of their writes.
         content = b"".join(f.content for f in frames if f.id is None or f.id > sent)
         if content:
-            yield content
+            yield rendered(content, subscription.scope)
 
 
 def _reset(position: int) -> bytes:
@@ -125,7 +138,9 @@ def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | No
         return connection.scalar(select(events.c.at).where(events.c.id == last_event_id))
 
 
-def _changed(context: Context, since: datetime, job_id: str | None) -> list[StreamMessage]:
+def _changed(
+    context: Context, since: datetime, job_id: str | None, scope: Scope
+) -> list[StreamMessage]:
     """Return the notices that a client with its last event at `since` may have missed.
 
     The caller must send these notices before the missed events. The time of a notice comes from the
@@ -133,12 +148,12 @@ def _changed(context: Context, since: datetime, job_id: str | None) -> list[Stre
     `since`, and the client gets some notices twice.
     """
     with context.database.read() as connection:
-        rows = read_notices(connection, since=since - OVERLAP, job_id=job_id)
+        rows = read_notices(connection, since=since - OVERLAP, job_id=job_id, scope=scope)
     return [notice_frame(row) for row in rows]
 
 
-def _read_missed(
-    context: Context, after: int, up_to: int, job_id: str | None
+def _read(
+    context: Context, read: Callable[..., list[StreamMessage]], scope: Scope
 ) -> list[StreamMessage]:
     with context.database.read() as connection:
-        return read_frames(connection, after=after, up_to=up_to, job_id=job_id)
+        return read(connection, scope=scope)

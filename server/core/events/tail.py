@@ -14,7 +14,16 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 import orjson
-from sqlalchemy import Connection, Table, Text, func, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    Text,
+    func,
+    or_,
+    select,
+    type_coerce,
+)
 
 from server.core.context import Context
 from server.core.database.rows import TypedRow
@@ -22,6 +31,8 @@ from server.core.database.tables import events
 from server.core.errors import UnavailableError
 from server.core.events.notices import NoticeCursor, StoredNotice
 from server.core.events.shares import Holder, NoPlaceError, ShareLimits, gives_way
+from server.core.visibility.scope import SYSTEM_SCOPE, Scope
+from trainyard.protocol.rest.access import Permission
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +74,7 @@ class StoredEvent(TypedRow):
     user: Annotated[str | None, events.c.user_name]
     message: str
     data: Annotated[str, type_coerce(events.c.data, Text).label("data")]
+    project: str | None
 
     @property
     def view(self) -> dict[str, object]:
@@ -71,7 +83,20 @@ class StoredEvent(TypedRow):
         return {**row, "data": orjson.Fragment(self.data)}
 
 
-_NAMES = tuple(field.name for field in fields(StoredEvent))
+_NAMES = tuple(field.name for field in fields(StoredEvent) if field.name != "project")
+
+
+def visible_events(scope: Scope) -> ColumnElement[bool]:
+    """Return the SQL condition for the events that a caller sees, as `StreamMessage.is_for`."""
+    no_job, no_project = events.c.job_id.is_(None), events.c.project.is_(None)
+    of_node = events.c.node.is_not(None)
+    of_project = scope.filter(events.c.project, Permission.PROJECTS_READ)
+    kinds = [~no_job & scope.filter(events.c.project), no_job & ~no_project & of_project]
+    if Permission.NODES_READ in scope.in_cluster:
+        kinds.append(no_job & no_project & of_node)
+    if Permission.SOURCES_READ in scope.in_cluster:
+        kinds.append(no_job & no_project & ~of_node)
+    return or_(*kinds)
 
 
 @dataclass(frozen=True)
@@ -84,12 +109,30 @@ class StreamMessage:
     """Id or key of the row. A later message with the same key replaces a waiting message."""
     job_id: str | None
     content: bytes
+    project: str | None = None
+    """Project of the job, or of an event about a project."""
+    node: str | None = None
+
+    def is_for(self, scope: Scope) -> bool:
+        """Return whether a caller sees the message.
+
+        A message about a job needs `jobs:read` in its project, one about a project `projects:read`
+        there, one about a node `nodes:read`, and one about a source `sources:read`.
+        """
+        if self.job_id is not None:
+            return scope.sees(self.project)
+        if self.project is not None:
+            return scope.may(Permission.PROJECTS_READ, self.project)
+        of = Permission.SOURCES_READ if self.node is None else Permission.NODES_READ
+        return of in scope.in_cluster
 
 
 class Subscription:
     """Messages that wait for one client. The methods run in the client's event loop."""
 
-    def __init__(self, *, position: int, job_id: str | None, holder: Holder) -> None:
+    def __init__(self, *, position: int, job_id: str | None, holder: Holder, scope: Scope) -> None:
+        self.scope = scope
+        """What the client sees now; another thread replaces it after a change of roles."""
         self.holder = holder
         """Person and address of the client."""
         self.loop = asyncio.get_running_loop()
@@ -108,14 +151,20 @@ class Subscription:
         self._changed = asyncio.Event()
 
     async def take(self) -> Sequence[StreamMessage]:
-        """Wait for messages or the end of the subscription; return the messages in order."""
+        """Wait for messages or the end of the subscription; return the messages in order.
+
+        Messages that the client no longer sees are omitted.
+        """
         await self._changed.wait()
         self._changed.clear()
         taken, self._waiting, self._events = tuple(self._waiting.values()), {}, 0
-        return taken
+        scope = self.scope
+        return tuple(message for message in taken if message.is_for(scope))
 
     def add(self, messages: Sequence[StreamMessage]) -> None:
-        """Queue messages for the client; a client of one job gets only messages about that job."""
+        """Queue the messages that the client sees; a client of one job gets only those about it."""
+        scope = self.scope
+        messages = [message for message in messages if message.is_for(scope)]
         if self._job_id is not None:
             messages = [message for message in messages if message.job_id == self._job_id]
         if not messages:
@@ -129,6 +178,10 @@ class Subscription:
             self.overflowed = True
             self._waiting = {}
         self._changed.set()
+
+    def see(self, scope: Scope) -> None:
+        """Replace what the client sees, from another thread."""
+        self.scope = scope
 
     def give_way(self) -> None:
         """End the subscription, because another stream took its place."""
@@ -184,7 +237,9 @@ class Tail:
             self._place_of(holder)
 
     @contextmanager
-    def subscription(self, *, job_id: str | None, holder: Holder) -> Iterator[Subscription]:
+    def subscription(
+        self, *, job_id: str | None, holder: Holder, scope: Scope
+    ) -> Iterator[Subscription]:
         """Pass every new event to the subscription until the block ends.
 
         If the holder, its address or the process is at its limit, an older stream ends; if none may
@@ -192,7 +247,9 @@ class Tail:
         """
         with self._lock:
             former = self._place_of(holder)
-            subscription = Subscription(position=self.position, job_id=job_id, holder=holder)
+            subscription = Subscription(
+                position=self.position, job_id=job_id, holder=holder, scope=scope
+            )
             self._subscriptions[subscription] = None
             if former is not None:
                 self._subscriptions.pop(former)
@@ -239,7 +296,7 @@ class Tail:
             # Read notices before events, because an event may supersede a notice, and must then
             # come last.
             changed = [notice_frame(row) for row in self._notices.read(connection)]
-            happened = read_frames(connection, after=self.position)
+            happened = read_frames(connection, after=self.position, scope=SYSTEM_SCOPE)
         self._notices.advance()  # only after reading the events, because that may fail
         if not changed and not happened:
             return False
@@ -280,10 +337,15 @@ def newest_id(connection: Connection) -> int:
 
 
 def read_frames(
-    connection: Connection, *, after: int, up_to: int | None = None, job_id: str | None = None
+    connection: Connection,
+    *,
+    scope: Scope,
+    after: int,
+    up_to: int | None = None,
+    job_id: str | None = None,
 ) -> list[StreamMessage]:
-    """Return the next events after the id `after`, in order, at most `BATCH`."""
-    query = StoredEvent.select().where(events.c.id > after)
+    """Return the next visible events after the id `after`, in order, at most `BATCH`."""
+    query = StoredEvent.select().where(events.c.id > after, visible_events(scope))
     if up_to is not None:
         query = query.where(events.c.id <= up_to)
     if job_id is not None:
@@ -295,9 +357,10 @@ def read_frames(
 def notice_frame(row: StoredNotice) -> StreamMessage:
     """Return a notice as a message in its wire format."""
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
-    return StreamMessage(None, row.key, row.job_id, b"data: %s\n\n" % data)
+    return StreamMessage(None, row.key, row.job_id, b"data: %s\n\n" % data, row.project)
 
 
 def _frame(row: StoredEvent) -> StreamMessage:
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
-    return StreamMessage(row.id, row.id, row.job_id, b"id: %d\ndata: %s\n\n" % (row.id, data))
+    content = b"id: %d\ndata: %s\n\n" % (row.id, data)
+    return StreamMessage(row.id, row.id, row.job_id, content, row.project, row.node)

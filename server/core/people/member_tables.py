@@ -50,7 +50,11 @@ _OWN = (
     .scalar_subquery()
 )
 _OF_EVERYONE = (
-    select(func.aggregate_strings(projects.c.name + "/" + projects.c.everyone, " "))
+    select(
+        func.aggregate_strings(
+            projects.c.name + "/" + type_coerce(projects.c.everyone, String), " "
+        )
+    )
     .where(projects.c.everyone.is_not(None))
     .scalar_subquery()
 )

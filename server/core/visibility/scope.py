@@ -33,6 +33,8 @@ class Scope:
     """Roles of the caller's user by project."""
     everywhere: bool = False
     """Whether the caller's user has all permissions in all projects. The token may allow less."""
+    in_cluster: frozenset[Permission] = frozenset()
+    """Permissions that are about the cluster."""
 
     def role_in(self, project: str) -> ProjectRole | None:
         """Return the role of the caller's user in a project; None without a role."""
@@ -99,7 +101,9 @@ class Scope:
         return ForbiddenError(f"this needs {named} in project {project!r}")
 
 
-SYSTEM_SCOPE = Scope(MappingProxyType(dict.fromkeys(Permission)), everywhere=True)
+SYSTEM_SCOPE = Scope(
+    MappingProxyType(dict.fromkeys(Permission)), everywhere=True, in_cluster=frozenset(Permission)
+)
 """Scope of the system's own work: all permissions in all projects."""
 NO_SCOPE = Scope(MappingProxyType({}))
 """Scope of machines, which act on what is assigned to them and read nothing else."""

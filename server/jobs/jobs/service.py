@@ -132,7 +132,8 @@ def delete(
         forget(connection, job_id)
         for table in (events, idempotency_keys):
             connection.execute(sa.delete(table).where(table.c.job_id == job_id))
-        event = NewEvent(JobDeleted(), actor, Subject(job_id), f"{job.name} was deleted")
+        gone = Subject(job_id, project=job.project)
+        event = NewEvent(JobDeleted(), actor, gone, f"{job.name} was deleted")
         append_event(context, connection, event)
     return operations
 

@@ -86,13 +86,13 @@ def queue_operation(
         state=OperationState.QUEUED,
         job_id=job.id,
         job_name=job.name,
+        project=job.project,
         checkpoint_id=checkpoint_id,
         node=None,
         fence=0,
         failing=None,
     )
     row = asdict(operation) | {
-        "project": select(jobs.c.project).where(jobs.c.id == job.id).scalar_subquery(),
         "actor": actor.name,
         "reason": reason,
         "task": task,
@@ -115,6 +115,11 @@ def describe(operation: OperationHead) -> str:
     if operation.kind == OperationKind.RECOVER:
         return f"{operation.kind} commits of {operation.job_name}"
     return f"{operation.kind} {operation.checkpoint_id or 'all checkpoints'}"
+
+
+def subject_of(operation: OperationHead, node: str | None) -> Subject:
+    """Return the subject of an event about an operation, whose job may be deleted."""
+    return Subject(operation.job_id, node=node, project=operation.project)
 
 
 def identity(operation: OperationHead) -> dict[str, Any]:
@@ -154,7 +159,7 @@ def end_operation(
     """
     words = f"{describe(operation)} {state}: {message}"
     data = OperationEnded(**identity(operation), state=state, ok=ok)
-    event = NewEvent(data, actor, Subject(operation.job_id, node=operation.node), words)
+    event = NewEvent(data, actor, subject_of(operation, operation.node), words)
     ended = operation_to(operation.id, state, ended_at=context.now(), **values)
     move(context, connection, event, ended)
     if operation.kind == OperationKind.BUILD and state != OperationState.SUCCEEDED:
@@ -194,7 +199,7 @@ def repeat_later(
     event = NewEvent(
         OperationQueued(**identity(operation), reason=reason),
         SCHEDULER,
-        Subject(operation.job_id, node=operation.node),
+        subject_of(operation, operation.node),
         f"{describe(operation)} {words}: {reason}",
     )
     values = dict.fromkeys(("node", "sent_at", "given_at", "progress")) | {
@@ -233,7 +238,7 @@ def claim_operation(
         event = NewEvent(
             OperationStarted(**identity(operation), fence=fence),
             Actor(node),
-            Subject(operation.job_id, node=node),
+            subject_of(operation, node),
             f"{node} begins to {describe(operation)}",
         )
         values = {"fence": fence, "progress": None, "not_before": None}
@@ -289,7 +294,7 @@ def report_operation(
         mine = update(operations).where(operations.c.id == operation_id)
         connection.execute(mine.values(**renewal, progress=progress))
         if progress is not None and progress != operation.progress:
-            subject = Subject(operation.job_id, node=report.node)
+            subject = subject_of(operation, report.node)
             event = OperationProgressed(**identity(operation), progress=progress)
             notify(context, connection, subject=subject, data=event)
     return OperationReportReply(ended=False)

@@ -20,6 +20,7 @@ from server.core.errors import (
     UnauthenticatedError,
     UnsupportedMediaTypeError,
 )
+from server.core.visibility.scope import Scope
 from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.packs.store import BLOCK_BYTES, PackUpload, content_of, read_pack
 from trainyard.protocol.rest.access import Permission
@@ -65,11 +66,16 @@ async def upload_pack(
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(None) as limit:
-            with lasting_requests(request).watched(principal, partial(_end, loop, limit)):
+            lasting, on_end = lasting_requests(request), partial(_end, loop, limit)
+            with lasting.watched(principal, on_end, allows=_may_upload):
                 view = await _stored(request, upload, digest)
     except TimeoutError:
-        raise UnauthenticatedError("the token has ended during the upload") from None
+        raise UnauthenticatedError("the access has ended during the upload") from None
     return reply(view, status=201)
+
+
+def _may_upload(scope: Scope) -> bool:
+    return scope.within(Permission.CODE_RUN) != frozenset()
 
 
 def _end(loop: asyncio.AbstractEventLoop, limit: asyncio.Timeout) -> None:

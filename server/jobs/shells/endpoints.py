@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.dependencies import lasting_requests, may
+from server.api.auth.lasting_requests import LastingRequest
 from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.path_params import JobId
@@ -18,6 +20,7 @@ from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.core.errors import UnauthenticatedError
 from server.core.events.shares import Waits
+from server.core.subject import Actor
 from server.jobs.attempts.reports import AuthenticatedShare
 from server.jobs.shells import service, worker_api
 from trainyard.base.ids import ID_PATTERN
@@ -99,7 +102,7 @@ async def get_output(
     ):
         output = await _first(
             lambda: service.read_output(
-                context, job_id, shell_id, start=start, actor=principal.actor
+                context, job_id, shell_id, start=start, actor=_present(principal, access)
             ),
             lambda found: (
                 access.has_ended or bool(found.content) or found.shell.ended_at is not None
@@ -109,6 +112,11 @@ async def get_output(
     if access.has_ended:
         raise UnauthenticatedError("the token has ended while the request waited")
     return reply(output)
+
+
+def _present(principal: Principal, access: LastingRequest) -> Actor:
+    """Return the actor of a request that waits, with the present scope."""
+    return replace(principal.actor, scope=access.scope)
 
 
 @router.put(

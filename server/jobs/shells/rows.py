@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, select
 
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import TypedRow
-from server.core.database.tables import attempt_nodes, attempts
+from server.core.database.tables import attempt_nodes, attempts, jobs
 from server.core.errors import NotFoundError
 from trainyard.protocol.shell_sessions.messages import Terminal
 from trainyard.protocol.shell_sessions.views import ShellView
@@ -29,6 +29,7 @@ class Shell(TypedRow):
     table: ClassVar[Table] = shells
     id: str
     job_id: Annotated[str, attempts.c.job_id]
+    project: Annotated[str, jobs.c.project]
     token_id: str | None
     user_id: str | None
     attempt_id: str
@@ -95,11 +96,17 @@ def read_shell(connection: Connection, shell_id: str) -> Shell:
     share = attempt_nodes.c
     of_share = (share.attempt_id == shells.c.attempt_id) & (share.node == shells.c.node)
     query = Shell.select().join(attempts, attempts.c.id == shells.c.attempt_id)
+    query = query.join(jobs, jobs.c.id == attempts.c.job_id)
     query = query.join(attempt_nodes, of_share).where(shells.c.id == shell_id)
     found = Shell.one_or_none(connection, query)
     if found is None:
-        raise NotFoundError(f"no command has the id {shell_id!r}")
+        raise no_command(shell_id)
     return found
+
+
+def no_command(shell_id: str) -> NotFoundError:
+    """Return the error for an unknown or hidden command."""
+    return NotFoundError(f"no command has the id {shell_id!r}")
 
 
 def locked_shell(connection: Connection, shell_id: str) -> Shell:

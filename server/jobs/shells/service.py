@@ -19,7 +19,7 @@ from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import lock_own_job
 from server.core.subject import ADMIN_USER_ID, Actor
 from server.jobs.attempts.launch import newest_launch
-from server.jobs.shells.rows import Shell, locked_shell, read_shell
+from server.jobs.shells.rows import Shell, locked_shell, no_command, read_shell
 from trainyard.base.problems import Problem
 from trainyard.base.redaction import hide_credentials
 from trainyard.protocol.rest.access import Permission
@@ -244,6 +244,7 @@ def forget_shells(context: Context) -> int:
 
 
 def _own(shell: Shell, job_id: str, actor: Actor) -> Shell:
+    actor.scope.check(shell.project, Permission.SHELL_RUN, missing=no_command(shell.id))
     if shell.job_id != job_id:
         raise NotFoundError(f"job {job_id!r} has no command with the id {shell.id!r}")
     if not actor.made(shell.user_id, shell.token_id):

@@ -141,8 +141,9 @@ class JobPruner:
                 lock_job(connection, job_id)
             except NotFoundError:
                 return "stays"
-            name = connection.scalar(select(jobs.c.name).where(jobs.c.id == job_id, self._may_go()))
-            if name is None:
+            query = select(jobs.c.name, jobs.c.project).where(jobs.c.id == job_id, self._may_go())
+            row = connection.execute(query).one_or_none()
+            if row is None:
                 return "stays"
             if not _trimmed(connection, job_id):
                 return "more"
@@ -150,7 +151,8 @@ class JobPruner:
             of_job = idempotency_keys.c.job_id == job_id
             connection.execute(delete(idempotency_keys).where(of_job))
             forget(connection, job_id)
-            event = NewEvent(JobDeleted(), RETENTION, Subject(job_id), f"{name} was forgotten")
+            gone, words = Subject(job_id, project=row.project), f"{row.name} was forgotten"
+            event = NewEvent(JobDeleted(), RETENTION, gone, words)
             append_event(context, connection, event)
         return "deleted"
 

@@ -41,6 +41,7 @@ from server.jobs.operations.service import (
     is_repeated,
     lock_job_if_there,
     repeat_later,
+    subject_of,
 )
 from server.scheduler.rounds.dispatch import Dispatcher, Message
 from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
@@ -244,7 +245,7 @@ class OperationKeeper:
     def _queue_again(self, connection: Connection, row: OperationHead, reason: str) -> None:
         data = OperationQueued(**identity(row), reason=reason)
         message = f"{describe(row)} again: {reason}"
-        event = NewEvent(data, SCHEDULER, Subject(row.job_id, node=row.node), message)
+        event = NewEvent(data, SCHEDULER, subject_of(row, row.node), message)
         given = dict.fromkeys(("node", "sent_at", "given_at", "waiting", "progress"))
         queued = operation_to(row.id, OperationState.QUEUED, **given)
         move(self._context, connection, event, queued)

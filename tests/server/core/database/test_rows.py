@@ -154,7 +154,7 @@ def test_rows_are_read_and_cannot_be_changed() -> None:
         statement = f"INSERT INTO jobs ({', '.join(values)}) VALUES ({marks})"  # noqa: S608
         connection.exec_driver_sql(statement, values)
         row = JobHead.one(connection, query)
-    assert row == JobHead(id="a", name="first", state=JobState.RUNNING, storage=None)
+    assert row == JobHead(id="a", name="first", project="{}", state=JobState.RUNNING, storage=None)
     assert isinstance(row.state, StrEnum)
     with pytest.raises(FrozenInstanceError):
         row.name = "second"  # type: ignore[misc]

@@ -20,6 +20,7 @@ from server.core.events.notices import notify, read_notices
 from server.core.events.store import NewEvent, append_event
 from server.core.events.tail import notice_frame, read_frames
 from server.core.subject import Subject
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.telemetry.ingest.parse import event_line
 from tests.actors import TESTER
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
@@ -134,7 +135,7 @@ NOTICES: tuple[EventData, ...] = (
 def on_the_wire(context: Context) -> list[str]:
     """Return every stored event as the stream and the list encode it, the oldest first."""
     with context.database.read() as connection:
-        frames = read_frames(connection, after=0)
+        frames = read_frames(connection, after=0, scope=SYSTEM_SCOPE)
     return [frame.content.decode().split("\ndata: ")[1].strip() for frame in frames]
 
 
@@ -170,7 +171,7 @@ def test_what_is_noticed_of_each_kind_is_read_as_its_view(context: Context) -> N
         for example in NOTICES:
             notify(context, connection, subject=Subject("j", 2, "a"), data=example)
     with context.database.read() as connection:
-        rows = read_notices(connection, since=context.now(), job_id="j")
+        rows = read_notices(connection, since=context.now(), job_id="j", scope=SYSTEM_SCOPE)
     texts = [notice_frame(row).content.decode() for row in rows]
     assert all(text.startswith("data: ") for text in texts), "without an id"
     read = [ITEM.validate_json(text.removeprefix("data: ")) for text in texts]

@@ -23,6 +23,7 @@ from server.core.events.tail import (
     read_frames,
 )
 from server.core.subject import Subject
+from server.core.visibility.scope import SYSTEM_SCOPE, Scope
 from tests.server.api.serving import until
 from tests.server.core.events.appended import append_many
 from trainyard.protocol.rest.event_data import Waiting
@@ -33,7 +34,9 @@ def holder(number: int, address: str | None = None) -> Holder:
 
 
 def opened(context: Context, tail: Tail) -> AsyncGenerator[bytes]:
-    return follow(context, tail, last_event_id=None, job_id=None, holder=holder(1))
+    return follow(
+        context, tail, last_event_id=None, job_id=None, holder=holder(1), scope=SYSTEM_SCOPE
+    )
 
 
 def test_a_slow_client_is_dropped_with_a_reset_and_delays_no_other(context: Context) -> None:
@@ -75,9 +78,9 @@ def test_without_a_client_nothing_is_read_and_the_first_one_misses_nothing(
 ) -> None:
     reads: list[int] = []
 
-    def counted(connection: Connection, *, after: int) -> list[StreamMessage]:
+    def counted(connection: Connection, *, after: int, scope: Scope) -> list[StreamMessage]:
         reads.append(after)
-        return read_frames(connection, after=after)
+        return read_frames(connection, after=after, scope=scope)
 
     monkeypatch.setattr("server.core.events.tail.read_frames", counted)
     append_many(context, 3)
@@ -127,7 +130,7 @@ async def _reads_many_notices(context: Context, tail: Tail) -> None:
 
 def test_of_each_notice_the_newest_waits_after_what_it_overtook() -> None:
     async def received() -> list[bytes]:
-        subscription = Subscription(position=0, job_id="a", holder=holder(1))
+        subscription = Subscription(position=0, job_id="a", holder=holder(1), scope=SYSTEM_SCOPE)
         first = StreamMessage(None, ("a", "waiting", ""), "a", b"old")
         other = StreamMessage(None, ("b", "waiting", ""), "b", b"another job's")
         subscription.add([first, other])
@@ -188,7 +191,9 @@ def test_a_token_takes_no_place_of_another_and_its_oldest_stream_gives_way(
 
 async def _one_token_opens_many(context: Context, tail: Tail) -> None:
     async def opened(whose: Holder) -> AsyncGenerator[bytes]:
-        stream = follow(context, tail, last_event_id=None, job_id=None, holder=whose)
+        stream = follow(
+            context, tail, last_event_id=None, job_id=None, holder=whose, scope=SYSTEM_SCOPE
+        )
         assert await anext(stream) == b"retry: 1000\n\n"
         assert await anext(stream) == b"id: 0\n\n"
         return stream
