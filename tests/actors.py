@@ -15,6 +15,8 @@ ADA, BOB, EVE, TESTER = (
     for name in ("ada", "bob", "eve", "test")
 )
 ADMIN = Actor("admin", "token of the admin", is_admin=True, permissions=ALL, scope=SYSTEM_SCOPE)
+SAME_NAME = replace(ADA, token_id="another token of this name")
+NO_TOKEN = replace(ADA, token_id=None)
 
 
 def limited_to(actor: Actor, *permissions: Permission) -> Actor:

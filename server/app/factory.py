@@ -19,6 +19,7 @@ import server.api.auth.endpoints
 import server.api.stream.endpoints
 import server.app.worker_endpoints
 import server.cluster.inbox.endpoints
+import server.cluster.membership.endpoints
 import server.cluster.nodes.endpoints
 import server.cluster.projects.endpoints
 import server.cluster.supply.endpoints
@@ -100,6 +101,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.cluster.nodes.endpoints.router,
     server.cluster.supply.endpoints.router,
     server.cluster.projects.endpoints.router,
+    server.cluster.membership.endpoints.router,
     server.jobs.queue.endpoints.router,
     server.api.stream.endpoints.router,
     server.api.auth.endpoints.router,

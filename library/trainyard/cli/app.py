@@ -26,6 +26,7 @@ from trainyard.cli.commands import (
 )
 from trainyard.cli.commands.machines import (
     access_tokens,
+    member_commands,
     node_sources,
     projects,
     prove,
@@ -61,6 +62,8 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (show.nodes, "List nodes; cordon, drain or label one."),
     (node_sources.sources, "List node sources; check or pause one, request nodes."),
     (projects.projects, "List projects; create, change or delete one."),
+    (member_commands.members, "List the members of a project; add or remove one."),
+    (member_commands.service_accounts, "List service accounts of a project; create or end one."),
     (access_tokens.tokens, "List your tokens with their scopes; create or revoke one."),
     (user_commands.users, "List users; invite, change or disable one."),
     (user_commands.whoami, "Show your user and permissions."),
@@ -101,7 +104,8 @@ app = typer.Typer(
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 for command, summary in COMMANDS:
     passed_on = PASSED_ON if command in (local.up, local.down) else None
-    name = command.__name__.removesuffix("_")  # `import_`: Python reserves the name
+    # `import_`: Python reserves the name.
+    name = command.__name__.removesuffix("_").replace("_", "-")
     app.command(name, short_help=summary, context_settings=passed_on)(command)
 
 

@@ -20,7 +20,6 @@ from trainyard.protocol.rest.metrics_and_logs import CurveView, MetricsView
 from trainyard.protocol.rest.nodes import NodeView
 from trainyard.protocol.rest.resume import ResumeOptions
 from trainyard.protocol.states import JobState
-from trainyard.spec.sections.resources import priority_words
 
 WHY_COLUMNS = 70
 SHORT_ID = 12
@@ -111,9 +110,9 @@ def draw_queue(entries: Sequence[QueueEntry]) -> RenderableType:
         why = "; ".join(filter(None, (entry.reason, entry.unknown_because, backfilled)))
         rows.add(
             f"{entry.position:,}",
-            entry.job_id[:SHORT_ID],
+            (entry.job_id or formats.DASH)[:SHORT_ID],
             entry.name,
-            priority_words(entry.priority),
+            entry.priority_words or formats.DASH,
             f"{entry.world_size:,}",
             entry.layout,
             formats.age(entry.queued_at),

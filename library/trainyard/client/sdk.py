@@ -15,6 +15,7 @@ from trainyard.client.calls.code_packs import PackCalls
 from trainyard.client.calls.goodput import GoodputCalls
 from trainyard.client.calls.job_artifacts import ArtifactCalls
 from trainyard.client.calls.job_requests import RequestCalls
+from trainyard.client.calls.member_calls import MemberCalls
 from trainyard.client.calls.node_sources import SourceCalls
 from trainyard.client.calls.nodes import NodeCalls
 from trainyard.client.calls.past_runs import ImportCalls
@@ -58,6 +59,7 @@ class Client(
     GoodputCalls,
     ImportCalls,
     JobListCalls,
+    MemberCalls,
     NodeCalls,
     PackCalls,
     ProjectCalls,

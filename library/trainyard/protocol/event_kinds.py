@@ -57,6 +57,7 @@ class EventKind(StrEnum):
     NODE_LABELED = "node_labeled"
     JOB_DELETED = "job_deleted"
     PROJECT_CHANGED = "project_changed"
+    MEMBERS_CHANGED = "members_changed"
     SOURCE_CHANGED = "source_changed"
     NODES_REQUESTED = "nodes_requested"
     NODES_RELEASED = "nodes_released"

@@ -21,6 +21,7 @@ from trainyard.protocol.user_accounts.views import (
     LoginWay,
     LoginWays,
     SessionUser,
+    UserKind,
     UserState,
     UserView,
 )
@@ -41,6 +42,8 @@ class UserRow(TypedRow):
     has_password: Annotated[bool, _HAS_PASSWORD]
     created_at: datetime
     disabled_at: datetime | None
+    kind: UserKind
+    project: str | None
 
 
 def read_user(connection: Connection, user_id: str) -> UserRow:

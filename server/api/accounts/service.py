@@ -25,6 +25,7 @@ from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import (
     ClusterRole,
     UserChange,
+    UserKind,
     UserRequest,
     UserState,
     UserView,
@@ -105,7 +106,8 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
     """
     now = context.now()
     with context.database.write() as connection:
-        user = _locked(connection, user_id, actor=actor)
+        only_state = change.model_fields_set <= {"state"}
+        user = _locked(connection, user_id, actor=actor, is_legal_for_service=only_state)
         hold_token(connection, actor, now)
         check_role(user.role, actor, pointer="path/user_id")
         values = _values(user, change)
@@ -139,12 +141,14 @@ def check_role(role: ClusterRole, actor: Actor, *, pointer: str) -> None:
             raise actor.refusal(permission, [problem])
 
 
-def _locked(connection: Connection, user_id: str, *, actor: Actor) -> UserRow:
+def _locked(
+    connection: Connection, user_id: str, *, actor: Actor, is_legal_for_service: bool = False
+) -> UserRow:
     """Lock a user together with the actor's user, and return the user.
 
     Raises:
         NotFoundError: no user has this id.
-        ConflictError: the user is built in.
+        ConflictError: the user is built in, or a service account.
     """
     lock_users(connection, [user_id, actor.user_id])
     user = read_user(connection, user_id)
@@ -152,6 +156,11 @@ def _locked(connection: Connection, user_id: str, *, actor: Actor) -> UserRow:
         raise ConflictError(
             f"{user.name} is the built-in user of the admin token: it has no password and cannot "
             "be changed; `python -m server admin-token` replaces the token"
+        )
+    if user.kind == UserKind.SERVICE and not is_legal_for_service:
+        raise ConflictError(
+            f"{user.name} is a service account of project {user.project!r}: it has no password and "
+            "no role in the cluster; a maintainer of the project ends it"
         )
     return user
 

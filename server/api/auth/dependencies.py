@@ -36,6 +36,7 @@ from server.core.errors import ForbiddenError, UnauthenticatedError
 from server.core.subject import ADMIN_USER_ID
 from trainyard.base.loopback import is_loopback
 from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.user_accounts.views import UserKind
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
@@ -160,6 +161,11 @@ async def _authenticated(request: Request) -> Principal:
 @_by(Caller.USER, "token", "session")
 async def _own_user(request: Request) -> Principal:
     principal = await _person(request)
+    if principal.user is not None and principal.user.kind is UserKind.SERVICE:
+        raise ForbiddenError(
+            f"{principal.user.name} is a service account: a maintainer of its project makes and "
+            "revokes its tokens"
+        )
     is_built_in = principal.user is not None and principal.user.id == ADMIN_USER_ID
     if is_built_in and Permission.TOKENS_ADMIN not in principal.permissions:
         # Such tokens stand for different people, and none of them acts for the others.

@@ -7,15 +7,41 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from server.api.auth.principals import Principal, present_scopes
+from sqlalchemy import String, select, type_coerce, union_all
+
+from server.api.auth.permissions import ALL, scope_of
+from server.api.auth.principals import (
+    Principal,
+    most_of,
+    present_roles,
+    sessions_of,
+    tokens_of,
+)
 from server.core.context import Context
+from server.core.database.column_types import Json
+from server.core.database.tables import tokens
+from server.core.people.member_tables import everyones_roles, own_roles
+from server.core.people.user_tables import sessions, users
 from server.core.visibility.scope import Scope
+from trainyard.protocol.user_accounts.views import ClusterRole
 
 logger = logging.getLogger(__name__)
+
+_ACCESS = (
+    tokens.c.kind,
+    type_coerce(tokens.c.scopes, Json).label("scopes"),
+    type_coerce(users.c.role, String).label("role"),
+    own_roles,
+    everyones_roles,
+)
+_VALID = union_all(
+    tokens_of(select(tokens.c.hash, *_ACCESS).select_from(tokens)),
+    sessions_of(select(sessions.c.hash, *_ACCESS).select_from(sessions)),
+)
 
 CHECK_SECONDS = 2.0
 """Pause between two checks, in seconds. A check takes one query for all requests of the process."""
@@ -131,3 +157,26 @@ def _goes_on(request: LastingRequest, scope: Scope | None) -> bool:
         request.scope = scope
         request.on_change(scope)
     return True
+
+
+def present_scopes(
+    context: Context, *, token_hashes: Collection[str], session_hashes: Collection[str]
+) -> dict[str, Scope]:
+    """Return the present scopes of people's tokens and sessions by hash, by one query.
+
+    Tokens and sessions that have ended are omitted.
+    """
+    given = {
+        "of_hashes": [*token_hashes],
+        "of_sessions": [*session_hashes],
+        "now": context.now(),
+    }
+    with context.database.read() as connection:
+        rows = connection.execute(_VALID, given).all()
+    found = {}
+    for row in rows:
+        if row.role is not None:
+            roles = present_roles(ClusterRole(row.role), row.own_roles, row.everyones_roles)
+            most = ALL if row.kind is None else most_of(row.kind, row.scopes)
+            found[row.hash] = scope_of(roles, most)
+    return found

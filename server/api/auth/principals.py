@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
@@ -10,21 +10,17 @@ from typing import Annotated, Any, ClassVar
 from sqlalchemy import (
     Connection,
     Select,
-    String,
     Table,
     and_,
     bindparam,
     or_,
     select,
-    type_coerce,
-    union_all,
     update,
 )
 
 from server.api.auth.permissions import ALL, Roles, held, most_scoped, scope_of
 from server.api.auth.tokens import TokenKind, hash_token
 from server.core.context import Context
-from server.core.database.column_types import Json
 from server.core.database.rows import Token, TypedRow
 from server.core.database.source_tables import pilots
 from server.core.database.tables import tokens
@@ -34,7 +30,7 @@ from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID, Actor
 from server.core.visibility.scope import NO_SCOPE, Scope
 from trainyard.protocol.rest.access import Permission
-from trainyard.protocol.user_accounts.views import ClusterRole, UserState
+from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
 
 LAST_USED_PRECISION = timedelta(minutes=1)
 """Minimum time between two writes of `last_used_at`; otherwise every request would write."""
@@ -47,6 +43,7 @@ class RequestUser:
     id: str
     name: str
     role: ClusterRole
+    kind: UserKind = UserKind.PERSON
 
 
 @dataclass(frozen=True)
@@ -120,6 +117,7 @@ class GivenToken(Token):
     hash: str
     user_name: Annotated[str | None, users.c.name]
     role: Annotated[ClusterRole | None, users.c.role]
+    user_kind: Annotated[UserKind | None, users.c.kind.label("user_kind")]
     own_roles: Annotated[str | None, own_roles]
     everyones_roles: Annotated[str | None, everyones_roles]
 
@@ -133,12 +131,12 @@ class GivenToken(Token):
             credential_hash=self.hash,
             node=self.node,
             source=self.source,
-            user=_user(self.user_id, self.user_name, self.role),
+            user=_user(self.user_id, self.user_name, self.role, kind=self.user_kind),
         )
         if self.role is None:
             return principal
-        roles = _roles(self.role, self.own_roles, self.everyones_roles)
-        return _permitted(principal, roles, _most(self.kind, self.scopes))
+        roles = present_roles(self.role, self.own_roles, self.everyones_roles)
+        return _permitted(principal, roles, most_of(self.kind, self.scopes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +171,18 @@ class GivenSession(TypedRow):
             session_id=self.id,
             session_hash=self.hash,
         )
-        roles = _roles(self.role, self.own_roles, self.everyones_roles)
-        most = ALL if self.token_kind is None else _most(self.token_kind, self.scopes)
+        roles = present_roles(self.role, self.own_roles, self.everyones_roles)
+        most = ALL if self.token_kind is None else most_of(self.token_kind, self.scopes)
         return _permitted(principal, roles, most)
 
 
-def _roles(role: ClusterRole, *in_projects: str | None) -> Roles:
+def present_roles(role: ClusterRole, *in_projects: str | None) -> Roles:
+    """Return roles from a row; `in_projects` are as in `parse_roles`."""
     return Roles(ClusterRole(role), parse_roles(*in_projects))
 
 
-def _most(kind: str, scopes: Sequence[str] | None) -> frozenset[Permission]:
+def most_of(kind: str, scopes: Sequence[str] | None) -> frozenset[Permission]:
+    """Return what `most_scoped` returns for the columns of a token."""
     return most_scoped(TokenKind(kind), None if scopes is None else tuple(scopes))
 
 
@@ -193,10 +193,16 @@ def _permitted(principal: Principal, roles: Roles, most: frozenset[Permission]) 
     )
 
 
-def _user(user_id: str | None, name: str | None, role: ClusterRole | None) -> RequestUser | None:
+def _user(
+    user_id: str | None,
+    name: str | None,
+    role: ClusterRole | None,
+    *,
+    kind: UserKind | None = None,
+) -> RequestUser | None:
     if user_id is None or name is None or role is None:
         return None
-    return RequestUser(user_id, name, ClusterRole(role))
+    return RequestUser(user_id, name, ClusterRole(role), UserKind(kind or UserKind.PERSON))
 
 
 def is_valid(now: datetime) -> Any:
@@ -211,7 +217,7 @@ OF_TOKEN = users.c.id == tokens.c.user_id
 IS_OF_MACHINE = tokens.c.user_id.is_(None)
 
 
-def _tokens_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+def tokens_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     """Return a query of tokens, restricted to the valid ones among `of_hashes`."""
     return query.join(users, OF_TOKEN, isouter=True).where(
         tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
@@ -227,7 +233,7 @@ def _tokens_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     )
 
 
-def _sessions_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+def sessions_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     """Return a query of sessions, restricted to the valid ones among `of_sessions`."""
     of_user = query.join(users, users.c.id == sessions.c.user_id)
     return of_user.join(tokens, tokens.c.id == sessions.c.token_id, isouter=True).where(
@@ -240,20 +246,9 @@ def _sessions_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     )
 
 
-_ACCESS = (
-    tokens.c.kind,
-    type_coerce(tokens.c.scopes, Json).label("scopes"),
-    type_coerce(users.c.role, String).label("role"),
-    own_roles,
-    everyones_roles,
-)
 # Built once, because that takes longer than running it.
-_HOLDERS = _tokens_of(GivenToken.select())
-_SESSIONS = _sessions_of(GivenSession.select())
-_VALID = union_all(
-    _tokens_of(select(tokens.c.hash, *_ACCESS).select_from(tokens)),
-    _sessions_of(select(sessions.c.hash, *_ACCESS).select_from(sessions)),
-)
+_HOLDERS = tokens_of(GivenToken.select())
+_SESSIONS = sessions_of(GivenSession.select())
 
 
 def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
@@ -321,29 +316,6 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     return replace(row.principal, unnoted_use=unnoted), row.expires_at
 
 
-def present_scopes(
-    context: Context, *, token_hashes: Collection[str], session_hashes: Collection[str]
-) -> dict[str, Scope]:
-    """Return the present scopes of people's tokens and sessions by hash, by one query.
-
-    Tokens and sessions that have ended are omitted.
-    """
-    given = {
-        "of_hashes": [*token_hashes],
-        "of_sessions": [*session_hashes],
-        "now": context.now(),
-    }
-    with context.database.read() as connection:
-        rows = connection.execute(_VALID, given).all()
-    found = {}
-    for row in rows:
-        if row.role is not None:
-            roles = _roles(ClusterRole(row.role), row.own_roles, row.everyones_roles)
-            most = ALL if row.kind is None else _most(row.kind, row.scopes)
-            found[row.hash] = scope_of(roles, most)
-    return found
-
-
 def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:
     """Lock users until the transaction ends; later transactions wait.
 
@@ -371,36 +343,36 @@ def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
         active = select(users.c.role).where(users.c.id == actor.user_id, IS_ACTIVE)
         role = connection.scalar(active.with_for_update(read=True))
         roles = None if role is None else _present_roles(connection, actor.user_id)
-    found = _held(connection, actor, now=now, roles=roles)
-    if found is None:
+    most = _allowed(connection, actor, now)
+    if most is None or (roles is None and actor.user_id is not None):
         raise UnauthenticatedError("the token has ended since the request began")
-    if not actor.permissions <= found:
+    if roles is not None and not (
+        actor.permissions <= held(roles, most) and scope_of(roles, most).covers(actor.scope)
+    ):
         raise UnauthenticatedError("the permissions have changed since the request began")
 
 
 def _present_roles(connection: Connection, user_id: str) -> Roles:
     columns = (users.c.role, own_roles, everyones_roles)
     row = connection.execute(select(*columns).where(users.c.id == user_id)).one()
-    return _roles(row.role, row.own_roles, row.everyones_roles)
+    return present_roles(row.role, row.own_roles, row.everyones_roles)
 
 
-def _held(
-    connection: Connection, actor: Actor, *, now: datetime, roles: Roles | None
-) -> frozenset[Permission] | None:
-    """Lock token and session of an actor; return the permissions, or None if one has ended."""
-    found = None if roles is None else held(roles)
+def _allowed(connection: Connection, actor: Actor, now: datetime) -> frozenset[Permission] | None:
+    """Lock token and session of an actor; return what they allow, or None if one has ended."""
+    most: frozenset[Permission] = ALL
     if actor.token_id is not None:
         its = select(tokens.c.kind, tokens.c.scopes).where(
             tokens.c.hash == actor.credential_hash, is_valid(now)
         )
         row = connection.execute(its.with_for_update(read=True)).one_or_none()
-        if row is None or (roles is None and actor.user_id is not None):
+        if row is None:
             return None
-        found = frozenset() if roles is None else held(roles, _most(row.kind, row.scopes))
+        most = most_of(row.kind, row.scopes)
     if actor.session_id is not None:
         session = select(sessions.c.id).where(
             sessions.c.id == actor.session_id, sessions.c.expires_at > now
         )
         if connection.execute(session.with_for_update(read=True)).one_or_none() is None:
             return None
-    return found
+    return most

@@ -19,6 +19,12 @@ from trainyard.protocol.past_runs.views import ImportedPoints, ImportRequest
 from trainyard.protocol.rest.access import SessionRequest, TokenRequest
 from trainyard.protocol.rest.checkpoints import ExportRequest, ForkRequest, SampleRequest
 from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopRequest
+from trainyard.protocol.rest.members import (
+    EveryoneRequest,
+    MemberRequest,
+    ServiceAccountRequest,
+    ServiceTokenRequest,
+)
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 from trainyard.protocol.rest.nodes import CordonRequest, DrainRequest, LabelChange
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
@@ -114,6 +120,10 @@ EXAMPLES: Examples = {
         "by_weight": {"name": "vision", "weight": 2},
         "with_quotas": {"name": "vision", "max_slots": 16, "slot_hours_per_month": 1000},
     },
+    MemberRequest: {"member": {"role": "member"}},
+    EveryoneRequest: {"viewer": {"role": "viewer"}, "none": {"role": None}},
+    ServiceAccountRequest: {"nightly": {"name": "nightly", "role": "member"}},
+    ServiceTokenRequest: {"for_ci": {"name": "ci", "scopes": ["jobs:read", "jobs:write"]}},
     ProjectSettings: {"another_weight": {"weight": 3}, "without_a_quota": {"max_slots": None}},
     JobRequest: {"save": {"kind": "save"}},
     SessionRequest: {

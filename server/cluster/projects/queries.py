@@ -15,7 +15,7 @@ from server.core.database.held import HELD_SLOTS, HOLDS
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import projects
 from server.core.database.tables import jobs
-from server.core.errors import NotFoundError
+from server.core.people.visible_projects import check_visible, no_project
 from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole, ProjectSettings, ProjectView
@@ -91,27 +91,6 @@ def read_project(context: Context, name: str, *, scope: Scope) -> ProjectView:
     with context.database.read() as connection:
         check_visible(connection, name, scope=scope, permission=Permission.PROJECTS_READ)
         return views(context, connection, [project_row(connection, name)], scope=scope)[0]
-
-
-def check_visible(
-    connection: Connection, name: str, *, scope: Scope, permission: Permission
-) -> None:
-    """Check that a project exists, and that the caller has a permission in it.
-
-    Raises:
-        NotFoundError: no project has this name, or the caller has no role in it.
-        ForbiddenError: the caller has a role in the project, and lacks the permission.
-    """
-    query = select(projects.c.name).where(projects.c.name == name)
-    if connection.scalar(query) is None or not scope.knows(name):
-        raise no_project(name)
-    if not scope.may(permission, name):
-        raise scope.refusal([permission], name)
-
-
-def no_project(name: str) -> NotFoundError:
-    """Return the error for an unknown or hidden project."""
-    return NotFoundError(f"no project has the name {name!r}")
 
 
 def views(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, bindparam, delete, exists, select, update
 
+from server.api.accounts.service_accounts import end_accounts_of
 from server.cluster.projects.groups import move_groups
 from server.cluster.projects.queries import Project, project_row, views
 from server.core.context import Context
@@ -71,7 +72,7 @@ def change_project(
 
 
 def delete_project(context: Context, name: str, *, actor: Actor) -> None:
-    """Delete a project without jobs, and its record of slot-hours.
+    """Delete a project without jobs, with its members, service accounts and slot-hours.
 
     Raises:
         NotFoundError: no project has this name.
@@ -83,6 +84,7 @@ def delete_project(context: Context, name: str, *, actor: Actor) -> None:
             raise ConflictError(f"{name!r} is the project of jobs that name none; it stays")
         if connection.scalar(select(exists().where(jobs.c.project == name))):
             raise ConflictError(f"project {name!r} has jobs; delete them first")
+        end_accounts_of(context, connection, name)
         connection.execute(delete(project_usage).where(project_usage.c.project == name))
         connection.execute(delete(projects).where(projects.c.name == name))
         _record(context, connection, name=name, before=before, after=None, actor=actor)

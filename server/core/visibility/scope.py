@@ -40,6 +40,15 @@ class Scope:
         """Return the role of the caller's user in a project; None without a role."""
         return ProjectRole.MAINTAINER if self.everywhere else self.roles.get(project)
 
+    def covers(self, other: Scope) -> bool:
+        """Return whether this scope has all permissions of another one."""
+
+        def is_within(permission: Permission, projects: Projects) -> bool:
+            own = self.within(permission)
+            return own is None or (projects is not None and projects <= own)
+
+        return all(is_within(each, projects) for each, projects in other.projects.items())
+
     def within(self, permission: Permission) -> Projects:
         """Return the projects in which the caller has a permission; None for all."""
         return self.projects.get(permission, frozenset())

@@ -174,9 +174,8 @@ def list_(
 
     A page token is valid only with the order and the filter of the page that returned the token.
     """
-    rows = list_jobs(
-        context, wanted, order, scope=principal.scope, after=page.after, limit=page.limit
-    )
+    scope = principal.scope
+    rows = list_jobs(context, wanted, order, scope=scope, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(rows, lambda row: row.key)
     owners = names_of(context, {row.owner_id for row in shown})
     return reply_page([row.summary(owners) for row in shown], next_page_token)
@@ -358,10 +357,9 @@ def get_requests(
     page: Annotated[PageRequest[str], Depends(page_by("requests", str))],
 ) -> Response:
     """List the requests to a job's trainer, newest first."""
+    scope = principal.scope
     with context.database.read() as connection:
-        views = list_requests(
-            connection, job_id, scope=principal.scope, before=page.after, limit=page.limit
-        )
+        views = list_requests(connection, job_id, scope=scope, before=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[JobRequestView](items=tuple(shown), next_page_token=next_page_token))
 
@@ -378,10 +376,9 @@ def get_attempts(
     page: Annotated[PageRequest[int], Depends(page_by("attempts", int))],
 ) -> Response:
     """List the attempts of a job, newest first."""
+    scope = principal.scope
     with context.database.read() as connection:
-        views = list_attempts(
-            connection, job_id, scope=principal.scope, before=page.after, limit=page.limit
-        )
+        views = list_attempts(connection, job_id, scope=scope, before=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.number)
     return reply(Page[AttemptView](items=tuple(shown), next_page_token=next_page_token))
 

@@ -28,12 +28,12 @@ EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.tom
 
 def test_help_names_every_command(run: Run) -> None:
     told = run("--help").output
-    named = set(re.findall(r"^  ([a-z]+)  ", told, re.MULTILINE))
+    named = set(re.findall(r"^  ([a-z][a-z-]*)  ", told, re.MULTILINE))
     commands = """
         up down prove login init schema plan submit import ps queue show events nodes sources
-        projects tokens users whoami watch metrics logs artifacts compare goodput advise checkpoints
-        operations export sample stop cancel kill priority resume delete save profile snapshot
-        shell fork
+        projects members service-accounts tokens users whoami watch metrics logs artifacts compare
+        goodput advise checkpoints operations export sample stop cancel kill priority resume delete
+        save profile snapshot shell fork
     """
     assert named == set(commands.split())
     assert max(map(len, told.splitlines())) <= 80

@@ -41,6 +41,8 @@ KEYS: dict[str, str | int] = {
     "events": 7,
     "nodes": "node-1",
     "projects": "project-1",
+    "members": "ada",
+    "service-accounts": "nightly",
     "sources": "slurm-a100",
     "node-requests": ID,
     "queue": f"{100:03}{0:016x}{1_700_000_000_000_000}{ID}",  # priority, tag, time and id

@@ -17,6 +17,7 @@ from trainyard.protocol.node_sources.views import NodesReleased, NodesRequested,
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.jobs import SizeChange
+from trainyard.protocol.rest.members import MembersChanged
 from trainyard.protocol.rest.nodes import (
     NodeDrained,
     NodeLabeled,
@@ -120,6 +121,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.NODE_LABELED], NodeLabeled]
         | Event[Literal[EventKind.JOB_DELETED], data.JobDeleted]
         | Event[Literal[EventKind.PROJECT_CHANGED], ProjectChanged]
+        | Event[Literal[EventKind.MEMBERS_CHANGED], MembersChanged]
         | Event[Literal[EventKind.SOURCE_CHANGED], SourceChanged]
         | Event[Literal[EventKind.NODES_REQUESTED], NodesRequested]
         | Event[Literal[EventKind.NODES_RELEASED], NodesReleased],

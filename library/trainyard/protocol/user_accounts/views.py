@@ -99,6 +99,10 @@ class UserView(RecordModel):
     """Time at which the user was disabled; null for an active user."""
     last_used_at: datetime | None
     """Time at which a session or token of the user was last used, to the minute; null if never."""
+    kind: UserKind = UserKind.PERSON
+    """Whether the user is a person or a service account."""
+    project: str | None = None
+    """Project of a service account; null for a person."""
 
 
 class InvitationView(RecordModel):

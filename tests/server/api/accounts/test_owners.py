@@ -15,6 +15,7 @@ from server.core.database.tables import jobs
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError
 from server.core.people.user_tables import submitter
 from server.core.subject import ADMIN_USER_ID, SERVER, Actor
+from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.fork import fork
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import stop
@@ -32,13 +33,22 @@ from trainyard.protocol.shell_sessions.views import ShellRequest
 from trainyard.spec.job import parse_job_spec
 
 LS = ShellRequest(argv=("ls",))
-ADA = Actor("ada", "t1", user_id="u-ada", user_name="ada", permissions=WITHOUT_SCOPES)
+ADA = Actor(
+    "ada", "t1", user_id="u-ada", user_name="ada", permissions=WITHOUT_SCOPES, scope=SYSTEM_SCOPE
+)
 """A user by a token."""
 ADA_BY_PASSWORD = replace(ADA, token_id=None, session_id="s1")
-ROOT = Actor("root", "t2", user_id="u-root", user_name="root", permissions=ALL)
+ROOT = Actor("root", "t2", user_id="u-root", user_name="root", permissions=ALL, scope=SYSTEM_SCOPE)
 """A user with the role admin."""
 OLD, OTHER_OLD = (
-    Actor(name, name, user_id=ADMIN_USER_ID, user_name="admin", permissions=WITHOUT_SCOPES)
+    Actor(
+        name,
+        name,
+        user_id=ADMIN_USER_ID,
+        user_name="admin",
+        permissions=WITHOUT_SCOPES,
+        scope=SYSTEM_SCOPE,
+    )
     for name in ("t3", "t4")
 )
 """Tokens of the built-in user."""

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import select, update
 
 from server.api.auth.service import revoke_token
-from server.cluster.nodes.queries import list_nodes
 from server.cluster.nodes.register import register
 from server.cluster.supply.gone_nodes import HeldShare
 from server.cluster.supply.joining import register_pilot, store_check
@@ -20,7 +19,6 @@ from server.core.context import Context
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import nodes, tokens
 from server.core.errors import ConflictError, ForbiddenError, NotNamedError, UnauthenticatedError
-from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.finish import end_nodes
 from server.jobs.attempts.node_heartbeat import node_heartbeat
 from server.scheduler.autoscaling.end_shares import end_shares
@@ -28,6 +26,7 @@ from tests.actors import ADA, authenticate_token
 from tests.server.clock import FakeClock
 from tests.server.cluster.supply.site import Site, instance, join_token
 from tests.server.harness import Harness
+from tests.server.seen import list_nodes
 from trainyard.protocol.node_sources.messages import CheckReport
 from trainyard.protocol.states import AttemptNodeState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
@@ -59,7 +58,7 @@ def test_a_pilot_becomes_a_node_of_its_source(site: Site, context: Context) -> N
     }
     for ends_at, shown in ((later + 60, later + 60), (None, later + 60)):
         node_heartbeat(context, NodeHeartbeat.model_validate(beat | {"ends_at": ends_at}))
-        (view,) = list_nodes(context, scope=SYSTEM_SCOPE)
+        (view,) = list_nodes(context)
         assert view.request_id == request_id
         assert view.ends_at is not None
         assert view.ends_at.timestamp() == shown
@@ -258,7 +257,7 @@ def test_the_word_of_the_engine_ends_shares_at_once(
     attempt = harness.attempt(job_id)
     assert attempt.failure.reason == FailureReason.NODE_LOST
     assert harness.job(job_id).state == "queued"
-    assert list_nodes(context, scope=SYSTEM_SCOPE) == []
+    assert list_nodes(context) == []
     with context.database.read() as connection:
         revoked = select(tokens.c.revoked_at).where(tokens.c.id == principal.token_id)
         assert connection.scalar(revoked) is not None

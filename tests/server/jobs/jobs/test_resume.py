@@ -10,14 +10,13 @@ from sqlalchemy import update
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
-from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.launch import effective_spec
-from server.jobs.jobs.queries import list_attempts
-from server.jobs.jobs.resume import options, preview, resume
+from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel, stop
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness
 from tests.server.jobs.jobs.plans import planned
+from tests.server.seen import list_attempts, options, preview
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.resume import ResumePreview, ResumeRequest
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
@@ -51,7 +50,7 @@ def changed(shown: ResumePreview) -> dict[str, tuple[str, str]]:
 
 
 def test_nothing_asked_for_changes_nothing(context: Context, stopped: str) -> None:
-    shown = preview(context, stopped, request(), scope=SYSTEM_SCOPE)
+    shown = preview(context, stopped, request())
     assert (shown.step, shown.branch, shown.plan.world_size) == (40, False, 2)
     assert changed(shown) == {}
     same = {c.name: c.after for c in shown.changes}
@@ -96,7 +95,7 @@ def test_auto_goes_by_the_slots_of_each_attempt(context: Context, harness: Harne
 
 def _current(context: Context, job_id: str) -> AttemptView:
     with context.database.read() as connection:
-        (newest,) = list_attempts(connection, job_id, before=None, limit=1, scope=SYSTEM_SCOPE)
+        (newest,) = list_attempts(connection, job_id, before=None, limit=1)
     return newest
 
 
@@ -129,7 +128,7 @@ def test_what_a_new_job_may_not_say_keeps_no_stored_one_from_going_on(
     )
     with context.database.write() as connection:
         connection.execute(update(jobs).where(jobs.c.id == stopped).values(spec=idle))
-    shown = preview(context, stopped, request(world_size=4), scope=SYSTEM_SCOPE)
+    shown = preview(context, stopped, request(world_size=4))
     assert "/lr_schedule/decay_steps" in {warning.pointer for warning in shown.plan.warnings}
     resume(context, stopped, request(world_size=4), actor=BOB)
     assert harness.job(stopped).state == JobState.QUEUED
@@ -138,36 +137,23 @@ def test_what_a_new_job_may_not_say_keeps_no_stored_one_from_going_on(
 def test_a_micro_batch_size_that_is_no_longer_legal_is_lowered(
     context: Context, stopped: str
 ) -> None:
-    shown = preview(context, stopped, request(world_size=8), scope=SYSTEM_SCOPE)
+    shown = preview(context, stopped, request(world_size=8))
     assert planned(shown).batch.micro_batch_size == 2
     assert changed(shown)["micro-batch size"] == ("4", "2")
     with pytest.raises(InvalidRequestError) as refusal:
-        preview(
-            context,
-            stopped,
-            request(world_size=8, overrides={"micro_batch_size": 4}),
-            scope=SYSTEM_SCOPE,
-        )
+        preview(context, stopped, request(world_size=8, overrides={"micro_batch_size": 4}))
     assert refusal.value.problems[0].pointer == "/overrides/micro_batch_size"
 
 
 def test_the_least_idle_micro_batch_size_is_chosen_where_others_idle(
     context: Context, stopped: str
 ) -> None:
-    shown = preview(context, stopped, request(world_size=3), scope=SYSTEM_SCOPE)
+    shown = preview(context, stopped, request(world_size=3))
     assert planned(shown).batch.micro_batch_size == 3  # 4 leaves a third of the slots idle
     assert planned(shown).batch.less_idle_micro_batch_size is None
-    offered = {
-        option.world_size: option
-        for option in options(context, stopped, scope=SYSTEM_SCOPE).options
-    }
+    offered = {option.world_size: option for option in options(context, stopped).options}
     assert offered[3].layouts[0].batch == planned(shown).batch
-    named = preview(
-        context,
-        stopped,
-        request(world_size=3, overrides={"micro_batch_size": 4}),
-        scope=SYSTEM_SCOPE,
-    )
+    named = preview(context, stopped, request(world_size=3, overrides={"micro_batch_size": 4}))
     assert planned(named).batch.micro_batch_size == 4
 
 
@@ -176,46 +162,31 @@ def test_a_resize_goes_on_from_the_save_of_its_stop(context: Context, harness: H
     job_id, (supervisor,) = harness.running(training=TRAINING, resources={"world_size": 2})
     harness.commit_checkpoint(job_id, 20)
     supervisor.train(33)
-    shown = preview(context, job_id, request(world_size=4), scope=SYSTEM_SCOPE)
+    shown = preview(context, job_id, request(world_size=4))
     assert (shown.saves_first, shown.step, shown.branch) == (True, 33, False)
     assert "step" not in changed(shown)
     supervisor.train(34)
-    assert preview(context, job_id, request(world_size=4), scope=SYSTEM_SCOPE).step == 34
-    older = preview(
-        context,
-        job_id,
-        request(world_size=4, checkpoint_id=f"{job_id}.a1.step-20"),
-        scope=SYSTEM_SCOPE,
-    )
+    assert preview(context, job_id, request(world_size=4)).step == 34
+    older = preview(context, job_id, request(world_size=4, checkpoint_id=f"{job_id}.a1.step-20"))
     assert (older.saves_first, older.step) == (False, 20)
     assert changed(older)["step"] == ("34", "20")
 
 
 def test_world_size_and_layout_must_agree(context: Context, stopped: str) -> None:
     axes = {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}
-    assert (
-        preview(context, stopped, request(overrides=axes), scope=SYSTEM_SCOPE).plan.name
-        == "HSDP 2x2"
-    )
+    assert preview(context, stopped, request(overrides=axes)).plan.name == "HSDP 2x2"
     with pytest.raises(InvalidRequestError, match=r"world_size=3, but .* = 4") as refusal:
-        preview(context, stopped, request(world_size=3, overrides=axes), scope=SYSTEM_SCOPE)
+        preview(context, stopped, request(world_size=3, overrides=axes))
     assert refusal.value.problems[0].pointer == "/world_size"
     with pytest.raises(InvalidRequestError) as refusal:
-        preview(
-            context,
-            stopped,
-            request(world_size=2, overrides={"resources": {"world_size": 4}}),
-            scope=SYSTEM_SCOPE,
-        )
+        preview(context, stopped, request(world_size=2, overrides={"resources": {"world_size": 4}}))
     assert refusal.value.problems[0].pointer == "/overrides/resources/world_size"
 
 
 def test_what_is_not_named_in_a_section_does_not_shrink_the_job(
     context: Context, stopped: str
 ) -> None:
-    shown = preview(
-        context, stopped, request(overrides={"resources": {"priority": 9}}), scope=SYSTEM_SCOPE
-    )
+    shown = preview(context, stopped, request(overrides={"resources": {"priority": 9}}))
     assert shown.plan.world_size == 2
 
 
@@ -262,11 +233,9 @@ def test_a_branch_never_takes_up_what_it_left_behind(
     assert supervisor.reply.attempt.resume.checkpoint_id == older
     assert cancel(context, stopped, actor=ADA, reason="") == "nothing: all is saved in step-20"
     supervisor.end("cancelled")
-    shown = preview(context, stopped, request(), scope=SYSTEM_SCOPE)
+    shown = preview(context, stopped, request())
     assert (shown.checkpoint_id, shown.branch) == (older, False)
-    assert preview(
-        context, stopped, request(checkpoint_id=f"{stopped}.a1.step-40"), scope=SYSTEM_SCOPE
-    ).branch
+    assert preview(context, stopped, request(checkpoint_id=f"{stopped}.a1.step-40")).branch
 
 
 def test_overrides_stay_until_they_are_changed(
@@ -275,9 +244,9 @@ def test_overrides_stay_until_they_are_changed(
     resume(context, stopped, request(world_size=4, steps=200), actor=ADA)
     harness.place()
     stop(context, stopped, actor=ADA, reason="")
-    shown = preview(context, stopped, request(), scope=SYSTEM_SCOPE)
+    shown = preview(context, stopped, request())
     assert (shown.plan.world_size, shown.plan.steps) == (4, 200)
-    back = preview(context, stopped, request(world_size=2, steps=100), scope=SYSTEM_SCOPE)
+    back = preview(context, stopped, request(world_size=2, steps=100))
     assert (back.plan.world_size, back.plan.steps) == (2, 100)
 
 
@@ -304,7 +273,7 @@ def test_a_success_goes_on_with_more_steps_or_from_an_older_checkpoint(
     supervisor.end("succeeded")
     with pytest.raises(ConflictError, match="older checkpoint or more steps"):
         resume(context, job_id, request(), actor=ADA)
-    assert preview(context, job_id, request(checkpoint_id=older), scope=SYSTEM_SCOPE).step == 5
+    assert preview(context, job_id, request(checkpoint_id=older)).step == 5
     resume(context, job_id, request(steps=20), actor=ADA)
     assert harness.job(job_id).state == JobState.QUEUED
 
@@ -346,7 +315,7 @@ def test_what_waits_or_ends_cannot_resume(context: Context, harness: Harness) ->
     with pytest.raises(ConflictError, match="is starting"):
         resume(context, job_id, request(), actor=ADA)
     with pytest.raises(NotFoundError):
-        preview(context, "nothing", request(), scope=SYSTEM_SCOPE)
+        preview(context, "nothing", request())
 
 
 def test_a_resume_waits_for_the_storage_of_its_checkpoints(
@@ -377,19 +346,19 @@ def test_stages_of_another_pipeline_do_not_follow(context: Context, harness: Har
     stale = harness.job(job_id).spec.parallelism
     alone = stale.model_copy(update={"pp": 1, "dp_shard": 2})
     for asked in ({"world_size": 1}, {"overrides": {"parallelism": alone}}):
-        shown = preview(context, job_id, request(**asked), scope=SYSTEM_SCOPE)
+        shown = preview(context, job_id, request(**asked))
         assert planned(shown).pipeline is None
-    kept = planned(preview(context, job_id, request(), scope=SYSTEM_SCOPE)).pipeline
+    kept = planned(preview(context, job_id, request())).pipeline
     assert kept is not None
     assert (kept.layers, kept.microbatches, kept.runs) == ((1, 3), 2, 2)
     chosen = stale.model_copy(update={"pp_stage_modules": (("norm",), ("output",))})
     with pytest.raises(InvalidRequestError, match="legal: tok_embeddings"):
-        preview(context, job_id, request(overrides={"parallelism": chosen}), scope=SYSTEM_SCOPE)
+        preview(context, job_id, request(overrides={"parallelism": chosen}))
 
 
 def test_options_offer_every_size(context: Context, harness: Harness, stopped: str) -> None:
     harness.running(resources={"world_size": 3})
-    offered = options(context, stopped, scope=SYSTEM_SCOPE)
+    offered = options(context, stopped)
     assert (offered.checkpoint_id, offered.step) == (f"{stopped}.a1.step-40", 40)
     by_size = {option.world_size: option for option in offered.options}
     assert sorted(by_size) == list(range(1, 9))

@@ -12,12 +12,10 @@ from server.api.auth.tokens import hash_token
 from server.core.context import Context
 from server.core.database.tables import attempts, events
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from server.core.subject import Actor
-from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.reports import ReportedShare, authenticate_share
 from server.jobs.shells import service, worker_api
 from server.telemetry.ingest.receive import store_report
-from tests.actors import ADA, ADMIN, EVE
+from tests.actors import ADA, ADMIN, EVE, NO_TOKEN, SAME_NAME
 from tests.server.clock import FakeClock
 from tests.server.harness import BRINGS_CODE, Harness, Launched, Supervisor
 from trainyard.protocol.shell_sessions.messages import (
@@ -225,11 +223,7 @@ def test_only_who_submitted_the_job_and_the_admin_run_a_command(
     context: Context, running: Launched
 ) -> None:
     job_id, supervisor = running
-    for other in (
-        EVE,
-        Actor(ADA.name, "another token of this name", scope=SYSTEM_SCOPE),
-        Actor(ADA.name, scope=SYSTEM_SCOPE),
-    ):
+    for other in (EVE, SAME_NAME, NO_TOKEN):
         with pytest.raises(ForbiddenError, match="with which ada submitted"):
             service.open_shell(context, job_id, LS, actor=other)
     assert orders(context, supervisor) == ()
@@ -255,7 +249,7 @@ def test_a_job_that_was_never_placed_runs_no_command(context: Context, harness: 
 
 @BRINGS_CODE
 def test_another_token_of_the_same_name_reads_nothing(context: Context, shell: ShellView) -> None:
-    for other in (Actor(ADA.name, "another token of this name", scope=SYSTEM_SCOPE), ADMIN):
+    for other in (SAME_NAME, ADMIN):
         with pytest.raises(ForbiddenError, match="its output is private"):
             service.read_output(context, shell.job_id, shell.id, start=0, actor=other)
 

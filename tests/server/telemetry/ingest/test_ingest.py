@@ -17,15 +17,13 @@ from server.core.context import Context
 from server.core.database.schema import metadata
 from server.core.database.tables import events, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnauthenticatedError
-from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.attempts.reports import authenticate_share
 from server.telemetry.ingest import parse
-from server.telemetry.logs.pages import page
-from server.telemetry.metrics.csv import csv_rows
 from server.telemetry.metrics.store import MAX_SERIES
 from tests.server.clock import FakeClock
 from tests.server.harness import Harness, Launched
 from tests.server.reports import chunk, json_lines, kept_events, loss, metric_lines, send
+from tests.server.seen import csv_rows, page
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import Chunk
 from trainyard.run.directory import Phase
@@ -70,10 +68,7 @@ def test_a_report_that_comes_twice_is_stored_once(context: Context, launched: La
         reply = send(context, supervisor, chunk("metrics", content), chunk("log:0", output))
         assert reply.acknowledged == {"metrics": len(content), "log:0": len(output)}
     assert loss(context, job_id).steps == [1, 2, 3, 4, 5]
-    assert [line.text for line in page(context, job_id, scope=SYSTEM_SCOPE).lines] == [
-        "hello",
-        "world",
-    ]
+    assert [line.text for line in page(context, job_id).lines] == ["hello", "world"]
 
 
 def test_overlap_is_cut_and_a_gap_is_not_taken(context: Context, launched: Launched) -> None:
@@ -81,11 +76,7 @@ def test_overlap_is_cut_and_a_gap_is_not_taken(context: Context, launched: Launc
     send(context, supervisor, chunk("log:0", b"one\ntw"))
     reply = send(context, supervisor, chunk("log:0", b"\ntwo\nthree\n", start=3))
     assert reply.acknowledged == {"log:0": 14}
-    assert [line.text for line in page(context, job_id, scope=SYSTEM_SCOPE).lines] == [
-        "one",
-        "two",
-        "three",
-    ]
+    assert [line.text for line in page(context, job_id).lines] == ["one", "two", "three"]
     first, second, third = metric_lines(1, 3), metric_lines(4, 6), metric_lines(7, 9)
     send(context, supervisor, chunk("metrics", first))
     reply = send(context, supervisor, chunk("metrics", third, start=len(first + second)))
@@ -115,11 +106,7 @@ def test_any_order_of_losses_and_repeats_ends_with_everything_once(
         acknowledged = reply.acknowledged["metrics"]
     line = loss(context, job_id)
     assert (line.steps, line.last) == (list(range(1, 61)), [float(s) for s in range(1, 61)])
-    digests = [
-        row
-        for text in csv_rows(context, job_id, ["data_digest"], scope=SYSTEM_SCOPE)
-        for row in text.split()
-    ]
+    digests = [row for text in csv_rows(context, job_id, ["data_digest"]) for row in text.split()]
     assert digests[1:] == [f"1,{step},,data_digest,{step:032x}" for step in range(1, 61)]
 
 
@@ -149,7 +136,7 @@ def test_copies_that_race_are_stored_once(context: Context, launched: Launched) 
             ends = {copy.result().acknowledged["metrics"] for copy in copies}
             assert ends == {start + len(part)}
     assert loss(context, job_id).steps == list(range(1, 81))
-    assert page(context, job_id, scope=SYSTEM_SCOPE).total_lines == 8
+    assert page(context, job_id).total_lines == 8
 
 
 # ---- what is refused ---------------------------------------------------------------------------
@@ -282,7 +269,7 @@ def test_output_of_an_ended_share_is_taken_and_nothing_else(
     )
     assert reply.desired == DesiredState.CANCEL
     assert reply.acknowledged == {"metrics": len(metrics), "events": 9, "log:0": 8}
-    assert [line.text for line in page(context, job_id, scope=SYSTEM_SCOPE).lines] == ["one", "two"]
+    assert [line.text for line in page(context, job_id).lines] == ["one", "two"]
     assert harness_job(context, job_id) == before
     assert count_rows(context)["metric_series"] == 0
     send(context, supervisor, exit={"outcome": "failed", "failure": None, "ranks": [], "time": 1.0})
@@ -331,9 +318,7 @@ def test_ranks_of_a_node_follow_those_of_the_shares_before_it(
         first += count
 
     def closed() -> list[bool]:
-        found = [
-            page(context, job_id, rank=rank, scope=SYSTEM_SCOPE).lines for rank in range(world_size)
-        ]
+        found = [page(context, job_id, rank=rank).lines for rank in range(world_size)]
         return [[line.text for line in each] == [lines[rank]] for rank, each in enumerate(found)]
 
     assert not any(closed()), "no line has its end yet"

@@ -81,7 +81,7 @@ function Choices({ node, running, onChoose }: ChoicesProps) {
       </p>
       <ul className="drain-jobs">
         {jobs.map(({ job_id, job_name, allocation }) => (
-          <li key={job_id}>
+          <li key={`${job_id} ${allocation.slots[0]}`}>
             <span>{job_name}</span>
             <span className="muted">{plural(allocation.slots.length, "slot")}</span>
           </li>

@@ -30,11 +30,15 @@ export function Slots({ node }: { node: NodeView }) {
       </div>
       <ul className="slots-jobs">
         {jobs.map(({ job_id, job_name, allocation }, holder) => (
-          <li key={job_id} className="row">
+          <li key={`${job_id} ${allocation.slots[0]}`} className="row">
             <span className={`legend-mark part-${(holder % COLOURS) + 1}`} />
-            <Link className="ellipsis" to={`/jobs/${job_id}`} title={job_name}>
-              {job_name}
-            </Link>
+            {job_id === null ? (
+              <span className="muted ellipsis">{job_name}</span>
+            ) : (
+              <Link className="ellipsis" to={`/jobs/${job_id}`} title={job_name}>
+                {job_name}
+              </Link>
+            )}
             <span className="muted">{plural(allocation.slots.length, "slot")}</span>
           </li>
         ))}

@@ -54,9 +54,13 @@ export function HeldSlots({ nodes }: { nodes: readonly NodeView[] }) {
         {named.map(({ jobId, name, slots, nodes: on }, place) => (
           <li key={jobId} className="row">
             <span className={`legend-mark part-${place + 1}`} />
-            <Link className="ellipsis" to={`/jobs/${jobId}`} title={name}>
-              {name}
-            </Link>
+            {jobId === null ? (
+              <span className="muted ellipsis">{name}</span>
+            ) : (
+              <Link className="ellipsis" to={`/jobs/${jobId}`} title={name}>
+                {name}
+              </Link>
+            )}
             <span className="muted">
               {plural(slots, "slot")} on {plural(on, "node")}
             </span>

@@ -13,7 +13,7 @@ import { QUEUE } from "@/shared/url/pages";
 import { usePageParams } from "@/shared/url/params";
 import { queueQuery } from "./api";
 import { HeldSlots } from "./HeldSlots";
-import { QueueTable } from "./QueueTable";
+import { keyOf, QueueTable } from "./QueueTable";
 import "./queue.css";
 
 /** Loaded when it is first opened, because it contains the TOML parser. */
@@ -105,8 +105,8 @@ function Waiting({ queue }: { queue: Queue }) {
 function once(entries: readonly QueueEntry[]): QueueEntry[] {
   const byId = new Map<string, QueueEntry>();
   for (const entry of entries) {
-    byId.delete(entry.job_id);
-    byId.set(entry.job_id, entry);
+    byId.delete(keyOf(entry));
+    byId.set(keyOf(entry), entry);
   }
   return [...byId.values()];
 }

@@ -37,11 +37,11 @@ export function QueueTable({ entries, hasProjects }: QueueTableProps) {
       columns={hasProjects ? WITH_PROJECT : COLUMNS}
       className="queue"
       items={entries}
-      keyOf={(entry) => entry.job_id}
+      keyOf={keyOf}
       rowHeight={ROW_HEIGHT}
       row={(entry, place) => (
         <Row
-          key={entry.job_id}
+          key={keyOf(entry)}
           entry={entry}
           place={place["data-index"]}
           measure={place.ref}
@@ -50,6 +50,11 @@ export function QueueTable({ entries, hasProjects }: QueueTableProps) {
       )}
     />
   );
+}
+
+/** Return the key of a row: an entry of a hidden job has only a position. */
+export function keyOf(entry: QueueEntry): string {
+  return entry.job_id ?? `at ${entry.position}`;
 }
 
 interface RowProps {
@@ -64,12 +69,16 @@ interface RowProps {
 const Row = memo(function Row({ entry, place, measure, hasProject }: RowProps) {
   const { job_id: id, name, reason, priority_words } = entry;
   return (
-    <tr ref={measure} data-job={id} data-index={place} aria-rowindex={place + 2}>
+    <tr ref={measure} data-job={id ?? undefined} data-index={place} aria-rowindex={place + 2}>
       <td className="queue-position number">{count(entry.position)}</td>
       <td className="queue-name">
-        <Link className="queue-link ellipsis" to={`/jobs/${id}`} title={name}>
-          {name}
-        </Link>
+        {id === null ? (
+          <span className="muted ellipsis">{name}</span>
+        ) : (
+          <Link className="queue-link ellipsis" to={`/jobs/${id}`} title={name}>
+            {name}
+          </Link>
+        )}
         {reason && (
           <div className="faint ellipsis" title={reason}>
             {reason}
@@ -77,15 +86,17 @@ const Row = memo(function Row({ entry, place, measure, hasProject }: RowProps) {
         )}
       </td>
       {hasProject && (
-        <td className="queue-project muted ellipsis" title={entry.project}>
+        <td className="queue-project muted ellipsis" title={entry.project ?? undefined}>
           {entry.project}
         </td>
       )}
       <td className="queue-priority">
-        <PriorityButton
-          job={{ id, name, priority_words, state: "queued" }}
-          words={priority_words}
-        />
+        {id !== null && (
+          <PriorityButton
+            job={{ id, name, priority_words, state: "queued" }}
+            words={priority_words}
+          />
+        )}
       </td>
       <td className="queue-slots number">{count(entry.world_size)}</td>
       <td className="queue-layout muted ellipsis">{entry.layout}</td>
@@ -93,9 +104,7 @@ const Row = memo(function Row({ entry, place, measure, hasProject }: RowProps) {
         {entry.queued_at && <RelativeTime at={entry.queued_at} />}
       </td>
       <td className="queue-lasts number">{duration(entry.lasts_seconds)}</td>
-      <td className="queue-start number">
-        <Start entry={entry} />
-      </td>
+      <td className="queue-start number">{id !== null && <Start entry={entry} />}</td>
     </tr>
   );
 });

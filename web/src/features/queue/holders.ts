@@ -2,7 +2,8 @@
 import type { NodeView } from "@/shared/api/types";
 
 export interface Holder {
-  jobId: string;
+  /** Null for all jobs that the user does not see, which count together. */
+  jobId: string | null;
   name: string;
   slots: number;
   nodes: number;
@@ -21,7 +22,7 @@ export interface Held {
 }
 
 export function heldSlots(nodes: readonly NodeView[]): Held {
-  const byJob = new Map<string, Holder>();
+  const byJob = new Map<string | null, Holder>();
   let [free, drained, withheld, total] = [0, 0, 0, 0];
   for (const node of nodes) {
     total += node.hardware.slots;

@@ -1534,6 +1534,134 @@ export interface paths {
         patch: operations["projects_change"];
         trace?: never;
     };
+    "/api/v1/projects/{name}/members": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The members of a project
+         * @description List the members by name; persons with the role of everyone alone are omitted.
+         */
+        get: operations["members_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/members/{user}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Give a user a role
+         * @description Add a member, or change the member's role.
+         */
+        put: operations["members_put"];
+        post?: never;
+        /**
+         * Remove a member
+         * @description End the membership of a user; open commands end, and streams drop the project's events.
+         */
+        delete: operations["members_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/everyone": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Give every person a role
+         * @description Set the role that every active person has in the project; null takes it away.
+         */
+        put: operations["members_put_everyone"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/service-accounts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The service accounts of a project
+         * @description List the active service accounts by name.
+         */
+        get: operations["members_list_service_accounts"];
+        put?: never;
+        /**
+         * Create a service account
+         * @description Create a user without a password that has a role in this project alone.
+         */
+        post: operations["members_create_service_account"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/service-accounts/{user}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * End a service account
+         * @description End a service account for good, with its tokens; its jobs continue.
+         */
+        delete: operations["members_remove_service_account"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/service-accounts/{user}/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a token of a service account
+         * @description Create a token with at most the caller's permissions. Only this response has the secret.
+         */
+        post: operations["members_create_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/queue": {
         parameters: {
             query?: never;
@@ -1546,6 +1674,7 @@ export interface paths {
          * @description List the queue with position, priority and reason, and the expected start of the first jobs.
          *
          *     A page starts after the last job of the previous page, even if that job has started since then.
+         *     A job of a hidden project has only a position and a number of slots.
          */
         get: operations["queue_list"];
         put?: never;
@@ -5189,7 +5318,7 @@ export interface components {
              */
             modules?: string[];
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -5761,6 +5890,58 @@ export interface components {
             message: string;
             /** @description Details of the event. */
             data: components["schemas"]["LineSkipped"];
+        };
+        /** Event[Literal[<EventKind.MEMBERS_CHANGED: 'members_changed'>], MembersChanged] */
+        Event_Literal_MEMBERS_CHANGED__MembersChanged_: {
+            /**
+             * Id
+             * @description Position of the event in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description Time of the event.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "members_changed";
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Name of the node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
+             */
+            actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Details of the event. */
+            data: components["schemas"]["MembersChanged"];
         };
         /** Event[Literal[<EventKind.METRICS_DROPPED: 'metrics_dropped'>], MetricsDropped] */
         Event_Literal_METRICS_DROPPED__MetricsDropped_: {
@@ -7581,6 +7762,14 @@ export interface components {
             message: string;
             /** @description Details of the event. */
             data: components["schemas"]["WeightsLoaded"];
+        };
+        /**
+         * EveryoneRequest
+         * @description Body of a request that gives every active person a role in a project.
+         */
+        EveryoneRequest: {
+            /** @description Role of every active person; null takes it away. */
+            role: components["schemas"]["ProjectRole"] | null;
         };
         /**
          * Evidence
@@ -10068,6 +10257,11 @@ export interface components {
              * @description Number of failed attempts in the job's whole life; preempted attempts do not count.
              */
             failures: number;
+            /**
+             * Project
+             * @description Project of the job; null from an older server.
+             */
+            project: string | null;
         };
         /**
          * LrScheduleSection
@@ -10340,6 +10534,55 @@ export interface components {
              * @description Time in which the rank wrote its files, including shards received from other ranks.
              */
             write_seconds: number;
+        };
+        /**
+         * MemberRequest
+         * @description Body of a request that gives a user a role in a project.
+         */
+        MemberRequest: {
+            /** @description Role in the project; it replaces a former role. */
+            role: components["schemas"]["ProjectRole"];
+        };
+        /**
+         * MemberView
+         * @description A member of a project.
+         */
+        MemberView: {
+            /**
+             * User
+             * @description Name of the user.
+             */
+            user: string;
+            /** @description Whether the user is a person or a service account. */
+            kind: components["schemas"]["UserKind"];
+            /** @description Role in the project. */
+            role: components["schemas"]["ProjectRole"];
+            /**
+             * Since
+             * Format: date-time
+             * @description Time at which the user became a member.
+             */
+            since: string;
+        };
+        /**
+         * MembersChanged
+         * @description A user, or every person, got or lost a role in a project.
+         */
+        MembersChanged: {
+            /**
+             * Project
+             * @description Name of the project.
+             */
+            project: string;
+            /**
+             * User
+             * @description Name of the user; null for every person.
+             */
+            user: string | null;
+            /** @description Role before the change; null for none. */
+            before: components["schemas"]["ProjectRole"] | null;
+            /** @description Role after the change; null for none. */
+            after: components["schemas"]["ProjectRole"] | null;
         };
         /**
          * MemoryEstimate
@@ -11111,12 +11354,12 @@ export interface components {
         NodeHolding: {
             /**
              * Job Id
-             * @description Id of the job.
+             * @description Id of the job; null for a job that the caller does not see.
              */
-            job_id: string;
+            job_id: string | null;
             /**
              * Job Name
-             * @description Name of the job.
+             * @description Name of the job; `another project's job` for a job that the caller does not see.
              */
             job_name: string;
             /** @description Slots that the job holds. */
@@ -12642,6 +12885,19 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Page[MemberView] */
+        Page_MemberView_: {
+            /**
+             * Items
+             * @description Items of this page, in the order of the list.
+             */
+            items: components["schemas"]["MemberView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last page.
+             */
+            next_page_token: string | null;
+        };
         /** Page[NodeRequestView] */
         Page_NodeRequestView_: {
             /**
@@ -12701,6 +12957,19 @@ export interface components {
              * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["QueueEntry"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last page.
+             */
+            next_page_token: string | null;
+        };
+        /** Page[ServiceAccountView] */
+        Page_ServiceAccountView_: {
+            /**
+             * Items
+             * @description Items of this page, in the order of the list.
+             */
+            items: components["schemas"]["ServiceAccountView"][];
             /**
              * Next Page Token
              * @description Token of the next page; absent on the last page.
@@ -13125,7 +13394,7 @@ export interface components {
          * @description A right that an operation of the API needs; docs/access.md describes each.
          * @enum {string}
          */
-        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin" | "users:admin";
+        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "members:write" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin" | "users:admin";
         /**
          * Phase
          * @description Current activity of the trainer; each phase has its own time limit, beyond which the trainer
@@ -13997,6 +14266,12 @@ export interface components {
             name: string;
         };
         /**
+         * ProjectRole
+         * @description Roles in a project; each has the permissions of the roles before it.
+         * @enum {string}
+         */
+        ProjectRole: "viewer" | "member" | "maintainer";
+        /**
          * ProjectSettings
          * @description Settings of a project; the body of a change contains only the changed settings.
          */
@@ -14149,6 +14424,10 @@ export interface components {
              * @description Slot-hours that the project's jobs have used in this calendar month (UTC).
              */
             slot_hours_used: number;
+            /** @description Role of every active person in the project; null for no role. */
+            everyone: components["schemas"]["ProjectRole"] | null;
+            /** @description The caller's role in the project; null without one. */
+            role: components["schemas"]["ProjectRole"] | null;
         };
         /**
          * QuantizationSection
@@ -14211,23 +14490,25 @@ export interface components {
         /**
          * QueueEntry
          * @description A waiting job with its expected start.
+         *
+         *     The entry of a job that the caller does not see has only a position and a number of slots.
          */
         QueueEntry: {
             /**
              * Job Id
-             * @description Id of the job.
+             * @description Id of the job; null for a hidden job.
              */
-            job_id: string;
+            job_id: string | null;
             /**
              * Name
-             * @description Name of the job.
+             * @description Name of the job; `another project's job` for a hidden job.
              */
             name: string;
             /**
              * Project
-             * @description Project of the job.
+             * @description Project of the job; null for a hidden job.
              */
-            project: string;
+            project: string | null;
             /**
              * Position
              * @description Position of the job in the queue, from 1.
@@ -14235,12 +14516,12 @@ export interface components {
             position: number;
             /**
              * Priority
-             * @description Priority of the job.
+             * @description Priority of the job; null for a hidden job.
              */
-            priority: number;
+            priority: number | null;
             /**
              * Priority Words
-             * @description Name of the priority, such as `high`; without a name, its number.
+             * @description Name of the priority, such as `high`; without a name, its number; empty for a hidden job.
              */
             priority_words: string;
             /**
@@ -14250,12 +14531,12 @@ export interface components {
             world_size: number;
             /**
              * Layout
-             * @description Layout as text.
+             * @description Layout as text; empty for a hidden job.
              */
             layout: string;
             /**
              * Queued At
-             * @description Time at which the job entered the queue.
+             * @description Time at which the job entered the queue; null for a hidden job.
              */
             queued_at: string | null;
             /**
@@ -15727,6 +16008,68 @@ export interface components {
              * @description Checksum of the file's content, in hexadecimal.
              */
             checksum: string;
+        };
+        /**
+         * ServiceAccountRequest
+         * @description Body of a request for a new service account of a project.
+         */
+        ServiceAccountRequest: {
+            /**
+             * Name
+             * @description Name of the account. It never changes, and no later user can have it.
+             */
+            name: string;
+            /**
+             * Role
+             * @description Role in the project.
+             * @default member
+             * @enum {string}
+             */
+            role?: "viewer" | "member";
+        };
+        /**
+         * ServiceAccountView
+         * @description A service account of a project.
+         */
+        ServiceAccountView: {
+            /**
+             * Name
+             * @description Name of the account.
+             */
+            name: string;
+            /** @description Role in the project. */
+            role: components["schemas"]["ProjectRole"];
+            /** @description Whether the account is active; a disabled one has no tokens. */
+            state: components["schemas"]["UserState"];
+            /**
+             * Created At
+             * Format: date-time
+             * @description Time at which the account was created.
+             */
+            created_at: string;
+        };
+        /**
+         * ServiceTokenRequest
+         * @description Body of a request for a token of a service account.
+         */
+        ServiceTokenRequest: {
+            /**
+             * Name
+             * @description Purpose of the token.
+             * @example llama-7
+             */
+            name: string;
+            /**
+             * Scopes
+             * @description Permissions of the token, each once. Null gives every permission of the account except
+             *     `sources:write`, `tokens:admin` and `users:admin`.
+             */
+            scopes?: components["schemas"]["Permission"][] | null;
+            /**
+             * Expires In Seconds
+             * @description Lifetime of the token; a year by default.
+             */
+            expires_in_seconds?: number | null;
         };
         /**
          * SessionRequest
@@ -17243,6 +17586,12 @@ export interface components {
             state?: components["schemas"]["UserState"] | null;
         };
         /**
+         * UserKind
+         * @description Whether a user is a person or a program.
+         * @enum {string}
+         */
+        UserKind: "person" | "service";
+        /**
          * UserRequest
          * @description Body of a request for a new user.
          */
@@ -17324,6 +17673,16 @@ export interface components {
              * @description Time at which a session or token of the user was last used, to the minute; null if never.
              */
             last_used_at: string | null;
+            /**
+             * @description Whether the user is a person or a service account.
+             * @default person
+             */
+            kind: components["schemas"]["UserKind"];
+            /**
+             * Project
+             * @description Project of a service account; null for a person.
+             */
+            project: string | null;
         };
         /**
          * ValidationSection
@@ -23865,6 +24224,706 @@ export interface operations {
             };
         };
     };
+    members_list: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_MemberView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the user. */
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MemberRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MemberView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the user. */
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_put_everyone: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EveryoneRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_list_service_accounts: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_ServiceAccountView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_create_service_account: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ServiceAccountRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ServiceAccountView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_remove_service_account: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the user. */
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_create_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the user. */
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ServiceTokenRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     queue_list: {
         parameters: {
             query?: {
@@ -26684,6 +27743,7 @@ export const event_Literal_IMPORTED__Imported_KindValues: ReadonlyArray<Flattene
 export const event_Literal_JOB_DELETED__JobDeleted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"]["kind"]> = ["job_deleted"];
 export const event_Literal_JOB_ENDED__JobEnded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"]["kind"]> = ["job_ended"];
 export const event_Literal_LINE_SKIPPED__LineSkipped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"]["kind"]> = ["line_skipped"];
+export const event_Literal_MEMBERS_CHANGED__MembersChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"]["kind"]> = ["members_changed"];
 export const event_Literal_METRICS_DROPPED__MetricsDropped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"]["kind"]> = ["metrics_dropped"];
 export const event_Literal_NODES_RELEASED__NodesReleased_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"]["kind"]> = ["nodes_released"];
 export const event_Literal_NODES_REQUESTED__NodesRequested_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"]["kind"]> = ["nodes_requested"];
@@ -26795,7 +27855,7 @@ export const parallelismSectionPp_scheduleValues: ReadonlyArray<FlattenedDeepReq
 export const parallelismSectionInputReshard_after_forwardValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["reshard_after_forward"]> = ["default", "always", "never"];
 export const parallelismSectionInputCp_methodValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["cp_method"]> = ["allgather_kv", "ulysses"];
 export const parallelismSectionInputPp_scheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["pp_schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
-export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin", "users:admin"];
+export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "members:write", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin", "users:admin"];
 export const phaseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Phase"]> = ["starting", "building_cache", "loading", "compiling", "training", "validating", "saving", "ending"];
 export const pipelinePlanScheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PipelinePlan"]["schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 export const planKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["kind"]> = ["trainer"];
@@ -26808,6 +27868,7 @@ export const programSectionResumeValues: ReadonlyArray<FlattenedDeepRequired<com
 export const programSectionInputLauncherValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramSectionInput"]["launcher"]> = ["torchrun", "command"];
 export const programSectionInputResumeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProgramSectionInput"]["resume"]> = ["never", "same_world_size", "any_world_size"];
 export const progressAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Progress"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];
+export const projectRoleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ProjectRole"]> = ["viewer", "member", "maintainer"];
 export const quantizationSectionRecipeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["QuantizationSection"]["recipe"]> = ["none", "float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8"];
 export const quantizationSectionInputRecipeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["QuantizationSectionInput"]["recipe"]> = ["none", "float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8"];
 export const registrationInboxValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Registration"]["inbox"]> = ["broker", "server"];
@@ -26820,6 +27881,7 @@ export const resourcesSectionDeviceValues: ReadonlyArray<FlattenedDeepRequired<c
 export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["device"]> = ["auto", "cpu", "cuda"];
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
+export const serviceAccountRequestRoleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ServiceAccountRequest"]["role"]> = ["viewer", "member"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api", "password"];
 export const sourceRegistrationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceRegistration"]["kind"]> = ["slurm", "kubernetes", "ssh"];
 export const sourceViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceView"]["kind"]> = ["slurm", "kubernetes", "ssh"];
@@ -26835,4 +27897,5 @@ export const trainingSectionInputParam_dtypeValues: ReadonlyArray<FlattenedDeepR
 export const trainingSectionInputWeight_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSectionInput"]["weight_dtype"]> = ["float32", "bfloat16"];
 export const trainingSectionInputReduce_dtypeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["TrainingSectionInput"]["reduce_dtype"]> = ["float32", "bfloat16"];
 export const uploadReplyRefusedAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["UploadReply"]["refused"]> = ["disk_full", "queue_full", "spool_full", "quota", "too_many", "too_large", "unreadable"];
+export const userKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["UserKind"]> = ["person", "service"];
 export const userStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["UserState"]> = ["active", "disabled"];

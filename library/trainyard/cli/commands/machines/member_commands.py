@@ -1,0 +1,157 @@
+"""`members` and `service-accounts`: who has which role in a project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from trainyard.cli import formats
+from trainyard.cli.options import Json
+from trainyard.cli.output import emit
+from trainyard.cli.table import Listing
+from trainyard.client.errors import UsageError
+from trainyard.client.sdk import Client
+from trainyard.protocol.rest.access import TokenView
+from trainyard.protocol.rest.members import MemberView, ServiceAccountView
+from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.spec.job import DEFAULT_PROJECT
+
+NONE = "none"
+"""Word that takes the role of everyone away."""
+DAY = 86_400
+
+OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="Name of the project.")]
+
+
+def members(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="list|add USER ROLE|remove USER|everyone ROLE",
+            help="Give a user a role, end a membership, or give every person a role (`none` takes "
+            "it away). Default: list the members.",
+        ),
+    ] = None,
+    project: OfProject = DEFAULT_PROJECT,
+    json: Json = False,
+) -> None:
+    """List the members of a project with their roles; add or remove one.
+
+    Roles: a viewer reads, a member submits and changes jobs, a maintainer also deletes jobs and
+    changes members.
+    """
+    words = given or ["list"]
+    with Client() as yard:
+        match words:
+            case ["list"]:
+                pass
+            case ["add", user, role]:
+                yard.set_member(project, user, _role(role))
+            case ["remove", user]:
+                yard.remove_member(project, user)
+            case ["everyone", role]:
+                yard.set_everyone(project, None if role == NONE else _role(role))
+            case _:
+                raise UsageError(
+                    f"`members {' '.join(words)}` is not a command.",
+                    remedy="Write `trainyard members`, `trainyard members add USER member`, "
+                    "`trainyard members remove USER` or `trainyard members everyone viewer`.",
+                )
+        shown = list(yard.members(project))
+    emit(shown, draw_members, as_json=json)
+
+
+def service_accounts(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="list|create NAME|token NAME TOKEN|remove NAME",
+            help="Create an account, create a token of an account, or end an account. Default: "
+            "list the accounts.",
+        ),
+    ] = None,
+    project: OfProject = DEFAULT_PROJECT,
+    role: Annotated[
+        str | None, typer.Option("--role", help="With create: viewer or member (default).")
+    ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope", metavar="PERMISSION", help="With token: a permission of it; repeat it."
+        ),
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option("--days", help="With token: its lifetime. Default: 365.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the service accounts of a project; create or end one, or make a token of one.
+
+    A new token is printed once, on stdout: the server stores only its hash.
+    """
+    words = given or ["list"]
+    with Client() as yard:
+        match words:
+            case ["token", name, token] if role is None:
+                seconds = None if days is None else round(days * DAY)
+                made = yard.service_token(
+                    project, name, name=token, scopes=scope, expires_in_seconds=seconds
+                )
+                emit(made, _secret, as_json=json)
+                return
+            case _ if scope is not None or days is not None:
+                raise UsageError(
+                    "--scope and --days are options of `token`.",
+                    remedy="Write `trainyard service-accounts token NAME TOKEN --days 90`.",
+                )
+            case ["create", name]:
+                yard.create_service_account(project, name, role=role and _role(role))
+            case ["list"] if role is None:
+                pass
+            case ["remove", name] if role is None:
+                yard.remove_service_account(project, name)
+            case _:
+                raise UsageError(
+                    f"`service-accounts {' '.join(words)}` is not a command.",
+                    remedy="Write `trainyard service-accounts`, `trainyard service-accounts create "
+                    "NAME`, or `trainyard service-accounts token NAME TOKEN`.",
+                )
+        shown = list(yard.service_accounts(project))
+    emit(shown, draw_service_accounts, as_json=json)
+
+
+def draw_members(shown: Sequence[MemberView]) -> RenderableType:
+    """Return the table of members."""
+    if not shown:
+        return Text("No members; the role of everyone may still give access.")
+    rows = Listing("NAME", "ROLE", "KIND", "SINCE")
+    for member in shown:
+        rows.add(member.user, member.role, member.kind, formats.date(member.since))
+    return rows
+
+
+def draw_service_accounts(shown: Sequence[ServiceAccountView]) -> RenderableType:
+    """Return the table of service accounts."""
+    if not shown:
+        return Text("No service accounts.")
+    rows = Listing("NAME", "ROLE", "CREATED")
+    for account in shown:
+        rows.add(account.name, account.role, formats.date(account.created_at))
+    return rows
+
+
+def _secret(token: TokenView) -> RenderableType:
+    return Text(token.secret or "")
+
+
+def _role(role: str) -> ProjectRole:
+    try:
+        return ProjectRole(role)
+    except ValueError:
+        raise UsageError(
+            f"role={role!r} is no role.", remedy=f"Legal: {', '.join(ProjectRole)}."
+        ) from None

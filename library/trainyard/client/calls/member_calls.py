@@ -1,0 +1,88 @@
+"""Calls of the SDK for the members and service accounts of projects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trainyard.client.transport import Transport, given, read
+from trainyard.protocol.rest.access import Permission, TokenView
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.members import MemberView, ServiceAccountView
+from trainyard.protocol.rest.projects import ProjectRole, ProjectView
+
+
+class MemberCalls:
+    """Calls of `Client` for members. Changes need `members:write` in the project."""
+
+    transport: Transport
+    """Sends the requests."""
+
+    def members(self, project: str) -> Iterator[MemberView]:
+        """Iterate over the members of a project in the order of their names."""
+        return self.transport.pages(Page[MemberView], f"/projects/{project}/members")
+
+    def set_member(self, project: str, user: str, role: ProjectRole | str) -> MemberView:
+        """Give a user a role in a project; it replaces a former role.
+
+        Raises:
+            NotFoundError: there is no such user or visible project.
+        """
+        path, body = f"/projects/{project}/members/{user}", {"role": str(role)}
+        return read(MemberView, self.transport.send("PUT", path, body=body))
+
+    def remove_member(self, project: str, user: str) -> None:
+        """End the membership of a user."""
+        self.transport.send("DELETE", f"/projects/{project}/members/{user}")
+
+    def set_everyone(self, project: str, role: ProjectRole | str | None) -> ProjectView:
+        """Give every active person a role in a project, or take it away with None."""
+        body = {"role": None if role is None else str(role)}
+        response = self.transport.send("PUT", f"/projects/{project}/everyone", body=body)
+        return read(ProjectView, response)
+
+    def service_accounts(self, project: str) -> Iterator[ServiceAccountView]:
+        """Iterate over the service accounts of a project in the order of their names."""
+        path = f"/projects/{project}/service-accounts"
+        return self.transport.pages(Page[ServiceAccountView], path)
+
+    def create_service_account(
+        self, project: str, name: str, *, role: ProjectRole | str | None = None
+    ) -> ServiceAccountView:
+        """Create a service account, by default with the role `member`.
+
+        Raises:
+            ConflictError: a user has, or had, this name.
+        """
+        body = given(name=name, role=None if role is None else str(role))
+        path = f"/projects/{project}/service-accounts"
+        return self.transport.post(ServiceAccountView, path, body)
+
+    def remove_service_account(self, project: str, name: str) -> None:
+        """End a service account and its tokens for good."""
+        self.transport.send("DELETE", f"/projects/{project}/service-accounts/{name}")
+
+    def service_token(
+        self,
+        project: str,
+        account: str,
+        *,
+        name: str,
+        scopes: Sequence[Permission | str] | None = None,
+        expires_in_seconds: int | None = None,
+    ) -> TokenView:
+        """Create a token of a service account; only this reply contains the `secret`.
+
+        Args:
+            project: name of the project.
+            account: name of the service account.
+            name: purpose of the token.
+            scopes: permissions of the token; by default all of the account.
+            expires_in_seconds: lifetime of the token; by default a year.
+        """
+        body = given(
+            name=name,
+            scopes=None if scopes is None else [str(each) for each in scopes],
+            expires_in_seconds=expires_in_seconds,
+        )
+        path = f"/projects/{project}/service-accounts/{account}/tokens"
+        return self.transport.post(TokenView, path, body)

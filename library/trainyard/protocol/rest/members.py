@@ -1,0 +1,92 @@
+"""Members of projects and their service accounts: views, request bodies and events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.base.model_base import RecordModel, SpecModel
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.views import UserKind, UserName, UserState
+from trainyard.spec.job import JobName
+
+ServiceRole = Literal[ProjectRole.VIEWER, ProjectRole.MEMBER]
+"""Roles of a service account."""
+
+
+class MemberRequest(SpecModel):
+    """Body of a request that gives a user a role in a project."""
+
+    role: ProjectRole
+    """Role in the project; it replaces a former role."""
+
+
+class EveryoneRequest(SpecModel):
+    """Body of a request that gives every active person a role in a project."""
+
+    role: ProjectRole | None
+    """Role of every active person; null takes it away."""
+
+
+class MemberView(RecordModel):
+    """A member of a project."""
+
+    user: str
+    """Name of the user."""
+    kind: UserKind
+    """Whether the user is a person or a service account."""
+    role: ProjectRole
+    """Role in the project."""
+    since: datetime
+    """Time at which the user became a member."""
+
+
+class ServiceAccountRequest(SpecModel):
+    """Body of a request for a new service account of a project."""
+
+    name: UserName
+    """Name of the account. It never changes, and no later user can have it."""
+    role: ServiceRole = ProjectRole.MEMBER
+    """Role in the project."""
+
+
+class ServiceAccountView(RecordModel):
+    """A service account of a project."""
+
+    name: str
+    """Name of the account."""
+    role: ProjectRole
+    """Role in the project."""
+    state: UserState
+    """Whether the account is active; a disabled one has no tokens."""
+    created_at: datetime
+    """Time at which the account was created."""
+
+
+class ServiceTokenRequest(SpecModel):
+    """Body of a request for a token of a service account."""
+
+    name: JobName
+    """Purpose of the token."""
+    scopes: Annotated[tuple[Permission, ...], Field(min_length=1)] | None = None
+    """Permissions of the token, each once. Null gives every permission of the account except
+    `sources:write`, `tokens:admin` and `users:admin`."""
+    expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
+    """Lifetime of the token; a year by default."""
+
+
+class MembersChanged(EventData):
+    """A user, or every person, got or lost a role in a project."""
+
+    project: str
+    """Name of the project."""
+    user: str | None
+    """Name of the user; null for every person."""
+    before: ProjectRole | None
+    """Role before the change; null for none."""
+    after: ProjectRole | None
+    """Role after the change; null for none."""

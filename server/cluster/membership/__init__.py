@@ -1,0 +1,1 @@
+"""Members of projects: their roles, and the service accounts."""

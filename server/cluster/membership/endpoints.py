@@ -1,0 +1,143 @@
+"""`/projects/{name}/members` and `/service-accounts`: who has which role in a project."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from server.api.accounts.service_accounts import create_account_token, list_accounts
+from server.api.auth.dependencies import may
+from server.api.auth.endpoints import token_view
+from server.api.auth.principals import Principal
+from server.api.http.dependencies import ServerContext
+from server.api.http.paging import PageRequest, page_by
+from server.api.http.path_params import ProjectName
+from server.api.http.request_body import JsonBody
+from server.api.http.responses import reply
+from server.cluster.membership import queries, service
+from trainyard.base.names import USER_NAME
+from trainyard.protocol.rest.access import Permission, TokenView
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.members import (
+    EveryoneRequest,
+    MemberRequest,
+    MemberView,
+    ServiceAccountRequest,
+    ServiceAccountView,
+    ServiceTokenRequest,
+)
+from trainyard.protocol.rest.projects import ProjectView
+
+ProjectsRead = Annotated[Principal, may(Permission.PROJECTS_READ)]
+MembersWrite = Annotated[Principal, may(Permission.MEMBERS_WRITE)]
+MemberName = Annotated[str, Path(pattern=USER_NAME, description="Name of the user.")]
+
+router = APIRouter(prefix="/projects/{name}", tags=["members"])
+
+
+@router.get("/members", response_model=Page[MemberView], summary="The members of a project")
+def list_(
+    context: ServerContext,
+    principal: ProjectsRead,
+    name: ProjectName,
+    page: Annotated[PageRequest[str], Depends(page_by("members", str, USER_NAME))],
+) -> Response:
+    """List the members by name; persons with the role of everyone alone are omitted."""
+    views = queries.list_members(
+        context, name, scope=principal.scope, after=page.after, limit=page.limit
+    )
+    shown, next_page_token = page.cut(views, lambda view: view.user)
+    return reply(Page[MemberView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.put("/members/{user}", response_model=MemberView, summary="Give a user a role")
+def put(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    user: MemberName,
+    body: Annotated[MemberRequest, Depends(JsonBody(MemberRequest))],
+) -> Response:
+    """Add a member, or change the member's role."""
+    view = service.set_member(context, name, user, role=body.role, actor=principal.actor)
+    return reply(view)
+
+
+@router.delete("/members/{user}", status_code=204, summary="Remove a member")
+def remove(
+    context: ServerContext, principal: MembersWrite, name: ProjectName, user: MemberName
+) -> None:
+    """End the membership of a user; open commands end, and streams drop the project's events."""
+    service.remove_member(context, name, user, actor=principal.actor)
+
+
+@router.put("/everyone", response_model=ProjectView, summary="Give every person a role")
+def put_everyone(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    body: Annotated[EveryoneRequest, Depends(JsonBody(EveryoneRequest))],
+) -> Response:
+    """Set the role that every active person has in the project; null takes it away."""
+    return reply(service.set_everyone(context, name, role=body.role, actor=principal.actor))
+
+
+@router.get(
+    "/service-accounts",
+    response_model=Page[ServiceAccountView],
+    summary="The service accounts of a project",
+)
+def list_service_accounts(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    page: Annotated[PageRequest[str], Depends(page_by("service-accounts", str, USER_NAME))],
+) -> Response:
+    """List the active service accounts by name."""
+    views = list_accounts(context, name, scope=principal.scope, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.name)
+    return reply(Page[ServiceAccountView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.post(
+    "/service-accounts",
+    status_code=201,
+    response_model=ServiceAccountView,
+    summary="Create a service account",
+)
+def create_service_account(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    body: Annotated[ServiceAccountRequest, Depends(JsonBody(ServiceAccountRequest))],
+) -> Response:
+    """Create a user without a password that has a role in this project alone."""
+    view = service.add_service_account(context, name, request=body, actor=principal.actor)
+    return reply(view, status=201)
+
+
+@router.delete("/service-accounts/{user}", status_code=204, summary="End a service account")
+def remove_service_account(
+    context: ServerContext, principal: MembersWrite, name: ProjectName, user: MemberName
+) -> None:
+    """End a service account for good, with its tokens; its jobs continue."""
+    service.remove_service_account(context, name, user, actor=principal.actor)
+
+
+@router.post(
+    "/service-accounts/{user}/tokens",
+    status_code=201,
+    response_model=TokenView,
+    summary="Create a token of a service account",
+)
+def create_token(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    user: MemberName,
+    body: Annotated[ServiceTokenRequest, Depends(JsonBody(ServiceTokenRequest))],
+) -> Response:
+    """Create a token with at most the caller's permissions. Only this response has the secret."""
+    row, secret = create_account_token(context, name, user, request=body, actor=principal.actor)
+    return reply(token_view(row, secret=secret), status=201)

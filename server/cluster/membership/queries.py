@@ -1,0 +1,103 @@
+"""Reads of the members of a project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, select
+
+from server.core.context import Context
+from server.core.database.rows import TypedRow
+from server.core.database.scheduler_tables import projects
+from server.core.errors import NotFoundError
+from server.core.people.member_tables import members
+from server.core.people.user_tables import users
+from server.core.people.visible_projects import check_visible
+from server.core.visibility.scope import Scope
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.members import MemberView
+from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
+
+_OF_USER = users.c.id == members.c.user_id
+
+
+@dataclass(frozen=True, slots=True)
+class Member(TypedRow):
+    """A membership with its user."""
+
+    table: ClassVar[Table] = members
+    user: Annotated[str, users.c.name.label("user_name")]
+    kind: Annotated[UserKind, users.c.kind]
+    role: ProjectRole
+    since: Annotated[datetime, members.c.created_at]
+
+    @property
+    def view(self) -> MemberView:
+        """View of the member."""
+        return MemberView(**self.values_for(MemberView))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedUser(TypedRow):
+    """A user who may be a member."""
+
+    table: ClassVar[Table] = users
+    id: str
+    name: str
+    kind: UserKind
+    state: UserState
+    cluster_role: Annotated[ClusterRole, users.c.role]
+
+
+def list_members(
+    context: Context, project: str, *, scope: Scope, after: str | None, limit: int
+) -> Sequence[MemberView]:
+    """Return at most `limit` members of a project, sorted by name, that follow the name `after`.
+
+    Raises:
+        NotFoundError: no project has this name, or the caller does not see it.
+    """
+    query = Member.select().join(users, _OF_USER).where(members.c.project == project)
+    if after is not None:
+        query = query.where(users.c.name > after)
+    with context.database.read() as connection:
+        check_visible(connection, project, scope=scope, permission=Permission.PROJECTS_READ)
+        rows = Member.all(connection, query.order_by(users.c.name).limit(limit))
+    return [row.view for row in rows]
+
+
+def member_view(connection: Connection, project: str, user_id: str) -> MemberView:
+    """Return a member of a project, which the caller has checked."""
+    its = (members.c.project == project) & (members.c.user_id == user_id)
+    return Member.one(connection, Member.select().join(users, _OF_USER).where(its)).view
+
+
+def user_named(connection: Connection, name: str) -> NamedUser:
+    """Return a user.
+
+    Raises:
+        NotFoundError: no user has this name.
+    """
+    query = NamedUser.select().where(users.c.name == name)
+    row = NamedUser.one_or_none(connection, query)
+    if row is None:
+        raise NotFoundError(f"no user has the name {name!r}")
+    return row
+
+
+def own_role(connection: Connection, project: str, user_id: str) -> ProjectRole | None:
+    """Return the role of a user's membership; None without a membership."""
+    its = (members.c.project == project) & (members.c.user_id == user_id)
+    found: ProjectRole | None = connection.scalar(select(members.c.role).where(its))
+    return found
+
+
+def role_of_everyone(connection: Connection, project: str) -> ProjectRole | None:
+    """Return the role that every active person has in a project."""
+    query = select(projects.c.everyone).where(projects.c.name == project)
+    found: ProjectRole | None = connection.scalar(query)
+    return found

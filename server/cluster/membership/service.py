@@ -1,0 +1,249 @@
+"""Changes of members and service accounts, each with an event of the project.
+
+Every change locks the users whose roles it changes, so that a request that opens a command or makes
+a token either finds the new role (`hold_token`), or is found by the change.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, and_, delete, exists, or_, select, update
+
+from server.api.accounts.service_accounts import create_account, end_account, one_account
+from server.api.auth.endings import end_commands
+from server.api.auth.permissions import held_by_role
+from server.api.auth.principals import hold_token, lock_users
+from server.cluster.membership.queries import (
+    NamedUser,
+    member_view,
+    own_role,
+    role_of_everyone,
+    user_named,
+)
+from server.cluster.projects.queries import project_row, views
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
+from server.core.database.scheduler_tables import projects
+from server.core.database.tables import attempts, jobs
+from server.core.database.upsert import insert_or_replace
+from server.core.errors import ConflictError, NotFoundError
+from server.core.events.store import NewEvent, append_event
+from server.core.people.member_tables import members
+from server.core.people.user_tables import users
+from server.core.people.visible_projects import check_visible
+from server.core.subject import ADMIN_USER_ID, Actor, Subject
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.members import (
+    MembersChanged,
+    MemberView,
+    ServiceAccountRequest,
+    ServiceAccountView,
+)
+from trainyard.protocol.rest.projects import ProjectRole, ProjectView
+from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
+
+
+def set_member(
+    context: Context, project: str, name: str, *, role: ProjectRole, actor: Actor
+) -> MemberView:
+    """Give a user a role in a project; it replaces a former role, and a repeat changes nothing.
+
+    Raises:
+        NotFoundError: the actor sees no such project, or no user has this name.
+        ForbiddenError: the actor lacks `members:write` in the project.
+        ConflictError: the user is built in, disabled, or a service account of another project; or
+            a service account would get a role that only persons have.
+        UnauthenticatedError: the actor's access has changed meanwhile.
+    """
+    with context.database.write() as connection:
+        user = _locked(context, connection, project, name=name, actor=actor)
+        if user.state != UserState.ACTIVE:
+            raise ConflictError(f"{name} is disabled; an admin may enable the user")
+        before = own_role(connection, project, user.id)
+        _refuse_service(user, before, role, project=project)
+        if before != role:
+            keys = {"project": project, "user_id": user.id}
+            if before is None:
+                row = {**keys, "role": role, "created_at": context.now()}
+                insert_or_replace(connection, members, [row])
+            else:
+                its = and_(*(members.c[key] == value for key, value in keys.items()))
+                connection.execute(update(members).where(its).values(role=role))
+            _changed(
+                context, connection, project, user=user, before=before, after=role, actor=actor
+            )
+        return member_view(connection, project, user.id)
+
+
+def remove_member(context: Context, project: str, name: str, *, actor: Actor) -> None:
+    """End the membership of a user; the role of everyone stays.
+
+    Raises:
+        NotFoundError: the actor sees no such project, or the user is no member.
+        ForbiddenError: the actor lacks `members:write` in the project.
+        ConflictError: the user is a service account, which ends with its own call.
+        UnauthenticatedError: the actor's access has changed meanwhile.
+    """
+    with context.database.write() as connection:
+        user = _locked(context, connection, project, name=name, actor=actor)
+        if user.kind == UserKind.SERVICE:
+            raise ConflictError(f"{name} is a service account; delete it instead")
+        before = own_role(connection, project, user.id)
+        if before is None:
+            raise NotFoundError(f"{name} is no member of project {project!r}")
+        its = (members.c.project == project) & (members.c.user_id == user.id)
+        connection.execute(delete(members).where(its))
+        _changed(context, connection, project, user=user, before=before, after=None, actor=actor)
+
+
+def set_everyone(
+    context: Context, project: str, *, role: ProjectRole | None, actor: Actor
+) -> ProjectView:
+    """Give every active person a role in a project, or take it away with None.
+
+    Raises:
+        NotFoundError: the actor sees no such project.
+        ForbiddenError: the actor lacks `members:write` in the project.
+        UnauthenticatedError: the actor's access has changed meanwhile.
+    """
+    with context.database.write() as connection:
+        check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
+        # All persons, because the role of each of them may change.
+        lock_users(connection, connection.scalars(select(users.c.id)).all())
+        hold_token(connection, actor, context.now())
+        before = role_of_everyone(connection, project)
+        if before != role:
+            its = update(projects).where(projects.c.name == project)
+            connection.execute(its.values(everyone=role))
+            _changed(
+                context, connection, project, user=None, before=before, after=role, actor=actor
+            )
+        return views(context, connection, [project_row(connection, project)], scope=actor.scope)[0]
+
+
+def add_service_account(
+    context: Context, project: str, *, request: ServiceAccountRequest, actor: Actor
+) -> ServiceAccountView:
+    """Store a service account of a project.
+
+    Raises:
+        NotFoundError: the actor sees no such project.
+        ForbiddenError: the actor lacks `members:write` in the project.
+        InvalidRequestError: the name is reserved.
+        ConflictError: a user has, or had, this name.
+        UnauthenticatedError: the actor's access has changed meanwhile.
+    """
+    with context.database.write() as connection:
+        check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
+        lock_users(connection, [actor.user_id])
+        hold_token(connection, actor, context.now())
+        # The project cannot be deleted before the account is stored.
+        kept = select(projects.c.name).where(projects.c.name == project)
+        connection.execute(kept.with_for_update(read=True, key_share=True))
+        view = create_account(context, connection, project, request=request)
+        user = user_named(connection, request.name)
+        _changed(
+            context, connection, project, user=user, before=None, after=request.role, actor=actor
+        )
+        return view
+
+
+def remove_service_account(context: Context, project: str, name: str, *, actor: Actor) -> None:
+    """End a service account for good: its tokens and commands end, and its name stays taken.
+
+    Raises:
+        NotFoundError: the actor sees no such project, or the project has no such account.
+        ForbiddenError: the actor lacks `members:write` in the project.
+        UnauthenticatedError: the actor's access has changed meanwhile.
+    """
+    with context.database.write() as connection:
+        check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
+        first = one_account(connection, project, name)
+        lock_users(connection, [first.id, actor.user_id])
+        hold_token(connection, actor, context.now())
+        account = one_account(connection, project, name)
+        user = user_named(connection, name)
+        end_account(context, connection, account)
+        _changed(
+            context, connection, project, user=user, before=account.role, after=None, actor=actor
+        )
+
+
+def _locked(
+    context: Context, connection: Connection, project: str, *, name: str, actor: Actor
+) -> NamedUser:
+    """Lock a user and the actor; return the user.
+
+    Raises:
+        NotFoundError: the actor sees no such project, or no user has this name.
+        ForbiddenError: the actor lacks `members:write` in the project.
+        ConflictError: the user is built in.
+        UnauthenticatedError: the actor's access has changed meanwhile.
+    """
+    check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
+    user = user_named(connection, name)
+    if user.id == ADMIN_USER_ID:
+        raise ConflictError(f"{name} is built in: it is a maintainer of every project")
+    lock_users(connection, [user.id, actor.user_id])
+    hold_token(connection, actor, context.now())
+    return user_named(connection, name)
+
+
+def _refuse_service(
+    user: NamedUser, before: ProjectRole | None, role: ProjectRole, *, project: str
+) -> None:
+    if user.kind != UserKind.SERVICE:
+        return
+    if before is None:
+        raise ConflictError(
+            f"{user.name} is a service account of another project; create one in {project!r}"
+        )
+    if role == ProjectRole.MAINTAINER:
+        raise ConflictError(
+            f"{user.name} is a service account; legal roles: {ProjectRole.VIEWER}, "
+            f"{ProjectRole.MEMBER}"
+        )
+
+
+def _changed(
+    context: Context,
+    connection: Connection,
+    project: str,
+    *,
+    user: NamedUser | None,
+    before: ProjectRole | None,
+    after: ProjectRole | None,
+    actor: Actor,
+) -> None:
+    """End the commands that the changed roles no longer allow, and store the event."""
+    _end_commands(connection, project, user=user)
+    whom = "every person" if user is None else user.name
+    words = f"{whom} has the role {after} in {project}" if after else f"{whom} lost {before}"
+    message = f"{words}, before {before or 'none'}" if after else f"{words} in {project}"
+    data = MembersChanged(
+        project=project, user=None if user is None else user.name, before=before, after=after
+    )
+    append_event(context, connection, NewEvent(data, actor, Subject(project=project), message))
+
+
+def _end_commands(connection: Connection, project: str, *, user: NamedUser | None) -> None:
+    """Close the open commands of those who may no longer run commands in the project."""
+    roles = [role for role in ProjectRole if Permission.SHELL_RUN in held_by_role(role)]
+    of_project = exists().where(
+        attempts.c.id == shells.c.attempt_id,
+        jobs.c.id == attempts.c.job_id,
+        jobs.c.project == project,
+    )
+    own = exists().where(
+        members.c.user_id == shells.c.user_id,
+        members.c.project == project,
+        members.c.role.in_(roles),
+    )
+    is_admin = exists().where(
+        users.c.id == shells.c.user_id, users.c.role == ClusterRole.ADMIN.value
+    )
+    may = [own, is_admin]
+    if role_of_everyone(connection, project) in roles:
+        is_person = users.c.kind == UserKind.PERSON.value
+        may.append(exists().where(users.c.id == shells.c.user_id, is_person))
+    theirs = shells.c.user_id.is_not(None) & of_project & ~or_(*may)
+    end_commands(connection, theirs if user is None else theirs & (shells.c.user_id == user.id))

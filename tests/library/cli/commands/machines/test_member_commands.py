@@ -1,0 +1,40 @@
+"""`members` and `service-accounts` from the command line."""
+
+from __future__ import annotations
+
+import json
+
+from tests.library.conftest import Run, Yard
+from tests.server.members import add_user
+
+
+def listed(run: Run, *words: str) -> dict[str, str]:
+    shown = json.loads(run(*words, "--json").stdout)
+    return {each.get("user") or each["name"]: each["role"] for each in shown}
+
+
+def test_members_are_added_and_removed(run: Run, yard: Yard) -> None:
+    run("projects", "create", "vision")
+    add_user(yard.harness.context, "ada")
+    of_vision = ("--project", "vision")
+    assert run("members", *of_vision).stdout.startswith("No members")
+    assert listed(run, "members", "add", "ada", "member", *of_vision) == {"ada": "member"}
+    assert listed(run, "members", "add", "ada", "viewer", *of_vision) == {"ada": "viewer"}
+    assert run("members", *of_vision).stdout.splitlines()[1].split()[:2] == ["ada", "viewer"]
+    run("members", "everyone", "viewer", *of_vision)
+    run("members", "everyone", "none", *of_vision)
+    assert listed(run, "members", "remove", "ada", *of_vision) == {}
+    wrong = run("members", "add", "ada", "owner", *of_vision)
+    assert wrong.exit_code == 2
+    assert "Legal: viewer, member, maintainer" in wrong.stderr
+    assert "is not a command" in run("members", "sing").stderr
+
+
+def test_service_accounts_have_tokens(run: Run, yard: Yard) -> None:
+    assert run("service-accounts").stdout.startswith("No service accounts")
+    made = listed(run, "service-accounts", "create", "nightly", "--role", "viewer")
+    assert made == {"nightly": "viewer"}
+    token = run("service-accounts", "token", "nightly", "ci", "--scope", "jobs:read", "--days", "9")
+    assert token.stdout.startswith("ty_api_")
+    assert listed(run, "service-accounts", "remove", "nightly") == {}
+    assert "options of `token`" in run("service-accounts", "create", "x", "--days", "1").stderr

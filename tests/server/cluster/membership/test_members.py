@@ -1,0 +1,278 @@
+"""Members of projects: who gives which role, and what a lost role ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import select, update
+
+from server.core.context import Context
+from server.core.database.metric_and_log_tables import shells
+from server.core.database.tables import events, jobs
+from server.jobs.shells.service import open_shell
+from tests.actors import authenticate_token
+from tests.server.api.conftest import BASE_URL, admin, admin_token, anonymous, app  # noqa: F401
+from tests.server.api.in_process import TestClient
+from tests.server.harness import BRINGS_CODE, Harness
+from tests.server.members import OURS, THEIRS, add_projects, add_user
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.shell_sessions.views import ShellRequest
+from trainyard.protocol.user_accounts.views import ClusterRole
+
+API = "/api/v1"
+Client = Callable[[str], TestClient]
+
+
+@pytest.fixture
+def as_user(app: FastAPI, context: Context) -> Client:  # noqa: F811 - the fixture above
+    """Make a client with a token."""
+    add_projects(context)
+
+    def client(token: str) -> TestClient:
+        headers = {"authorization": f"Bearer {token}"}
+        return TestClient(app, base_url=BASE_URL, headers=headers)
+
+    return client
+
+
+def members_of(client: TestClient, project: str = OURS) -> dict[str, str]:
+    listed = client.get(f"{API}/projects/{project}/members")
+    assert listed.status_code == 200, listed.text
+    return {each["user"]: each["role"] for each in listed.json()["items"]}
+
+
+def put(client: TestClient, user: str, role: str, project: str = OURS) -> Any:
+    return client.put(f"{API}/projects/{project}/members/{user}", json={"role": role})
+
+
+def test_a_maintainer_adds_changes_and_removes_members(as_user: Client, context: Context) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    bob = as_user(add_user(context, "bob"))
+    assert bob.get(f"{API}/projects/{OURS}/members").status_code == 403
+    made = put(ada, "bob", "viewer")
+    assert (made.status_code, made.json()["role"]) == (200, "viewer")
+    assert members_of(bob) == {"ada": "maintainer", "bob": "viewer"}
+    assert put(ada, "bob", "member").json()["role"] == "member"
+    assert put(ada, "bob", "member").json()["since"] == made.json()["since"]
+    projects = bob.get(f"{API}/projects").json()["items"]
+    assert [(each["name"], each["role"]) for each in projects] == [(OURS, "member")]
+    assert ada.delete(f"{API}/projects/{OURS}/members/bob").status_code == 204
+    assert ada.delete(f"{API}/projects/{OURS}/members/bob").status_code == 404
+    assert bob.get(f"{API}/projects").status_code == 403
+    with context.database.read() as connection:
+        query = select(events.c.message, events.c.project).where(events.c.kind == "members_changed")
+        told = connection.execute(query.order_by(events.c.id)).all()
+    assert [each.message for each in told] == [
+        f"bob has the role viewer in {OURS}, before none",
+        f"bob has the role member in {OURS}, before viewer",
+        f"bob lost member in {OURS}",
+    ]
+    assert {each.project for each in told} == {OURS}
+
+
+@pytest.mark.parametrize("role", ["viewer", "member"])
+def test_others_change_no_members(as_user: Client, context: Context, role: str) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: role, THEIRS: "maintainer"}))
+    refused = put(ada, "ada", "maintainer")
+    assert refused.status_code == 403
+    assert refused.json()["detail"] == (
+        f"this needs members:write (role maintainer) in project '{OURS}'"
+    )
+    assert members_of(ada) == {"ada": role}
+
+
+def test_a_hidden_project_is_an_unknown_one(as_user: Client, context: Context) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    for project in (THEIRS, "unknown"):
+        missing = f"no project has the name {project!r}"
+        for reply in (
+            ada.get(f"{API}/projects/{project}"),
+            ada.get(f"{API}/projects/{project}/members"),
+            put(ada, "ada", "maintainer", project),
+            ada.put(f"{API}/projects/{project}/everyone", json={"role": "member"}),
+            ada.post(f"{API}/projects/{project}/service-accounts", json={"name": "nightly"}),
+        ):
+            assert (reply.status_code, reply.json()["detail"]) == (404, missing)
+
+
+def test_an_operator_sees_projects_but_no_jobs(
+    as_user: Client, context: Context, harness: Harness
+) -> None:
+    job_id = harness.submit(project=OURS)
+    eve = as_user(add_user(context, "eve", cluster=ClusterRole.OPERATOR))
+    named = [each["name"] for each in eve.get(f"{API}/projects").json()["items"]]
+    assert named == ["default", OURS, THEIRS]
+    assert eve.get(f"{API}/jobs/{job_id}").status_code == 403
+    changed = eve.patch(f"{API}/projects/{OURS}", json={"max_slots": 4})
+    assert changed.json()["max_slots"] == 4
+    assert put(eve, "eve", "maintainer").status_code == 403
+
+
+def test_an_admin_is_a_maintainer_everywhere(
+    as_user: Client, context: Context, harness: Harness
+) -> None:
+    job_id = harness.submit(project=OURS)
+    root = as_user(add_user(context, "root", cluster=ClusterRole.ADMIN))
+    assert root.get(f"{API}/jobs/{job_id}").status_code == 200
+    assert put(root, "root", "viewer").status_code == 200
+    assert root.get(f"{API}/projects/{OURS}").json()["role"] == "maintainer"
+
+
+def test_everyone_gets_a_role(as_user: Client, context: Context, harness: Harness) -> None:
+    job_id = harness.submit(project=OURS)
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    bob = as_user(add_user(context, "bob"))
+    assert bob.get(f"{API}/jobs/{job_id}").status_code == 403
+    given = ada.put(f"{API}/projects/{OURS}/everyone", json={"role": "viewer"})
+    assert given.json()["everyone"] == "viewer"
+    assert bob.get(f"{API}/jobs/{job_id}").status_code == 200
+    assert bob.post(f"{API}/jobs/{job_id}/stop").status_code == 403
+    assert members_of(bob) == {"ada": "maintainer"}
+    ada.put(f"{API}/projects/{OURS}/everyone", json={"role": None})
+    assert bob.get(f"{API}/jobs/{job_id}").status_code == 403
+
+
+@BRINGS_CODE
+@pytest.mark.parametrize("way", ["member", "everyone"])
+def test_a_lost_role_ends_commands(
+    as_user: Client, context: Context, harness: Harness, way: str
+) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    token = add_user(context, "bob")
+    if way == "member":
+        put(ada, "bob", "member")
+    else:
+        ada.put(f"{API}/projects/{OURS}/everyone", json={"role": "member"})
+    bob = authenticate_token(context, token).actor
+    harness.add_node()
+    job_id = harness.submit(project=OURS)
+    harness.place()
+    (supervisor,) = harness.claim_all(job_id)
+    supervisor.train()
+    give_to(context, job_id, bob.user_id)
+    shell = open_shell(context, job_id, ShellRequest(argv=("ls",)), actor=bob)
+    if way == "member":
+        assert put(ada, "bob", "member").status_code == 200
+        assert not closed(context, shell.id), "a repeat ends nothing"
+        put(ada, "bob", "viewer")
+    else:
+        ada.put(f"{API}/projects/{OURS}/everyone", json={"role": "viewer"})
+    assert closed(context, shell.id)
+
+
+def give_to(context: Context, job_id: str, user_id: str | None) -> None:
+    with context.database.write() as connection:
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(owner_id=user_id))
+
+
+def closed(context: Context, shell_id: str) -> bool:
+    with context.database.read() as connection:
+        return bool(connection.scalar(select(shells.c.closed).where(shells.c.id == shell_id)))
+
+
+@pytest.mark.parametrize(
+    ("user", "role", "status"), [("admin", "viewer", 409), ("nobody", "viewer", 404)]
+)
+def test_some_users_are_no_members(
+    as_user: Client, context: Context, user: str, role: str, status: int
+) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    assert put(ada, user, role).status_code == status
+    assert put(ada, "ada", "owner").status_code == 422
+    assert members_of(ada) == {"ada": "maintainer"}
+
+
+# ---- service accounts ----------------------------------------------------------------------------
+
+
+def account(client: TestClient, name: str = "nightly", project: str = OURS, **body: Any) -> Any:
+    return client.post(f"{API}/projects/{project}/service-accounts", json={"name": name, **body})
+
+
+def token_of(client: TestClient, name: str = "nightly", **body: Any) -> Any:
+    path = f"{API}/projects/{OURS}/service-accounts/{name}/tokens"
+    return client.post(path, json={"name": "ci", **body})
+
+
+def test_a_service_account_works_in_its_project_alone(
+    as_user: Client, context: Context, harness: Harness
+) -> None:
+    other = harness.submit(project=THEIRS)
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    ada.put(f"{API}/projects/{OURS}/everyone", json={"role": "maintainer"})
+    assert account(ada).status_code == 201
+    nightly = as_user(token_of(ada).json()["secret"])
+    made = nightly.post(f"{API}/jobs", json={"project": OURS})
+    assert made.status_code == 201, made.text
+    assert made.json()["owner"] == "nightly"
+    assert nightly.get(f"{API}/jobs/{other}").status_code == 404
+    assert nightly.delete(f"{API}/jobs/{made.json()['id']}").status_code == 403, "not everyone"
+    assert nightly.post(f"{API}/tokens", json={"name": "more"}).status_code == 403
+    assert nightly.get(f"{API}/tokens").status_code == 403
+    session = nightly.get(f"{API}/auth/session").json()
+    assert session["user"]["name"] == "nightly"
+    assert "members:write" not in session["permissions"]
+
+
+def test_the_end_of_an_account_is_for_good(as_user: Client, context: Context) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer", THEIRS: "maintainer"}))
+    account(ada)
+    nightly = as_user(token_of(ada).json()["secret"])
+    assert account(ada).status_code == 409
+    assert account(ada, project=THEIRS).status_code == 409, "names are never given twice"
+    assert put(ada, "nightly", "maintainer").status_code == 409
+    assert put(ada, "nightly", "viewer", THEIRS).status_code == 409
+    assert ada.delete(f"{API}/projects/{OURS}/members/nightly").status_code == 409
+    assert put(ada, "nightly", "viewer").status_code == 200
+    accounts = f"{API}/projects/{OURS}/service-accounts"
+    assert [each["role"] for each in ada.get(accounts).json()["items"]] == ["viewer"]
+    assert ada.delete(f"{accounts}/nightly").status_code == 204
+    assert ada.delete(f"{accounts}/nightly").status_code == 404
+    assert token_of(ada).status_code == 404
+    assert nightly.get(f"{API}/auth/session").status_code == 401
+    assert ada.get(accounts).json()["items"] == []
+    assert account(ada).status_code == 409
+
+
+def test_a_token_of_an_account_has_at_most_the_makers_permissions(
+    as_user: Client, context: Context
+) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    account(ada)
+    scopes = (Permission.MEMBERS_WRITE, Permission.JOBS_READ)
+    narrow = as_user(add_user(context, "eve", {OURS: "maintainer"}, scopes=scopes))
+    assert token_of(narrow).status_code == 403
+    assert token_of(narrow, scopes=["jobs:write"]).status_code == 403
+    assert token_of(narrow, scopes=["jobs:read"]).status_code == 201
+
+
+def test_a_deleted_project_ends_its_accounts(
+    as_user: Client,
+    context: Context,
+    admin: TestClient,  # noqa: F811 - the fixture above
+) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    account(ada)
+    nightly = as_user(token_of(ada).json()["secret"])
+    assert admin.delete(f"{API}/projects/{OURS}").status_code == 204
+    assert nightly.get(f"{API}/auth/session").status_code == 401
+    assert ada.get(f"{API}/auth/session").json()["permissions"] == ["nodes:read", "sources:read"]
+
+
+def test_an_admin_gives_an_account_no_password_and_no_role(
+    as_user: Client,
+    context: Context,
+    admin: TestClient,  # noqa: F811 - the fixture above
+) -> None:
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    account(ada)
+    listed = {each["name"]: each for each in admin.get(f"{API}/users").json()["items"]}
+    user = listed["nightly"]
+    assert (user["kind"], user["project"]) == ("service", OURS)
+    path = f"{API}/users/{user['id']}"
+    assert admin.post(f"{path}/invitation").status_code == 409
+    assert admin.patch(path, json={"role": "operator"}).status_code == 409
+    assert admin.patch(path, json={"state": "disabled"}).status_code == 200
