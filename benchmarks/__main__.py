@@ -19,6 +19,7 @@ PROGRAMS = (
     "control_plane.ingest.against_trackers",
     "control_plane.ingest.growth",
     "control_plane.jobs_list",
+    "control_plane.jobs_of_members",
     "control_plane.charts",
     "retention.month",
     "control_plane.goodput",

@@ -149,7 +149,7 @@ def endpoints() -> Iterator[tuple[Callable[..., Any], Permission]]:
     for route in iter_route_contexts(_routes()):
         for method in route.methods or ():
             access = accesses.get((str(route.path), method))
-            if isinstance(access, Permission):
+            if isinstance(access, Permission) and route.endpoint is not None:
                 yield route.endpoint, access
 
 

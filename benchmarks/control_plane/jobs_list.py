@@ -25,7 +25,7 @@ from server.api.http.paging import encode
 from server.core.database.tables import jobs
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import JobState
-from trainyard.spec.job import parse_job_spec
+from trainyard.spec.job import DEFAULT_PROJECT, parse_job_spec
 
 TARGET_MS = 50.0
 BATCH = 1000
@@ -68,8 +68,8 @@ def measure(opened: Store, *, count: int, requests: int) -> bool:
     return passed
 
 
-def fill(opened: Store, count: int) -> list[str]:
-    """Store jobs; return their ids, the oldest first."""
+def fill(opened: Store, count: int, projects: Sequence[str] = (DEFAULT_PROJECT,)) -> list[str]:
+    """Store jobs of each project in turn; return their ids, the oldest first."""
     context, chance = opened.context, random.Random(0)
     ids = sorted(context.new_id() for _ in range(count))
     states = chance.choices(list(SHARES), list(SHARES.values()), k=count)
@@ -84,6 +84,7 @@ def fill(opened: Store, count: int) -> list[str]:
                     "id": job_id,
                     "name": "needle" if rare else f"sweep-{number % 1000}",
                     "tags": ["common", "rare"] if rare else ["common"],
+                    "project": projects[number % len(projects)],
                     "spec": spec,
                     "spec_digest": spec.digest,
                     "state": states[number],
@@ -114,10 +115,10 @@ def ways(ids: Sequence[str], chance: random.Random, requests: int) -> dict[str, 
     ended = [JobState.FAILED.value, JobState.STOPPED.value]
     return {
         "newest": [newest] * requests,
-        "deep": [newest | {"page_token": encode("jobs", f"0{after}")} for after in deep],
+        "deep": [newest | {"page_token": encode("jobs", f"0{after}0")} for after in deep],
         "running": [newest | {"state": [JobState.RUNNING.value]}] * requests,
         "ended_deep": [
-            newest | {"state": ended, "page_token": encode("jobs", f"0{after}")} for after in deep
+            newest | {"state": ended, "page_token": encode("jobs", f"0{after}0")} for after in deep
         ],
         "by_name": [newest | {"name": "needle"}] * requests,
         "by_rare_tag": [newest | {"tag": ["rare"]}] * requests,

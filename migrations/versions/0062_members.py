@@ -20,8 +20,6 @@ def upgrade() -> None:
         sa.Column("project", sa.String(80), nullable=False),
         sa.Column("user_id", sa.String(26), nullable=False),
         sa.Column("role", sa.String(16), nullable=False),
-        sa.Column("max_slots", sa.Integer()),
-        sa.Column("max_running", sa.Integer()),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint(
             "role IN ('viewer', 'member', 'maintainer')", name=op.f("ck_members_role")

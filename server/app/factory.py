@@ -27,6 +27,7 @@ import server.jobs.checkpoints.endpoints
 import server.jobs.facts.endpoints
 import server.jobs.jobs.endpoints
 import server.jobs.operations.endpoints
+import server.jobs.owners.endpoints
 import server.jobs.packs.endpoints
 import server.jobs.queue.endpoints
 import server.jobs.ranks.endpoints
@@ -98,6 +99,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.telemetry.logs.endpoints.router,
     server.jobs.checkpoints.endpoints.router,
     server.jobs.operations.endpoints.router,
+    server.jobs.owners.endpoints.router,
     server.cluster.nodes.endpoints.router,
     server.cluster.supply.endpoints.router,
     server.cluster.projects.endpoints.router,

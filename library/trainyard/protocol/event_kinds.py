@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     ROLLED_BACK = "rolled_back"
     RESUME_REQUESTED = "resume_requested"
     PRIORITY_CHANGED = "priority_changed"
+    OWNER_CHANGED = "owner_changed"
     SIZE_CHANGED = "size_changed"
     NODE_ENDED = "node_ended"
     ATTEMPT_ENDED = "attempt_ended"

@@ -10,7 +10,12 @@ from sqlalchemy.exc import IntegrityError
 
 from server.api.accounts.invitations import NewInvitation, store_invitation
 from server.api.accounts.queries import UserRow, read_user, user_view
-from server.api.auth.endings import end_access, end_invitations_of, end_tokens
+from server.api.auth.endings import (
+    end_access,
+    end_forbidden_commands,
+    end_invitations_of,
+    end_tokens,
+)
 from server.api.auth.permissions import held_by_user
 from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import RESERVED_NAMES
@@ -126,6 +131,7 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
                 end_access(connection, user_id, now)
         if values:
             connection.execute(update(users).where(users.c.id == user_id).values(**values))
+            end_forbidden_commands(connection, user_id=user_id)
         return user_view(context, connection, user_id)
 
 

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, delete, exists, or_, select, update
 
+from server.api.auth.permissions import held_by_role
 from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import shells
-from server.core.database.tables import tokens
-from server.core.people.user_tables import invitations, sessions
+from server.core.database.scheduler_tables import projects
+from server.core.database.tables import attempts, jobs, tokens
+from server.core.people.member_tables import members
+from server.core.people.user_tables import invitations, sessions, users
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.views import ClusterRole, UserKind
 
 PARAMETERS = 1000
 """Maximum number of ids in one statement."""
@@ -71,3 +77,38 @@ def end_invitations_of(connection: Connection, user_id: str, now: datetime) -> N
     """End the open invitations to a user, and those that the user made."""
     theirs = or_(invitations.c.user_id == user_id, invitations.c.maker_id == user_id)
     end_invitations(connection, theirs, now)
+
+
+def end_forbidden_commands(
+    connection: Connection, *, project: str | None = None, user_id: str | None = None
+) -> None:
+    """Close the open commands of users who may no longer run commands in the job's project.
+
+    Args:
+        connection: the transaction that has changed the roles.
+        project: the project whose roles changed; None for all.
+        user_id: the user whose roles changed; None for all.
+    """
+    roles = [role for role in ProjectRole if Permission.SHELL_RUN in held_by_role(role)]
+    # The project of the job of a command, as a column of a query.
+    of_job = (
+        select(jobs.c.project)
+        .join(attempts, attempts.c.job_id == jobs.c.id)
+        .where(attempts.c.id == shells.c.attempt_id)
+        .scalar_subquery()
+    )
+    its_user = users.c.id == shells.c.user_id
+    own = (members.c.user_id == shells.c.user_id) & (members.c.project == of_job)
+    is_person = users.c.kind == UserKind.PERSON.value
+    of_everyone = (projects.c.name == of_job) & projects.c.everyone.in_(roles)
+    allowed = or_(
+        exists().where(own, members.c.role.in_(roles)),
+        exists().where(its_user, users.c.role == ClusterRole.ADMIN.value),
+        exists().where(its_user, is_person) & exists().where(of_everyone),
+    )
+    theirs = shells.c.user_id.is_not(None) & ~allowed
+    if project is not None:
+        theirs &= of_job == project
+    if user_id is not None:
+        theirs &= shells.c.user_id == user_id
+    end_commands(connection, theirs)

@@ -22,6 +22,7 @@ from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopReques
 from trainyard.protocol.rest.members import (
     EveryoneRequest,
     MemberRequest,
+    OwnerRequest,
     ServiceAccountRequest,
     ServiceTokenRequest,
 )
@@ -120,6 +121,7 @@ EXAMPLES: Examples = {
         "by_weight": {"name": "vision", "weight": 2},
         "with_quotas": {"name": "vision", "max_slots": 16, "slot_hours_per_month": 1000},
     },
+    OwnerRequest: {"ada": {"owner": "ada"}},
     MemberRequest: {"member": {"role": "member"}},
     EveryoneRequest: {"viewer": {"role": "viewer"}, "none": {"role": None}},
     ServiceAccountRequest: {"nightly": {"name": "nightly", "role": "member"}},

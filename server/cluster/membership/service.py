@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, and_, delete, exists, or_, select, update
 
 from server.api.accounts.service_accounts import create_account, end_account, one_account
-from server.api.auth.endings import end_commands
+from server.api.auth.endings import end_forbidden_commands
 from server.api.auth.permissions import held_by_role
 from server.api.auth.principals import hold_token, lock_users
 from server.cluster.membership.queries import (
@@ -215,7 +215,9 @@ def _changed(
     actor: Actor,
 ) -> None:
     """End the commands that the changed roles no longer allow, and store the event."""
-    _end_commands(connection, project, user=user)
+    end_forbidden_commands(
+        connection, project=project, user_id=None if user is None else user.id
+    )
     whom = "every person" if user is None else user.name
     words = f"{whom} has the role {after} in {project}" if after else f"{whom} lost {before}"
     message = f"{words}, before {before or 'none'}" if after else f"{words} in {project}"
@@ -223,27 +225,3 @@ def _changed(
         project=project, user=None if user is None else user.name, before=before, after=after
     )
     append_event(context, connection, NewEvent(data, actor, Subject(project=project), message))
-
-
-def _end_commands(connection: Connection, project: str, *, user: NamedUser | None) -> None:
-    """Close the open commands of those who may no longer run commands in the project."""
-    roles = [role for role in ProjectRole if Permission.SHELL_RUN in held_by_role(role)]
-    of_project = exists().where(
-        attempts.c.id == shells.c.attempt_id,
-        jobs.c.id == attempts.c.job_id,
-        jobs.c.project == project,
-    )
-    own = exists().where(
-        members.c.user_id == shells.c.user_id,
-        members.c.project == project,
-        members.c.role.in_(roles),
-    )
-    is_admin = exists().where(
-        users.c.id == shells.c.user_id, users.c.role == ClusterRole.ADMIN.value
-    )
-    may = [own, is_admin]
-    if role_of_everyone(connection, project) in roles:
-        is_person = users.c.kind == UserKind.PERSON.value
-        may.append(exists().where(users.c.id == shells.c.user_id, is_person))
-    theirs = shells.c.user_id.is_not(None) & of_project & ~or_(*may)
-    end_commands(connection, theirs if user is None else theirs & (shells.c.user_id == user.id))

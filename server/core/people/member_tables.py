@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlalchemy import (
     Column,
     ForeignKey,
-    Integer,
     String,
     Table,
     and_,
@@ -34,8 +33,6 @@ members = Table(
     ),
     Column("user_id", ID, ForeignKey("users.id"), primary_key=True, index=True),
     Column("role", choice(ProjectRole), nullable=False),
-    Column("max_slots", Integer),  # of the user's jobs in the project; null if unlimited
-    Column("max_running", Integer),  # jobs of the user that hold slots; null if unlimited
     Column("created_at", UtcDateTime, nullable=False),
     one_of("role", ProjectRole),
 )

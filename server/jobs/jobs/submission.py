@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, insert
 
 from server.cluster.placement.pace import pace_digest
-from server.cluster.projects.service import keep_project
+from server.cluster.projects.service import check_project, keep_project
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.rows import Job
@@ -122,6 +122,7 @@ def _earlier(
     """Return the earlier job with the key; None if `new` has reserved the key."""
     if key is None:
         return None
+    check_project(connection, new.spec.project, scope=new.actor.scope)
     earlier = job_of_key(
         context,
         connection,

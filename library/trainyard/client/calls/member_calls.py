@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainyard.protocol.rest.jobs import JobView
 from collections.abc import Iterator, Sequence
 
 from trainyard.client.transport import Transport, given, read
@@ -39,6 +40,10 @@ class MemberCalls:
         body = {"role": None if role is None else str(role)}
         response = self.transport.send("PUT", f"/projects/{project}/everyone", body=body)
         return read(ProjectView, response)
+
+    def set_owner(self, job_id: str, owner: str) -> JobView:
+        """Give a job to another user who may submit jobs in its project."""
+        return self.transport.post(JobView, f"/jobs/{job_id}/owner", {"owner": owner})
 
     def service_accounts(self, project: str) -> Iterator[ServiceAccountView]:
         """Iterate over the service accounts of a project in the order of their names."""

@@ -92,6 +92,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.ROLLED_BACK], data.RolledBack]
         | Event[Literal[EventKind.RESUME_REQUESTED], data.ResumeRequested]
         | Event[Literal[EventKind.PRIORITY_CHANGED], data.PriorityChanged]
+        | Event[Literal[EventKind.OWNER_CHANGED], data.OwnerChanged]
         | Event[Literal[EventKind.SIZE_CHANGED], SizeChange]
         | Event[Literal[EventKind.NODE_ENDED], data.NodeEnded]
         | Event[Literal[EventKind.ATTEMPT_ENDED], data.AttemptEnded]

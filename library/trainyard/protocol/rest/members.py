@@ -79,6 +79,13 @@ class ServiceTokenRequest(SpecModel):
     """Lifetime of the token; a year by default."""
 
 
+class OwnerRequest(SpecModel):
+    """Body of a request that gives a job to another user."""
+
+    owner: UserName
+    """Name of an active user who may submit jobs in the job's project."""
+
+
 class MembersChanged(EventData):
     """A user, or every person, got or lost a role in a project."""
 

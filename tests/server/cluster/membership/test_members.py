@@ -163,6 +163,26 @@ def test_a_lost_role_ends_commands(
     assert closed(context, shell.id)
 
 
+@BRINGS_CODE
+def test_a_lesser_role_in_the_cluster_ends_commands(
+    as_user: Client,
+    context: Context,
+    harness: Harness,
+    admin: TestClient,  # noqa: F811 - the fixture above
+) -> None:
+    as_user(token := add_user(context, "root", cluster=ClusterRole.ADMIN))
+    root = authenticate_token(context, token).actor
+    harness.add_node()
+    job_id, _ = harness.running(project=OURS)
+    give_to(context, job_id, root.user_id)
+    shell = open_shell(context, job_id, ShellRequest(argv=("ls",)), actor=root)
+    user = f"{API}/users/{root.user_id}"
+    assert admin.patch(user, json={"email": "root@example.org"}).status_code == 200
+    assert not closed(context, shell.id)
+    assert admin.patch(user, json={"role": "user"}).status_code == 200
+    assert closed(context, shell.id)
+
+
 def give_to(context: Context, job_id: str, user_id: str | None) -> None:
     with context.database.write() as connection:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(owner_id=user_id))
