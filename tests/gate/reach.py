@@ -59,6 +59,10 @@ MIRRORS = {
         "trainer/parallel/*",
     ),
     "tests/objects": ("trainer/storage/*", "trainer/checkpoint/*", "worker/node/*"),
+    "tests/server/api/leaks": (
+        *("server/core/visibility/*", "server/core/people/*", "server/api/auth/*"),
+        *("server/jobs/*/*", "server/telemetry/*/*", "server/cluster/*/*"),
+    ),
     "tests/server/api": API,
     "tests/trainer/loop": ("trainer/loop/*", "trainer/checkpoint/*", "trainer/storage/*"),
     "tests/trainer/models/own": ("trainer/models/*", "trainer/parallel/*", "examples/own_model/*"),

@@ -6,11 +6,10 @@ a token either finds the new role (`hold_token`), or is found by the change.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, delete, exists, or_, select, update
+from sqlalchemy import Connection, and_, delete, select, update
 
 from server.api.accounts.service_accounts import create_account, end_account, one_account
 from server.api.auth.endings import end_forbidden_commands
-from server.api.auth.permissions import held_by_role
 from server.api.auth.principals import hold_token, lock_users
 from server.cluster.membership.queries import (
     NamedUser,
@@ -21,9 +20,7 @@ from server.cluster.membership.queries import (
 )
 from server.cluster.projects.queries import project_row, views
 from server.core.context import Context
-from server.core.database.metric_and_log_tables import shells
 from server.core.database.scheduler_tables import projects
-from server.core.database.tables import attempts, jobs
 from server.core.database.upsert import insert_or_replace
 from server.core.errors import ConflictError, NotFoundError
 from server.core.events.store import NewEvent, append_event
@@ -39,7 +36,7 @@ from trainyard.protocol.rest.members import (
     ServiceAccountView,
 )
 from trainyard.protocol.rest.projects import ProjectRole, ProjectView
-from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
+from trainyard.protocol.user_accounts.views import UserKind, UserState
 
 
 def set_member(
@@ -215,9 +212,7 @@ def _changed(
     actor: Actor,
 ) -> None:
     """End the commands that the changed roles no longer allow, and store the event."""
-    end_forbidden_commands(
-        connection, project=project, user_id=None if user is None else user.id
-    )
+    end_forbidden_commands(connection, project=project, user_id=None if user is None else user.id)
     whom = "every person" if user is None else user.name
     words = f"{whom} has the role {after} in {project}" if after else f"{whom} lost {before}"
     message = f"{words}, before {before or 'none'}" if after else f"{words} in {project}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trainyard.protocol.rest.jobs import JobView
 from collections.abc import Iterator, Sequence
 
 from trainyard.client.transport import Transport, given, read
 from trainyard.protocol.rest.access import Permission, TokenView
 from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.members import MemberView, ServiceAccountView
 from trainyard.protocol.rest.projects import ProjectRole, ProjectView
 

@@ -99,15 +99,6 @@ class JobEnded(EventData):
     """Reason for the final state."""
 
 
-class OwnerChanged(EventData):
-    """A job was given to another user."""
-
-    before: str | None
-    """Name of the former owner."""
-    owner: str
-    """Name of the owner."""
-
-
 class JobDeleted(EventData):
     """A job and its data on the server were deleted."""
 

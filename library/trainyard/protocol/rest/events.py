@@ -17,7 +17,7 @@ from trainyard.protocol.node_sources.views import NodesReleased, NodesRequested,
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.jobs import SizeChange
-from trainyard.protocol.rest.members import MembersChanged
+from trainyard.protocol.rest.members import MembersChanged, OwnerChanged
 from trainyard.protocol.rest.nodes import (
     NodeDrained,
     NodeLabeled,
@@ -92,7 +92,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.ROLLED_BACK], data.RolledBack]
         | Event[Literal[EventKind.RESUME_REQUESTED], data.ResumeRequested]
         | Event[Literal[EventKind.PRIORITY_CHANGED], data.PriorityChanged]
-        | Event[Literal[EventKind.OWNER_CHANGED], data.OwnerChanged]
+        | Event[Literal[EventKind.OWNER_CHANGED], OwnerChanged]
         | Event[Literal[EventKind.SIZE_CHANGED], SizeChange]
         | Event[Literal[EventKind.NODE_ENDED], data.NodeEnded]
         | Event[Literal[EventKind.ATTEMPT_ENDED], data.AttemptEnded]

@@ -97,3 +97,12 @@ class MembersChanged(EventData):
     """Role before the change; null for none."""
     after: ProjectRole | None
     """Role after the change; null for none."""
+
+
+class OwnerChanged(EventData):
+    """A job was given to another user."""
+
+    before: str | None
+    """Name of the former owner."""
+    owner: str
+    """Name of the owner."""

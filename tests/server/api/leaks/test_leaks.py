@@ -315,7 +315,7 @@ def read(name: str, attack: Attack) -> tuple[str, str]:
 
 
 def learned(name: str, attack: Attack) -> bool:
-    """Return whether an attempt tells hidden objects from missing ones, or names one."""
+    """Return whether the replies for hidden and missing objects differ, or have a name."""
     hidden, missing = read(name, attack)
     return bool(CANARY.search(hidden)) or hidden != missing
 

@@ -1127,6 +1127,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/jobs/{job_id}/owner": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Give a job to another user
+         * @description Change the owner, who may run commands in the job and fork it with its secrets.
+         */
+        post: operations["jobs_set_owner"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/nodes": {
         parameters: {
             query?: never;
@@ -5318,7 +5338,7 @@ export interface components {
              */
             modules?: string[];
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -6618,6 +6638,58 @@ export interface components {
             message: string;
             /** @description Details of the event. */
             data: components["schemas"]["OutputDropped"];
+        };
+        /** Event[Literal[<EventKind.OWNER_CHANGED: 'owner_changed'>], OwnerChanged] */
+        Event_Literal_OWNER_CHANGED__OwnerChanged_: {
+            /**
+             * Id
+             * @description Position of the event in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description Time of the event.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "owner_changed";
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Name of the node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
+             */
+            actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Details of the event. */
+            data: components["schemas"]["OwnerChanged"];
         };
         /** Event[Literal[<EventKind.PLACED: 'placed'>], Placed] */
         Event_Literal_PLACED__Placed_: {
@@ -12777,6 +12849,33 @@ export interface components {
              * @description Changed total number of steps; the learning-rate schedule stays the same.
              */
             steps?: number | null;
+        };
+        /**
+         * OwnerChanged
+         * @description A job was given to another user.
+         */
+        OwnerChanged: {
+            /**
+             * Before
+             * @description Name of the former owner.
+             */
+            before: string | null;
+            /**
+             * Owner
+             * @description Name of the owner.
+             */
+            owner: string;
+        };
+        /**
+         * OwnerRequest
+         * @description Body of a request that gives a job to another user.
+         */
+        OwnerRequest: {
+            /**
+             * Owner
+             * @description Name of an active user who may submit jobs in the job's project.
+             */
+            owner: string;
         };
         /**
          * PackView
@@ -22311,6 +22410,105 @@ export interface operations {
             };
         };
     };
+    jobs_set_owner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the job. */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OwnerRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     nodes_list: {
         parameters: {
             query?: {
@@ -27757,6 +27955,7 @@ export const event_Literal_OPERATION_ENDED__OperationEnded_KindValues: ReadonlyA
 export const event_Literal_OPERATION_QUEUED__OperationQueued_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"]["kind"]> = ["operation_queued"];
 export const event_Literal_OPERATION_STARTED__OperationStarted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"]["kind"]> = ["operation_started"];
 export const event_Literal_OUTPUT_DROPPED__OutputDropped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"]["kind"]> = ["output_dropped"];
+export const event_Literal_OWNER_CHANGED__OwnerChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"]["kind"]> = ["owner_changed"];
 export const event_Literal_PLACED__Placed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PLACED__Placed_"]["kind"]> = ["placed"];
 export const event_Literal_PRIORITY_CHANGED__PriorityChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"]["kind"]> = ["priority_changed"];
 export const event_Literal_PROJECT_CHANGED__ProjectChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"]["kind"]> = ["project_changed"];

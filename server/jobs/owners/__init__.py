@@ -1,0 +1,1 @@
+"""Owners of jobs: the transfer to another user."""
