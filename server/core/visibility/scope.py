@@ -77,6 +77,11 @@ class Scope:
         names = {name for some in within for name in some or ()}
         return column.in_(sorted(names)) if names else false()
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether the caller sees the jobs of all projects."""
+        return self.within(Permission.JOBS_READ) is None
+
     def filter(
         self, column: ColumnElement[str], permission: Permission = Permission.JOBS_READ
     ) -> ColumnElement[bool]:

@@ -235,8 +235,9 @@ def _env(
 
 def _source(connection: Connection, checkpoint_id: str, *, scope: Scope) -> ForkSource:
     query = ForkSource.select().join(jobs, jobs.c.id == checkpoints.c.job_id)
-    row = ForkSource.one_or_none(connection, query.where(checkpoints.c.id == checkpoint_id))
-    if row is None or not scope.sees(row.project):
+    its = checkpoints.c.id == checkpoint_id, scope.filter(jobs.c.project)
+    row = ForkSource.one_or_none(connection, query.where(*its))
+    if row is None:
         raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
     if row.deleting_since is not None:
         raise ConflictError(f"{checkpoint_id} is being deleted")

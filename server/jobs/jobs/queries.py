@@ -72,7 +72,8 @@ def job_row(
         NotFoundError: no job has this id, or the caller does not see the job.
         ForbiddenError: the caller sees the job, and lacks the permission.
     """
-    row = Job.one_or_none(connection, Job.select().where(jobs.c.id == job_id))
+    its = jobs.c.id == job_id, scope.filter(jobs.c.project)
+    row = Job.one_or_none(connection, Job.select().where(*its))
     missing = NotFoundError(f"no job has the id {job_id!r}")
     if row is None:
         raise missing
@@ -88,8 +89,10 @@ def job_view(context: Context, job_id: str, *, scope: Scope) -> JobView:
         UnreadableError: another version wrote the spec of the job.
     """
     with context.database.read() as connection:
-        job = ShownJob.one_or_none(connection, _SHOWN, {"of_job": job_id})
-        if job is None or not scope.sees(job.project):
+        # The database filters, so that a hidden job takes as long as a missing one.
+        shown = _SHOWN if scope.sees_all else _SHOWN.where(scope.filter(jobs.c.project))
+        job = ShownJob.one_or_none(connection, shown, {"of_job": job_id})
+        if job is None:
             raise NotFoundError(f"no job has the id {job_id!r}")
         newest = {"of_job": job_id, "of_number": job.attempt}
         rows = Attempt.all(connection, _ATTEMPT, newest) if job.attempt else ()

@@ -11,6 +11,7 @@ from server.core.database.rows import OperationHead
 from server.core.database.tables import checkpoints, operations
 from server.core.errors import ConflictError
 from server.core.subject import Actor
+from server.core.visibility.scope import Scope
 from server.jobs.operations.queries import ARE_OPEN, no_operation
 from server.jobs.operations.service import end_operation, lock_operation
 from trainyard.protocol.operations import OperationKind
@@ -32,9 +33,8 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
             files may already be deleted.
     """
     with context.database.write() as connection:
+        _check(connection, operation_id, scope=actor.scope)
         operation = lock_operation(connection, operation_id)
-        missing = no_operation(operation_id)
-        actor.scope.check(operation.project, Permission.JOBS_WRITE, missing=missing)
         if operation.state not in OPEN_OPERATION_STATES:
             raise ConflictError(f"operation {operation_id} has already ended: {operation.state}")
         if operation.kind == OperationKind.DELETE:
@@ -43,6 +43,21 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
         end_operation(
             context, connection, operation=operation, state=state, message=message, actor=actor
         )
+
+
+def _check(connection: Connection, operation_id: str, *, scope: Scope) -> None:
+    """Check the project of an operation, which never changes, before anything is locked.
+
+    Raises:
+        NotFoundError: there is no such operation, or the caller does not see its job.
+        ForbiddenError: the caller sees the job, and lacks `jobs:write`.
+    """
+    query = select(operations.c.id, operations.c.project).where(operations.c.id == operation_id)
+    row = connection.execute(query).one_or_none()
+    missing = no_operation(operation_id)
+    if row is None:
+        raise missing
+    scope.check(row.project, Permission.JOBS_WRITE, missing=missing)
 
 
 def prune_ended(context: Context) -> int:

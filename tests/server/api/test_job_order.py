@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.listing import JobFilter, list_jobs
 from tests.server.api.in_process import TestClient
 from tests.server.clock import FakeClock
+from tests.server.members import scope_with
+from tests.server.statements import query_plan
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
@@ -129,5 +132,26 @@ def test_one_query_walks_the_index_of_each_state(context: Context) -> None:
     with context.database.read() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all()
     looked = [row.detail for row in plan if " jobs" in row.detail]
-    assert len(looked) == len(STATES)
-    assert all("ix_jobs_state_id (state=?)" in line for line in looked), looked
+    of_states = [line for line in looked if "ix_jobs_state_id (state=?)" in line]
+    assert len(of_states) == len(STATES)
+    # The rows of a page of merged states are read by their ids.
+    assert {line for line in looked if line not in of_states} == {
+        "SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (id=?)"
+    }
+
+
+def test_the_jobs_of_a_member_are_read_from_the_indexes_of_projects(context: Context) -> None:
+    if not context.database.is_sqlite:  # PostgreSQL scans tables of a few rows
+        return
+    scope = scope_with(a="viewer", b="viewer", c="viewer")
+    for order, index, count in (
+        (JobOrder.NEWEST, "ix_jobs_project_id (project=?", 3),
+        (
+            JobOrder.ACTIVE,
+            "ix_jobs_project_state_id (project=? AND state=?",
+            3 * (len(STATES) - 1),
+        ),  # without queued jobs
+    ):
+        read = partial(list_jobs, context, JobFilter(), order, scope=scope, after=None, limit=101)
+        plan = query_plan(context, "jobs", read)
+        assert len([line for line in plan if index in line]) == count, plan
